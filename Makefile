@@ -1,0 +1,53 @@
+# Two commands do everything on a fresh machine with Python 3.11 and make:
+#   make demo    sets up, trains MNIST on every engine that can run here, shows the leader board
+#   make test    sets up, runs the whole test suite
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.set-up
+
+.PHONY: demo test lint soak bench clean lock setup
+
+demo: $(STAMP)
+	@if $(BIN)/trainoff data get mnist; then \
+	    $(BIN)/trainoff run studies/quick.toml; \
+	else \
+	    echo "Going on with the small digits dataset, which needs no download."; \
+	    $(BIN)/trainoff run studies/quick.toml --set workload=digits-mlp --set name=quick-digits; \
+	fi
+
+test: $(STAMP) lint
+	@$(BIN)/python -m pytest -m "not soak"
+
+lint: $(STAMP)
+	@$(BIN)/ruff check src tests benchmarks
+	@$(BIN)/ruff format --check --quiet src tests benchmarks
+	@$(BIN)/mypy
+
+# Hours rather than minutes: every random kill that `make test` only takes a sample of.
+soak: $(STAMP)
+	@$(BIN)/python -m pytest -m soak
+
+# What trainoff itself costs.
+bench: $(STAMP)
+	@$(BIN)/python benchmarks/overhead.py
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trainoff needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=/path/to/python3.11")'
+	@echo "Setting up .venv (a minute the first time) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "venv failed; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+# Pins what is installed after a fresh resolution of pyproject.toml; run it to take newer versions.
+lock:
+	@rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
+	@.lock-venv/bin/python -m pip install --quiet 'setuptools==79.0.1' -e '.[all,dev]'
+	@{ sed -n '/^#/p' requirements.lock; .lock-venv/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip=='; } > requirements.lock.new
+	@mv requirements.lock.new requirements.lock && rm -rf .lock-venv
+
+clean:
+	rm -rf .venv .lock-venv build results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
