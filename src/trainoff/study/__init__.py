@@ -1,0 +1,30 @@
+"""What to run: study files, parameters, grids, workloads and the trials they make.
+
+`read(path, engines)` gives a checked Study, `Study.trials()` the trials in the order they run.
+"""
+
+from trainoff.study.expand import MOST_TRIALS
+from trainoff.study.facts import EngineFacts
+from trainoff.study.file import read
+from trainoff.study.keys import CLUSTER, LIMITS, PARAMS
+from trainoff.study.near import nearest
+from trainoff.study.seeds import derive
+from trainoff.study.study import Study
+from trainoff.study.trial import Limits, Trial
+from trainoff.study.workloads import Workload, workloads
+
+__all__ = [
+    "CLUSTER",
+    "LIMITS",
+    "MOST_TRIALS",
+    "PARAMS",
+    "EngineFacts",
+    "Limits",
+    "Study",
+    "Trial",
+    "Workload",
+    "derive",
+    "nearest",
+    "read",
+    "workloads",
+]

@@ -1,0 +1,138 @@
+"""A key of a study file: what its value must be, and the sentence that answers a value that is not."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainoff.study.facts import KnobFacts
+from trainoff.study.near import clean, nearest, quote
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_FAR = 10**15  # no count, size or time of a training is larger
+
+
+class Wrong(ValueError):
+    """A value that does not fit its key; the text says what it is and what was expected."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a study file. For a list, `minimum` and `maximum` are of its length."""
+
+    name: str
+    kind: type
+    about: str
+    default: Any = None
+    choices: tuple[Any, ...] = ()
+    minimum: float | None = None
+    above: float | None = None  # a lower bound that is itself too low
+    maximum: float = _FAR
+    later: tuple[str, ...] = ()  # words that are known, but not available yet
+    named: bool = False  # whether the text names something, a folder among others
+    item: Key | None = None  # of a list: what each value must be
+    fields: Mapping[str, Key] = field(default_factory=dict)  # of a table: its keys
+
+    def expected(self) -> str:
+        """What a value must be, in words: `a whole number from 1 to 1,000`."""
+        if self.choices:
+            words = ", ".join(_word(choice) for choice in self.choices)
+            return f"one of {words}" if len(self.choices) > 1 else words
+        if self.item:
+            return f"a list, each value {self.item.expected()}"
+        if self.fields:
+            return "a table with " + " and ".join(quote(name) for name in self.fields)
+        if self.named:
+            return "at most 100 letters, digits, - _ or ., the first a letter or digit"
+        return _NOUNS.get(self.kind, f"a {self.kind.__name__}") + self._range()
+
+    def _range(self) -> str:
+        if self.kind not in (int, float):
+            return ""
+        most = "" if self.maximum == _FAR else f"{self.maximum:,}"
+        if self.above is not None:
+            return f" above {self.above:,}" + (f", at most {most}" if most else "")
+        if self.minimum is not None:
+            return f" from {self.minimum:,} to {most}" if most else f" of at least {self.minimum:,}"
+        return f" of at most {most}" if most else ""
+
+
+_NOUNS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list"}
+
+
+def check(key: Key, value: Any) -> Any:
+    """The value as the program uses it (1 becomes 1.0 where a float is meant), or else `Wrong`."""
+    if key.item:
+        return _check_list(key, key.item, value)
+    if key.fields:
+        return _check_fields(key, value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = is_number if key.kind is float else type(value) is key.kind
+    if not fits or (is_number and not _in_range(key, value)) or (key.named and not _NAME.fullmatch(value)):
+        raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
+    if value in key.later:
+        raise Wrong(
+            f"{quote(key.name)} is {show(value)}, which is not available yet; expected {key.expected()}"
+        )
+    if key.choices and value not in key.choices:
+        near = nearest(value, (str(choice) for choice in key.choices)) if isinstance(value, str) else None
+        hint = f"; did you mean {quote(near)}?" if near else ""
+        raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}{hint}")
+    return float(value) if key.kind is float else value
+
+
+def _in_range(key: Key, value: float) -> bool:
+    return (
+        (isinstance(value, int) or math.isfinite(value))
+        and -_FAR <= value <= key.maximum
+        and (key.minimum is None or value >= key.minimum)
+        and (key.above is None or value > key.above)
+    )
+
+
+def _check_list(key: Key, item: Key, value: Any) -> list[Any]:
+    if not isinstance(value, list) or not (key.minimum or 0) <= len(value) <= key.maximum:
+        what = f"a list of {len(value):,}" if isinstance(value, list) and value else show(value)
+        most = f"; at most {key.maximum:,} values" if key.maximum != _FAR else ""
+        raise Wrong(f"{quote(key.name)} is {what}; expected {key.expected()}{most}")
+    return [check(item, each) for each in value]
+
+
+def _check_fields(key: Key, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
+    for name in value:
+        if name not in key.fields:
+            raise Wrong(f"{quote(name)} is not a key of {quote(key.name)}; expected {key.expected()}")
+    return {
+        name: check(inner, value[name]) if name in value else inner.default
+        for name, inner in key.fields.items()
+    }
+
+
+def show(value: Any) -> str:
+    """A value as a person would write it, short and on one line."""
+    if isinstance(value, str):
+        return f'"{clean(value, 40)}"' if value else "an empty text"
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int):  # Python refuses to print a number of thousands of digits
+        return str(value) if abs(value) < _FAR else "a number of more than 15 digits"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return "a table" if isinstance(value, dict) else "a date or time"
+
+
+def _word(choice: Any) -> str:
+    return choice if isinstance(choice, str) else show(choice)
+
+
+def knob_key(name: str, knob: KnobFacts) -> Key:
+    """An engine's knob as a key of the study file."""
+    return Key(name, knob.kind, knob.about, knob.default, tuple(knob.choices), knob.minimum)

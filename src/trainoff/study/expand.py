@@ -1,0 +1,98 @@
+"""From grid to trials: which values meet which, and what each engine really uses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainoff.study.facts import EngineFacts
+from trainoff.study.keys import CLUSTER, PARAMS
+from trainoff.study.workloads import Workload
+
+Values = Mapping[str, Any]
+MOST_TRIALS = 10_000
+_DEFAULTS = {key.name: key.default for key in (*PARAMS.values(), *CLUSTER.values())}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a study says of every key, each layer stronger than the one before it."""
+
+    base: Values = field(default_factory=dict)  # [params], [cluster] and the choice of the workload
+    by_workload: Mapping[str, Values] = field(default_factory=dict)  # [workload.NAME]
+    by_engine: Mapping[str, Values] = field(default_factory=dict)  # [engine.NAME]
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # [grid]
+    cases: Sequence[Values] = field(default_factory=lambda: [{}])  # [[case]]; multiplied with the grid
+    sets: Values = field(default_factory=dict)  # --set key=value
+    engine_sets: Mapping[str, Values] = field(default_factory=dict)  # --set engine.NAME.key=value
+
+
+def knows(engine: EngineFacts, key: str) -> bool:
+    """Whether a key makes a difference to an engine; `workers` makes none to a single-node engine."""
+    if key == "workers":
+        return engine.distributed
+    return key in _DEFAULTS or key == "workload" or key in engine.knobs
+
+
+def swept(engine: EngineFacts, layers: Layers) -> dict[str, Sequence[Any]]:
+    """The part of the grid that multiplies an engine's trials."""
+    fixed = {**layers.sets, **layers.engine_sets.get(engine.name, {})}
+    return {key: values for key, values in layers.grid.items() if knows(engine, key) and key not in fixed}
+
+
+def cases_of(engine: EngineFacts, layers: Layers) -> list[Values]:
+    """The cases that differ for an engine, each with the keys it knows."""
+    fixed = {**layers.sets, **layers.engine_sets.get(engine.name, {})}
+    known = [
+        {key: value for key, value in case.items() if knows(engine, key) and key not in fixed}
+        for case in layers.cases
+    ]
+    return list({json.dumps(case, sort_keys=True): case for case in known}.values())
+
+
+def count(engine: EngineFacts, layers: Layers) -> int:
+    """How many combinations an engine has, without making them."""
+    return len(cases_of(engine, layers)) * math.prod(len(values) for values in swept(engine, layers).values())
+
+
+def combinations(engine: EngineFacts, layers: Layers) -> Iterator[dict[str, Any]]:
+    """Every combination of case and grid values that concerns an engine."""
+    grid = swept(engine, layers)
+    for case in cases_of(engine, layers):
+        for values in itertools.product(*grid.values()):
+            yield {**case, **dict(zip(grid, values, strict=True))}
+
+
+def settings(
+    engine: EngineFacts, layers: Layers, combination: Values, workloads: Mapping[str, Workload]
+) -> dict[str, Any]:
+    """Every value that one trial uses, resolved: from the defaults up to what the command line sets."""
+    workload = {**layers.base, **combination, **layers.sets}["workload"]
+    stack: list[Values] = [
+        _DEFAULTS,
+        {name: knob.default for name, knob in engine.knobs.items()},
+        workloads[workload].recipe,
+        layers.base,
+        layers.by_workload.get(workload, {}),
+        layers.by_engine.get(engine.name, {}),
+        combination,
+        layers.sets,
+        layers.engine_sets.get(engine.name, {}),
+    ]
+    merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
+    merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged.get("workers", 1))
+    if merged.pop("batch_per") == "worker":
+        merged["batch_size"] *= merged["workers"]
+    return merged
+
+
+def _mode_and_workers(engine: EngineFacts, asked: str | None, workers: int) -> tuple[str, int]:
+    """The mode asked for, or else the engine's first that suits the workers; one worker if it is `single`."""
+    if asked is None:
+        suits = [mode for mode in engine.modes if workers == 1 or mode != "single"]
+        asked = (suits or engine.modes)[0]
+    return asked, 1 if asked == "single" else workers

@@ -1,0 +1,153 @@
+"""Reads a study file: every key known, every value in range, or one sentence that says what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainoff.errors import TrainoffError
+from trainoff.study.expand import Layers
+from trainoff.study.facts import EngineFacts
+from trainoff.study.keys import CLUSTER, LIMITS, TOP
+from trainoff.study.near import clean, quote, suggest
+from trainoff.study.own import choose, read_workloads
+from trainoff.study.sets import Sets, read_sets
+from trainoff.study.size import check_batches, check_size
+from trainoff.study.source import Source
+from trainoff.study.study import Study
+from trainoff.study.tables import read_cases, read_grid, read_table, table
+from trainoff.study.trial import Limits
+from trainoff.study.vocabulary import Vocabulary, checked
+from trainoff.study.vocabulary import only as exactly
+from trainoff.study.workloads import Workload
+
+_TABLES = ("params", "grid", "case", "engine", "cluster", "limits")  # `workload` is a name or a table
+_LIMITS, _CLUSTER = exactly(LIMITS), exactly(CLUSTER)
+
+
+def read(
+    path: Path | str,
+    engines: Mapping[str, EngineFacts],
+    *,
+    sets: Sequence[str] = (),
+    only: Sequence[str] = (),
+    repeat: int | None = None,
+) -> Study:
+    """The study in a file, with what the command line changes: --set, --engine (`only`) and --repeat.
+
+    `engines` says what is installed. Every mistake is a TrainoffError that names the file and the line.
+    """
+    source = Source(Path(path))
+    words = Vocabulary(_engines(source, engines), engines)
+    _check_top(source, words)
+    workloads, by_workload = read_workloads(source, words)
+    asked = read_sets(sets, words, workloads)
+    layers = _layers(source, words, workloads, by_workload, asked)
+    study = Study(
+        name=_name(source, asked),
+        path=source.path,
+        engines=_chosen(words.engines, only),
+        workloads=_with_targets(source, workloads, asked),
+        repeat=_repeat(source, asked, repeat),
+        limits=Limits(**{**read_table(source, words, _LIMITS, "limits"), **asked.limits}),
+        layers=layers,
+    )
+    check_size(study, source)
+    check_batches(study, source)
+    return study
+
+
+def _engines(source: Source, installed: Mapping[str, EngineFacts]) -> list[EngineFacts]:
+    if "engines" not in source.tables:
+        _check_top(source, Vocabulary([], installed))  # a misspelt `engines` is not a missing one
+        raise source.at()('`engines` is missing; name at least one, as in engines = ["numpy"]')
+    names = source.tables["engines"]
+    if names == []:
+        raise source.at("engines")(f"`engines` is an empty list; name at least one of {', '.join(installed)}")
+    names = checked([TOP["engines"]], names, source.at("engines"))
+    for index, name in enumerate(names):
+        complain = source.at("engines", index)
+        if name not in installed:
+            raise complain(f"{quote(name)} is not an engine; {suggest(name, installed, 'the engines are')}")
+        if name in names[:index]:
+            raise complain(f"{quote(name)} is among the engines twice; keep one")
+    return [installed[name] for name in names]
+
+
+def _check_top(source: Source, words: Vocabulary) -> None:
+    for name in source.tables:
+        if name not in TOP and name not in _TABLES:
+            raise source.at(name)(words.unknown(name, "a study key", [*TOP, *_TABLES]))
+
+
+def _layers(
+    source: Source,
+    words: Vocabulary,
+    workloads: Mapping[str, Workload],
+    by_workload: Mapping[str, Mapping[str, Any]],
+    asked: Sets,
+) -> Layers:
+    sweepable = words.sweepable(workloads)
+    grid = read_grid(source, words, sweepable)
+    cases = read_cases(source, words, sweepable)
+    base = {
+        **read_table(source, words, words.params(), "params"),
+        **read_table(source, words, _CLUSTER, "cluster"),
+    }
+    otherwise = "workload" in grid or "workload" in asked.values or all("workload" in case for case in cases)
+    workload = choose(source, workloads, otherwise)
+    if workload is not None:
+        base["workload"] = workload
+    by_engine = {name: _engine_table(source, words, name) for name in table(source, "engine")}
+    return Layers(base, by_workload, by_engine, grid, cases, asked.values, asked.by_engine)
+
+
+def _engine_table(source: Source, words: Vocabulary, name: str) -> dict[str, Any]:
+    if name not in words.installed:
+        hint = suggest(name, words.installed, "the engines are")
+        raise source.at("engine", name)(f"{quote(name)} is not an engine; {hint}")
+    return read_table(source, words, words.params([words.installed[name]]), "engine", name)
+
+
+def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Sets) -> dict[str, Workload]:
+    """The workloads with the targets that hold: of --set, [workload.NAME], the study, the recipe."""
+    found: dict[str, tuple[float, ...]] = {}
+    if "targets" in source.tables:
+        common = checked([TOP["targets"]], source.tables["targets"], source.at("targets"))
+        own = source.tables.get("workload")
+        tables = own if isinstance(own, dict) else {}
+        found = {name: common for name in workloads if "targets" not in tables.get(name, {})}
+    if "targets" in asked.top:
+        found = dict.fromkeys(workloads, asked.top["targets"])
+    return {
+        name: replace(workload, targets=tuple(sorted(set(found.get(name, workload.targets)))))
+        for name, workload in workloads.items()
+    }
+
+
+def _repeat(source: Source, asked: Sets, repeat: int | None) -> int:
+    def complain(message: str) -> TrainoffError:
+        return TrainoffError(f"--repeat {repeat}: {message}")
+
+    number = checked([TOP["repeat"]], source.tables.get("repeat", 1), source.at("repeat"))
+    number = asked.top.get("repeat", number)
+    return int(number if repeat is None else checked([TOP["repeat"]], repeat, complain))
+
+
+def _name(source: Source, asked: Sets) -> str:
+    if "name" in asked.top:
+        return str(asked.top["name"])
+    given = source.tables.get("name", source.path.stem)
+    hint = "" if "name" in source.tables else '; write one into the file, as in name = "quick"'
+    return str(checked([TOP["name"]], given, source.at("name"), hint))
+
+
+def _chosen(engines: Sequence[EngineFacts], names: Sequence[str]) -> tuple[EngineFacts, ...]:
+    mine = [engine.name for engine in engines]
+    for name in names:
+        if name not in mine:
+            hint = suggest(name, mine, "they are")
+            raise TrainoffError(f"--engine {clean(name)}: it is not among the study's engines; {hint}")
+    return tuple(engine for engine in engines if not names or engine.name in names)

@@ -1,0 +1,139 @@
+"""The catalogue of keys that a study file may set: their type, range, default and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainoff.study.check import Key
+
+
+def _by_name(keys: Iterable[Key]) -> dict[str, Key]:
+    return {key.name: key for key in keys}
+
+
+PARAMS = _by_name(
+    [
+        Key("optimizer", str, "how a gradient becomes a step", "momentum", ("sgd", "momentum", "adam")),
+        Key(
+            "learning_rate",
+            float,
+            "the size of a step (the peak, where a schedule varies it)",
+            0.05,
+            above=0,
+            maximum=1000,
+        ),
+        Key(
+            "momentum",
+            float,
+            "how much of the last step goes on; for `momentum` only",
+            0.9,
+            minimum=0,
+            maximum=0.9999,
+        ),
+        Key("schedule", str, "how the rate changes during training", "one-cycle", ("constant", "one-cycle")),
+        Key("batch_size", int, "rows per step", 128, minimum=1, maximum=10**9),
+        Key(
+            "batch_per",
+            str,
+            "whether batch_size is of all workers together or of each",
+            "global",
+            ("global", "worker"),
+        ),
+        Key("epochs", int, "how often every row is seen", 5, minimum=1, maximum=10**6),
+        Key(
+            "hidden",
+            list,
+            "the sizes of the hidden layers",
+            [128],
+            minimum=1,
+            maximum=100,
+            item=Key("hidden", int, "the size of one layer", minimum=1, maximum=10**6),
+        ),
+        Key("activation", str, "what a hidden unit computes", "relu", ("relu", "sigmoid", "tanh")),
+        Key("l2", float, "weight of the squared weights in the loss", 0.0, minimum=0, maximum=10**6),
+        Key("train_rows", int, "train on this many rows; all of them by default", minimum=1, maximum=10**9),
+        Key(
+            "snapshot_every",
+            int,
+            "samples between two snapshots; a third of an epoch by default",
+            minimum=1,
+            maximum=10**12,
+        ),
+        Key(
+            "stop",
+            dict,
+            "stop early: no better by `tol` for `patience` epochs",
+            fields={
+                "tol": Key("tol", float, "the least improvement of the loss", 1e-4, minimum=0, maximum=10**6),
+                "patience": Key("patience", int, "epochs without it", 10, minimum=1, maximum=10**6),
+            },
+        ),
+        Key("seed", int, "repetition r is trained with this seed plus r", 0, minimum=0, maximum=2**31),
+        Key("mode", str, "how workers agree; the engine's first mode by default"),
+        Key("workers", int, "over how many workers a training is spread", 1, minimum=1, maximum=10_000),
+    ]
+)
+
+CLUSTER = _by_name(
+    [
+        Key("kind", str, "where engines run", "processes", ("processes",), later=("lab", "attach", "hosts")),
+        Key("cores", float, "CPU cores per worker", 1.0, above=0, maximum=1024),
+        Key("memory_gb", float, "memory per worker; not limited by default", above=0, maximum=10**6),
+    ]
+)
+
+LIMITS = _by_name(
+    [
+        Key("timeout_s", float, "seconds after which a trial is ended", 900.0, above=0, maximum=10**8),
+        Key(
+            "stall_s",
+            float,
+            "seconds without progress after which a trial is ended",
+            120.0,
+            above=0,
+            maximum=10**8,
+        ),
+    ]
+)
+
+TOP = _by_name(
+    [
+        Key("name", str, "the study's name; the file's name by default", named=True),
+        Key("workload", str, "the dataset and the model to train on it"),
+        Key(
+            "engines",
+            list,
+            "the training systems to compare",
+            minimum=1,
+            item=Key("engines", str, "an engine's name"),
+        ),
+        Key(
+            "targets",
+            list,
+            "the accuracies to time",
+            maximum=100,
+            item=Key("targets", float, "one of them", above=0, maximum=1),
+        ),
+        Key(
+            "repeat",
+            int,
+            "how often every trial is repeated, each time with another seed",
+            1,
+            minimum=1,
+            maximum=1000,
+        ),
+    ]
+)
+
+WORKLOAD = _by_name(
+    [
+        Key(
+            "data",
+            str,
+            "the path of a new workload's data, from the study file's folder, or a dataset's name",
+        ),
+        Key("about", str, "what a new workload is, in a few words", ""),
+        Key("model", str, "what is trained", "mlp", ("mlp",)),
+        Key("metric", str, "what is measured on the test rows", "accuracy", ("accuracy",)),
+    ]
+)

@@ -1,0 +1,37 @@
+"""Nearest names and clean quotes, for sentences that answer a mistake."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_LONGEST = 60  # a longer word is not a slip of the finger
+
+
+def nearest(word: str, options: Iterable[str]) -> str | None:
+    """The option that `word` was most likely meant to be, or None if nothing is close."""
+    lower = {option.lower(): option for option in options}
+    if len(word) > _LONGEST:
+        return None
+    found = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
+    return lower[found[0]] if found else None
+
+
+def suggest(word: str, options: Iterable[str], many: str) -> str:
+    """The end of a sentence: the nearest option, or else all of them, introduced by `many`."""
+    names = list(options)
+    near = nearest(word, names)
+    if near is not None:
+        return f"did you mean {quote(near)}?"
+    return f"{many} {', '.join(names)}" if names else f"{many} none"
+
+
+def quote(word: str) -> str:
+    """A word in back-quotes, on one line and not too long, whatever its characters are."""
+    return f"`{clean(word)}`"
+
+
+def clean(text: str, longest: int = _LONGEST) -> str:
+    """The text on one line: what cannot be printed is escaped, what is too long is cut."""
+    cut = text if len(text) <= longest else text[: longest - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

@@ -1,0 +1,67 @@
+"""A trial: one engine, workload, set of parameters, cluster and seed. The unit that runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a trial is ended from outside."""
+
+    timeout_s: float = 900.0  # the whole trial
+    stall_s: float = 120.0  # without progress while training
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What to train, on what, with which parameters: all that decides the result, and nothing else.
+
+    `params` holds every hyper-parameter and knob after resolving grid, study, recipe and engine default;
+    `batch_size` in it is that of all workers together.
+    """
+
+    study: str
+    engine: str
+    workload: str
+    mode: str
+    workers: int
+    cores: float
+    memory_gb: float | None
+    cluster: str
+    params: Mapping[str, Any]
+    seed: int
+    targets: tuple[float, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    repetition: int = 1
+    position: int = 0  # its place in the random order of its repetition
+    data: str = (
+        ""  # a dataset's name or the path of the user's own; its hash is part of the id, its path is not
+    )
+    model: str = "mlp"
+    metric: str = "accuracy"
+
+    def identity(self) -> dict[str, Any]:
+        """The part that decides the result: the study's name, targets, limits and order do not."""
+        whole = asdict(self)
+        return {key: whole[key] for key in _DECIDES}
+
+    def id(self, *versions: str) -> str:
+        """A short hash of the trial and of what it runs on (engine version, adapter source, data)."""
+        text = json.dumps([self.identity(), *versions], sort_keys=True, default=str)
+        return f"{self.engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Trial:
+        limits = Limits(**value["limits"])
+        return Trial(**{**value, "targets": tuple(value["targets"]), "limits": limits})
+
+
+_DECIDES = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")

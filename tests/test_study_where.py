@@ -1,0 +1,87 @@
+"""The line of a key, in every way that TOML lets one write it."""
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from trainoff.study.where import Lines, Spot
+
+TEXT = """\
+name = "a # no comment = 1"     # a comment with [brackets] and = signs
+engines = [
+  "numpy",                      # first
+  'to]rch',
+]
+long = '''
+[not.a.table]
+key = 1'''
+quotes = \"\"\"two at the end\\\"
+""\"\"\"
+
+[params]
+stop = { tol = 1e-4, patience = 10 }
+a.b . "c d" = 2
+
+[ engine . "spark-mllib" ]
+max_iter = 3
+
+[[case]]
+workers = 1
+[[case]]
+workers = 2
+nested = [[1, 2],
+          [3]]
+[case.more]
+deep = 1
+["a\\u0062"]
+x = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("spot", "line"),
+    [
+        (("name",), 1),
+        (("engines",), 2),
+        (("engines", 0), 3),
+        (("engines", 1), 4),
+        (("long",), 6),
+        (("quotes",), 9),
+        (("params",), 12),
+        (("params", "stop", "patience"), 13),
+        (("params", "a", "b", "c d"), 14),
+        (("engine",), 16),
+        (("engine", "spark-mllib", "max_iter"), 17),
+        (("case",), 19),
+        (("case", 0, "workers"), 20),
+        (("case", 1), 21),
+        (("case", 1, "workers"), 22),
+        (("case", 1, "nested", 1, 0), 24),
+        (("case", 1, "more", "deep"), 26),
+        (("ab", "x"), 28),
+    ],
+)
+def test_the_line_of_a_spot(spot: Spot, line: int) -> None:
+    assert spot in Lines(TEXT)
+    assert Lines(TEXT).line(spot) == line
+
+
+def test_what_is_not_there_is_found_at_what_is_around_it() -> None:
+    lines = Lines(TEXT)
+    assert lines.line(("case", 1, "absent")) == 21
+    assert lines.line(("absent",)) is None
+    assert ("absent",) not in lines
+
+
+def spots(value: Any, spot: Spot = ()) -> list[Spot]:
+    """Every spot of a document as Python's reader sees it."""
+    pairs: Any = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    return [found for key, inner in pairs for found in ((*spot, key), *spots(inner, (*spot, key)))]
+
+
+def test_every_spot_has_a_line() -> None:
+    lines = Lines(TEXT)
+    assert [spot for spot in spots(tomllib.loads(TEXT)) if spot not in lines] == []
