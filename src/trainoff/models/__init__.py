@@ -1,0 +1,32 @@
+"""What is trained: the description of a network, its initial weights, and the float64 reference.
+
+Every engine starts from `initial_weights` and is held against `trajectory`.
+"""
+
+from trainoff.models.mlp import ACTIVATIONS, Mlp
+from trainoff.models.optimisers import BETA1, BETA2, EPSILON, OPTIMIZERS, make_optimizer
+from trainoff.models.reference import evaluate, labels, logits, loss_and_gradient, trajectory
+from trainoff.models.schedules import SCHEDULES, rates
+from trainoff.models.weights import Weights, fingerprint, flatten, initial_weights, unflatten
+
+__all__ = [
+    "ACTIVATIONS",
+    "BETA1",
+    "BETA2",
+    "EPSILON",
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "Mlp",
+    "Weights",
+    "evaluate",
+    "fingerprint",
+    "flatten",
+    "initial_weights",
+    "labels",
+    "logits",
+    "loss_and_gradient",
+    "make_optimizer",
+    "rates",
+    "trajectory",
+    "unflatten",
+]

@@ -1,0 +1,72 @@
+"""The optimisers, defined once in float64 and in torch's forms: every engine is held against these."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Protocol
+
+import numpy as np
+
+from trainoff.errors import TrainoffError
+from trainoff.models.weights import Weights
+
+OPTIMIZERS = ("sgd", "momentum", "adam")
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, as published
+
+
+class Optimizer(Protocol):
+    """What turns a gradient into a step."""
+
+    def step(self, weights: Weights, gradient: Weights, rate: float) -> None:
+        """Move the weights, in place, by one step."""
+
+
+class Sgd:
+    """Plain gradient descent: w -= rate g."""
+
+    def step(self, weights: Weights, gradient: Weights, rate: float) -> None:
+        for w, g in zip(weights, gradient, strict=True):
+            w -= rate * g
+
+
+class Momentum:
+    """Gradient descent with a velocity: v = momentum v + g, then w -= rate v."""
+
+    def __init__(self, weights: Weights, momentum: float) -> None:
+        self._momentum = momentum
+        self._velocity = [np.zeros_like(w) for w in weights]
+
+    def step(self, weights: Weights, gradient: Weights, rate: float) -> None:
+        for w, g, v in zip(weights, gradient, self._velocity, strict=True):
+            v *= self._momentum
+            v += g
+            w -= rate * v
+
+
+class Adam:
+    """Adam with bias correction and epsilon outside the root."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._steps = 0
+        self._mean = [np.zeros_like(w) for w in weights]
+        self._square = [np.zeros_like(w) for w in weights]
+
+    def step(self, weights: Weights, gradient: Weights, rate: float) -> None:
+        self._steps += 1
+        unbias_mean, unbias_square = 1 - BETA1**self._steps, 1 - BETA2**self._steps
+        for w, g, m, s in zip(weights, gradient, self._mean, self._square, strict=True):
+            m += (1 - BETA1) * (g - m)
+            s += (1 - BETA2) * (g * g - s)
+            w -= rate / unbias_mean * m / (np.sqrt(s) / sqrt(unbias_square) + EPSILON)
+
+
+def make_optimizer(name: str, weights: Weights, momentum: float = 0.0) -> Optimizer:
+    """The optimiser of that name for these weights; only `momentum` uses the momentum."""
+    if name == "sgd":
+        return Sgd()
+    if name == "momentum":
+        return Momentum(weights, momentum)
+    if name == "adam":
+        return Adam(weights)
+    raise TrainoffError(f"`{name}` is not an optimizer; use one of {', '.join(OPTIMIZERS)}")
