@@ -1,0 +1,83 @@
+"""One process of a cluster: its role, its log, whether it is ready, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trainoff.errors import TrainoffError
+
+Readiness = Callable[["Process"], bool]
+
+LOG_TAIL = 50  # lines of a failing process that reach the record
+GRACE_S = 5.0  # between the polite signal and the other one
+
+
+class Process:
+    """A running process of a cluster. It leads a group of its own, so that its children end with it."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], role: str, log: Path) -> None:
+        self.role = role
+        self.log = log
+        with log.open("ab") as sink:
+            self._popen = subprocess.Popen(
+                list(argv),
+                env={**os.environ, **env, "TRAINOFF_ROLE": role},
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self._popen.poll()
+
+    def tail(self, lines: int = LOG_TAIL) -> str:
+        """The end of the process's log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def says(self, pattern: str) -> bool:
+        """Whether the log holds a line that matches: the simplest sign of readiness."""
+        return re.search(pattern, self.log.read_text(errors="replace"), re.MULTILINE) is not None
+
+    def wait_ready(self, ready: Readiness, timeout_s: float) -> None:
+        """Wait until `ready(self)`; fails at once if the process ends first, and says why with its log."""
+        deadline = time.monotonic() + timeout_s
+        while not ready(self):
+            if self.exit_code is not None:
+                raise TrainoffError(
+                    f"{self.role} ended with code {self.exit_code} before it was ready:\n{self.tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise TrainoffError(f"{self.role} was not ready after {timeout_s:g} s:\n{self.tail()}")
+            time.sleep(0.05)
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end of the process and return its exit code."""
+        return self._popen.wait(timeout_s)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """End it: politely first, then for certain, children included."""
+        if self.exit_code is None:
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.wait(grace_s)
+        self.signal(signal.SIGKILL)
+        self._popen.wait()

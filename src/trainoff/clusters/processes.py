@@ -1,0 +1,90 @@
+"""The `processes` cluster: everything on this machine, as processes that trainoff starts and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from trainoff.clusters.process import GRACE_S, Process, Readiness
+from trainoff.errors import TrainoffError
+
+
+@dataclass(frozen=True)
+class Node:
+    """A place where processes can be started."""
+
+    name: str
+    address: str
+
+
+class Cluster(Protocol):
+    """What every kind of cluster offers to an engine."""
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...
+
+    def spawn(
+        self,
+        node: Node,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        role: str,
+        *,
+        ready: Readiness | None = None,
+        timeout_s: float = 60.0,
+    ) -> Process:
+        """Start a process on a node under a role (master, worker-0, ps-1, ...); the only door.
+
+        With `ready`, returns once it holds. The log goes to `logs/<role>.txt`.
+        """
+
+    def stop(self) -> None:
+        """End every process, the last one started first."""
+
+
+class Processes:
+    """As many nodes as there are workers, all of them this machine, on its loopback address."""
+
+    def __init__(self, workers: int, folder: Path) -> None:
+        self.nodes = [Node(f"node-{number}", "127.0.0.1") for number in range(workers)]
+        self._logs = folder / "logs"
+        self._processes: list[Process] = []
+
+    def spawn(
+        self,
+        node: Node,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        role: str,
+        *,
+        ready: Readiness | None = None,
+        timeout_s: float = 60.0,
+    ) -> Process:
+        self._logs.mkdir(exist_ok=True)
+        try:
+            process = Process(argv, env, role, self._logs / f"{role}.txt")
+        except OSError as error:
+            raise TrainoffError(f"{role} could not be started on {node.name}: {error}") from error
+        self._processes.append(process)
+        if ready:
+            process.wait_ready(ready, timeout_s)
+        return process
+
+    def failed(self) -> Process | None:
+        """The first process that ended with an error, if one did."""
+        return next((process for process in self._processes if process.exit_code not in (None, 0)), None)
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        while self._processes:
+            self._processes.pop().stop(grace_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,57 @@
+"""Training systems behind one contract: one file each, third parties' included through entry points."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from trainoff.engines.contract import Engine, Job, Knob, Missing, Watch
+from trainoff.errors import TrainoffError
+from trainoff.study import EngineFacts
+
+__all__ = ["Engine", "Job", "Knob", "Missing", "Watch", "facts", "get", "names", "source_hash"]
+
+GROUP = "trainoff.engines"
+
+
+@cache
+def _found() -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in metadata.entry_points(group=GROUP)}
+
+
+def names() -> list[str]:
+    """The names of all engines that are installed as adapters, ready to run or not."""
+    return sorted(_found())
+
+
+def get(name: str) -> Engine:
+    """The engine of that name; its framework is not imported yet."""
+    if name not in _found():
+        close = difflib.get_close_matches(name, names(), 1)
+        hint = f"did you mean `{close[0]}`?" if close else "`trainoff engines` lists them"
+        raise TrainoffError(f"`{name}` is not an engine; {hint}")
+    try:
+        engine: Engine = _found()[name].load()()
+    except Exception as error:
+        raise TrainoffError(
+            f"the engine `{name}` cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    return engine
+
+
+def facts() -> dict[str, EngineFacts]:
+    """What a study must know of every engine to be checked."""
+    found = {name: get(name) for name in names()}
+    return {
+        name: EngineFacts(name, engine.models, engine.modes, engine.knobs) for name, engine in found.items()
+    }
+
+
+def source_hash(engine: Engine) -> str:
+    """A hash of the adapter's own source, so that a changed adapter never passes for the old one."""
+    source = Path(inspect.getfile(type(engine)))
+    return hashlib.sha256(source.read_bytes()).hexdigest()[:12]

@@ -1,0 +1,154 @@
+"""The engine contract: what a training system must offer to take part, and what it is given.
+
+An engine is one class with four methods that do the work (`open`, `train`, `predict`, `close`) and two
+that say beforehand what it cannot do (`missing`, `refuses`). docs/add-an-engine.md walks through one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.clusters import Cluster
+    from trainoff.data import Data, Order
+    from trainoff.models import Mlp, Weights
+    from trainoff.study import Trial
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something this machine lacks for an engine, and the one command that brings it."""
+
+    what: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"needs {self.what}; {self.command}"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A parameter that only some engines have, as a study file may set it.
+
+    `kind` is the type of one value; `choices` or `minimum` narrow it.
+    """
+
+    kind: type
+    default: Any
+    about: str
+    choices: tuple[Any, ...] = ()
+    minimum: float | None = None
+
+
+@dataclass
+class Job:
+    """Everything a trial needs to train, the same for all engines."""
+
+    workload: str
+    data: Data
+    model: Mlp
+    weights: Weights  # where training starts, float32; copy before changing
+    order: Order  # which rows make up which batch
+    rates: NDArray[np.float64]  # the learning rate of each step; rates[step - 1]
+    params: Mapping[str, Any]  # every hyper-parameter and knob, resolved
+    mode: str
+    workers: int
+    cores: float  # per worker
+    memory_gb: float | None  # per worker
+    cluster: Cluster
+    folder: Path  # scratch space that is deleted after the trial
+    targets: Sequence[float] = field(default_factory=tuple)
+
+
+class Watch(Protocol):
+    """The only way an engine speaks: it tells the time, takes snapshots and says when to stop."""
+
+    should_stop: bool  # true after the step that should be the last; changes only inside `progress`
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Book the time inside the `with` on a phase: import, cluster_start, data_load, ship, compile, ..."""
+
+    def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
+        """Say that `step` updates are done: the heartbeat. Cheap enough to call after every step."""
+
+    def due(self) -> bool:
+        """Is a snapshot wanted now? Fetch the weights only then. If true, the clock stands until `snapshot`."""
+
+    def snapshot(self, samples_seen: int, weights: Weights) -> None:
+        """Hand over a copy of the weights. The time this takes is not training time."""
+
+    def count(self, name: str, value: float) -> None:
+        """Put a figure of the engine's own into the record, under `counts`."""
+
+
+class Engine:
+    """One training system. Subclass it, fill in what differs, and name it in `trainoff.engines`.
+
+    The life of a trial: `missing` and `refuses` in the conductor, then in a process of its own
+    `open`, `train`, `predict`, `close`, each once and in this order.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str] = ""
+    models: ClassVar[frozenset[str]] = frozenset({"mlp"})
+    modes: ClassVar[tuple[str, ...]] = ("single",)  # the first is the default
+    package: ClassVar[str | None] = None  # the distribution whose version is the engine's version
+    extra: ClassVar[str | None] = None  # trainoff[extra] installs it
+    modules: ClassVar[tuple[str, ...]] = ()  # what must be importable
+    knobs: ClassVar[Mapping[str, Knob]] = {}
+
+    @property
+    def distributed(self) -> bool:
+        """Whether the engine can spread one training over several workers."""
+        return self.modes != ("single",)
+
+    def version(self) -> str:
+        """The version of the training system, without importing it."""
+        from trainoff import __version__
+
+        try:
+            return metadata.version(self.package) if self.package else __version__
+        except metadata.PackageNotFoundError:
+            return "not installed"
+
+    def missing(self) -> list[Missing]:
+        """What this machine lacks to run the engine, each with the command that installs it. Must be quick."""
+        absent = [module for module in self.modules if util.find_spec(module) is None]
+        command = f"pip install 'trainoff[{self.extra}]'" if self.extra else f"pip install {self.package}"
+        return [Missing(f"the Python module {module}", command) for module in absent]
+
+    def refuses(self, trial: Trial) -> str | None:
+        """Why the engine cannot run that trial, in one sentence, or None. Models and modes are checked already."""
+        return None
+
+    def differs(self, trial: Trial) -> str | None:
+        """Why the engine does other arithmetic than the reference by design, or None if it must agree."""
+        return None
+
+    def open(self, job: Job, watch: Watch) -> None:
+        """Import the framework, connect to the cluster, ship the data, compile: everything before training.
+
+        Book each part on its phase with `watch.phase(...)`.
+        """
+
+    def train(self, job: Job, watch: Watch) -> None:
+        """Train: the one timed method. After every step call `watch.progress`, then snapshot if `watch.due()`.
+
+        Stop when `watch.should_stop`. The weights after the last step are always due.
+        """
+        raise NotImplementedError
+
+    def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        """The class of each row of `x`, by the trained network. Timed as `test`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what `open` took. Called after a failure too."""

@@ -1,0 +1,168 @@
+"""sklearn: scikit-learn's MLPClassifier, given our initial weights and our batch order.
+
+`partial_fit` makes exactly one step when it is given one batch. Between the steps its weights are left
+alone; before each step its optimiser is told the rate, and what turns its form into the reference's.
+"""
+
+from __future__ import annotations
+
+from math import nan, sqrt
+from typing import TYPE_CHECKING, Any
+
+from trainoff.engines.contract import Engine, Job, Watch
+from trainoff.errors import TrainoffError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.models import Weights
+
+ACTIVATIONS = {"relu": "relu", "sigmoid": "logistic", "tanh": "tanh"}  # ours: theirs
+
+# scikit-learn's own switches: do not look for NaN in every batch, nor check the parameters at every call.
+UNCHECKED = {"assume_finite": True, "skip_parameter_validation": True}
+
+
+class Sklearn(Engine):
+    """scikit-learn's MLPClassifier, one `partial_fit` per batch."""
+
+    name = "sklearn"
+    about = "scikit-learn's MLPClassifier in float32, one process"
+    package = "scikit-learn"
+    extra = "sklearn"
+    modules = ("sklearn",)
+
+    def open(self, job: Job, watch: Watch) -> None:
+        import numpy as np
+
+        if job.model.sizes[-1] < 3:
+            raise TrainoffError(
+                "scikit-learn trains two classes with one logistic output where the model has a softmax; "
+                "use another engine, or data with at least three classes"
+            )
+        with watch.phase("import"):
+            from sklearn.neural_network import MLPClassifier
+        self._classifier = MLPClassifier(**arguments(job))
+        self._batch = np.empty((min(job.order.batch_size, job.order.rows), job.model.sizes[0]), np.float32)
+        with watch.phase("compile"):
+            self._throw_away(job)
+        put_weights(self._classifier, job.weights)
+
+    def _throw_away(self, job: Job) -> None:
+        """Fit once, for scikit-learn to allocate its weights, and forget what the optimiser remembers."""
+        import numpy as np
+        import sklearn
+
+        rows = len(self._batch)
+        classes = np.arange(job.model.sizes[-1])
+        with sklearn.config_context(**UNCHECKED):
+            set_rows(self._classifier, rows, job.model.l2)
+            self._classifier.partial_fit(job.data.x_train[:rows], job.data.y_train[:rows], classes=classes)
+        del self._classifier._optimizer  # the next fit makes a new one
+
+    def train(self, job: Job, watch: Watch) -> None:
+        import numpy as np
+        import sklearn
+
+        classifier = self._classifier
+        x, y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
+        with sklearn.config_context(**UNCHECKED), np.errstate(over="ignore", invalid="ignore"):
+            for step, rows in job.order.batches():
+                batch = self._batch[: len(rows)]
+                np.take(x, rows, axis=0, out=batch, mode="clip")
+                set_rows(classifier, len(rows), job.model.l2)
+                if step > 1:  # the first step makes the optimiser, from the arguments
+                    set_step(classifier._optimizer, job, step)
+                watch.progress(step, fit(classifier, batch, y[rows]))
+                if watch.due():
+                    watch.snapshot(job.order.samples_after(step), get_weights(classifier))
+                if watch.should_stop:
+                    break
+
+    def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        import numpy as np
+
+        return np.asarray(self._classifier.predict(x), np.int64)
+
+
+def arguments(job: Job) -> dict[str, Any]:
+    """What MLPClassifier is made with; the rate and epsilon are those of the first step."""
+    import numpy as np
+
+    from trainoff.models import BETA1, BETA2
+
+    optimizer = job.params["optimizer"]
+    return {
+        "hidden_layer_sizes": job.model.sizes[1:-1],
+        "activation": ACTIVATIONS[job.model.activation],
+        "solver": "adam" if optimizer == "adam" else "sgd",
+        "learning_rate_init": float(job.rates[0]),
+        "momentum": momentum(job, 1),
+        "nesterovs_momentum": False,
+        "beta_1": BETA1,
+        "beta_2": BETA2,
+        "epsilon": epsilon(1),
+        "shuffle": False,
+        # Only for the weights that are thrown away; from a seed it would be made anew at every step.
+        "random_state": np.random.RandomState(0),
+    }
+
+
+def set_rows(classifier: Any, rows: int, l2: float) -> None:
+    """Prepare for a batch of so many rows; scikit-learn divides its alpha by them, the reference does not."""
+    classifier.batch_size = rows
+    classifier.alpha = l2 * rows
+
+
+def set_step(optimizer: Any, job: Job, step: int) -> None:
+    """Give scikit-learn's optimiser the rate of this step, in its own form."""
+    rate = float(job.rates[step - 1])
+    if job.params["optimizer"] == "adam":
+        optimizer.learning_rate_init = rate
+        optimizer.epsilon = epsilon(step)
+    else:
+        optimizer.learning_rate = rate
+        optimizer.momentum = momentum(job, step)
+
+
+def momentum(job: Job, step: int) -> float:
+    """The momentum of a step. scikit-learn keeps the rate inside the velocity, so it grows with the rate."""
+    if job.params["optimizer"] != "momentum":
+        return 0.0
+    previous = job.rates[max(step - 2, 0)]
+    return float(job.params["momentum"] * job.rates[step - 1] / previous)
+
+
+def epsilon(step: int) -> float:
+    """Adam's epsilon of a step. scikit-learn adds it before the second moment's bias is corrected."""
+    from trainoff.models import BETA2, EPSILON
+
+    return EPSILON * sqrt(1 - BETA2**step)
+
+
+def fit(classifier: Any, x: NDArray[np.float32], y: NDArray[np.integer[Any]]) -> float:
+    """Make one step; returns the loss, which is not a number when the weights no longer are."""
+    import numpy as np
+
+    try:
+        classifier.partial_fit(x, y)
+    except ValueError:
+        if all(np.isfinite(part).all() for part in get_weights(classifier)):
+            raise
+        return nan
+    return float(classifier.loss_)
+
+
+def put_weights(classifier: Any, weights: Weights) -> None:
+    """Overwrite the classifier's weights where they lie."""
+    for theirs, ours in zip(classifier.coefs_, weights[::2], strict=True):
+        theirs[...] = ours
+    for theirs, ours in zip(classifier.intercepts_, weights[1::2], strict=True):
+        theirs[...] = ours
+
+
+def get_weights(classifier: Any) -> Weights:
+    """A copy of the classifier's weights, layer by layer."""
+    pairs = zip(classifier.coefs_, classifier.intercepts_, strict=True)
+    return [part.copy() for pair in pairs for part in pair]

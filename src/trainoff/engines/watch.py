@@ -1,0 +1,174 @@
+"""How a trial's processes speak: events as JSON lines on one pipe, and the watch that engines are given."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainoff.data import Order
+    from trainoff.models import Weights
+
+PHASES = ("import", "cluster_start", "data_load", "ship", "compile", "train", "test", "teardown")
+CERTIFIED_STEPS = (1, 20)  # after these steps the weights are held against the reference
+MOST_SNAPSHOTS = 100  # longer trainings are looked at less often, all engines alike
+BEAT_S = 0.5  # how often progress is written at most
+ATOMIC = 4096  # what a pipe takes from several writers without mixing their lines (PIPE_BUF)
+
+
+class Diverged(Exception):
+    """The loss or the weights are no longer numbers."""
+
+
+class Channel:
+    """The way events take out of a trial; any process of the trial may hold one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._pipe = os.open(path, os.O_WRONLY)
+
+    @classmethod
+    def from_environment(cls) -> Channel:
+        """The channel of the trial that this process belongs to, for workers."""
+        return cls(os.environ["TRAINOFF_EVENTS"])
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Write one event with the time. Where the line would not fit, the longest text loses its beginning."""
+        event = {"t": time.monotonic(), "kind": kind, **fields}
+        line = json.dumps(event)
+        while len(line) >= ATOMIC:
+            longest = max(
+                (key for key in fields if isinstance(event[key], str)), key=lambda key: len(event[key])
+            )
+            event[longest] = event[longest][len(event[longest]) // 4 + 1 :]
+            line = json.dumps(event)
+        os.write(self._pipe, line.encode() + b"\n")
+
+
+class TrialWatch:
+    """The watch of a real trial: books phases, beats, stores snapshots in files, applies the stop rule."""
+
+    def __init__(self, channel: Channel, folder: Path) -> None:
+        self.should_stop = False
+        self.failed_in: str | None = None  # the phase in which an exception passed through
+        self._channel = channel
+        self._folder = folder
+        self._phases = ["import"]
+        self._train_start = self._paused_s = 0.0
+        self._pause_start: float | None = None
+        self._step = self._samples_seen = self._snapshots = 0
+        self._loss: float | None = None
+        self._next_beat = self._next_snapshot = 0.0
+
+    def expect(self, order: Order, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
+        """Learn what training will look like: which steps there are and how often to look."""
+        self._order = order
+        self._every = max(snapshot_every, order.rows * order.epochs // MOST_SNAPSHOTS, 1)
+        self._next_snapshot = self._every
+        self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        if name not in PHASES:
+            raise ValueError(f"`{name}` is not a phase; the phases are {', '.join(PHASES)}")
+        self._enter(name)
+        try:
+            yield
+        except BaseException:
+            self.failed_in = self.failed_in or name
+            raise
+        finally:
+            self._phases.pop()
+            self._say_phase()
+
+    def _enter(self, name: str) -> None:
+        self._phases.append(name)
+        self._say_phase()
+        if name == "train":
+            self._train_start = time.monotonic()
+
+    def _say_phase(self) -> None:
+        self._channel.say("phase", name=self._phases[-1], process_cpu_s=time.process_time())
+
+    def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
+        rows = -self._samples_seen
+        self._step, self._loss = step, loss
+        self._samples_seen = self._order.samples_after(step) if samples_seen is None else samples_seen
+        rows += self._samples_seen
+        if loss is not None and loss - loss != 0:  # NaN or infinite
+            raise Diverged(f"the loss became {loss} at step {step}")
+        if self._stop and loss is not None:
+            epoch_ends = step % self._order.steps_per_epoch == 0
+            self.should_stop = self._stop.seen(loss, rows, epoch_ends)
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT_S
+            self._channel.say("progress", step=step, samples_seen=self._samples_seen, loss=loss)
+
+    def due(self) -> bool:
+        wanted = (
+            self._samples_seen >= self._next_snapshot
+            or self._step in CERTIFIED_STEPS
+            or self._step >= self._order.steps
+            or self.should_stop
+        )
+        if wanted:
+            self._pause_start = time.monotonic()
+        return wanted
+
+    def snapshot(self, samples_seen: int, weights: Weights) -> None:
+        start = self._pause_start or time.monotonic()
+        import numpy as np
+
+        from trainoff.models import flatten
+
+        flat = flatten(weights).astype(np.float32, copy=False)
+        self._snapshots += 1
+        name = f"snapshot-{self._snapshots:04d}.f32"
+        flat.tofile(self._folder / name)
+        while self._next_snapshot <= samples_seen:
+            self._next_snapshot += self._every
+        self._channel.say(
+            "snapshot",
+            step=self._step,
+            samples_seen=samples_seen,
+            train_s=start - self._train_start - self._paused_s,
+            loss=self._loss,
+            file=name,
+        )
+        if not np.isfinite(flat).all():
+            raise Diverged(f"a weight is no longer finite after step {self._step}")
+        pause = time.monotonic() - start
+        self._paused_s += pause
+        self._pause_start = None
+        self._channel.say("pause", seconds=pause)
+
+    def count(self, name: str, value: float) -> None:
+        self._channel.say("count", name=name, value=value)
+
+
+class StopRule:
+    """Ends training as scikit-learn does: when the loss of an epoch has not improved by `tol` for `patience` epochs."""
+
+    def __init__(self, tol: float, patience: int) -> None:
+        self._tol, self._patience = tol, patience
+        self._best = float("inf")
+        self._without = 0
+        self._sum = 0.0
+        self._rows = 0
+
+    def seen(self, loss: float, rows: int, epoch_ends: bool) -> bool:
+        """Add the mean loss of a batch; says at the end of an epoch whether to stop."""
+        self._sum += loss * rows
+        self._rows += rows
+        if not epoch_ends:
+            return False
+        mean = self._sum / self._rows
+        self._without = self._without + 1 if mean > self._best - self._tol else 0
+        self._best = min(self._best, mean)
+        self._sum, self._rows = 0.0, 0
+        return self._without > self._patience

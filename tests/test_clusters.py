@@ -1,0 +1,79 @@
+"""The `processes` cluster: readiness, logs by role, and an end that is certain."""
+
+import sys
+import time
+
+import psutil
+import pytest
+
+from trainoff.clusters import Processes
+from trainoff.errors import TrainoffError
+
+PYTHON = [sys.executable, "-c"]
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Processes(2, tmp_path) as made:
+        yield made
+
+
+def test_a_process_is_ready_when_it_says_so(cluster):
+    server = cluster.spawn(
+        cluster.nodes[0],
+        [*PYTHON, "import time; time.sleep(0.2); print('listening on 1234', flush=True); time.sleep(60)"],
+        {},
+        "master",
+        ready=lambda process: process.says(r"^listening on \d+"),
+    )
+    assert server.exit_code is None
+    assert server.tail() == "listening on 1234"
+
+
+def test_a_process_that_dies_first_is_told_with_its_last_words(cluster):
+    with pytest.raises(
+        TrainoffError, match=r"worker-0 ended with code 1 before it was ready:(.|\n)*ZeroDivisionError"
+    ):
+        cluster.spawn(cluster.nodes[0], [*PYTHON, "1 / 0"], {}, "worker-0", ready=lambda process: False)
+    assert cluster.failed().role == "worker-0"
+
+
+def test_a_process_that_is_never_ready_is_told_after_its_time(cluster):
+    with pytest.raises(TrainoffError, match=r"ps-0 was not ready after 0.2 s"):
+        cluster.spawn(
+            cluster.nodes[0], [*PYTHON, "import time; time.sleep(60)"], {}, "ps-0",
+            ready=lambda process: False, timeout_s=0.2,
+        )  # fmt: skip
+
+
+def test_a_program_that_does_not_exist_is_one_sentence(cluster):
+    with pytest.raises(TrainoffError, match=r"master could not be started on node-0: .*No such file"):
+        cluster.spawn(cluster.nodes[0], ["/no/such/program"], {}, "master")
+
+
+def test_every_process_knows_its_role_and_its_environment(cluster):
+    worker = cluster.spawn(
+        cluster.nodes[1],
+        [*PYTHON, "import os; print(os.environ['TRAINOFF_ROLE'], os.environ['X'])"],
+        {"X": "y"},
+        "worker-1",
+    )
+    assert worker.wait(20) == 0
+    assert worker.tail() == "worker-1 y"
+
+
+def test_the_end_reaches_children_and_those_who_do_not_listen(tmp_path):
+    stubborn = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        "print('child', child.pid, flush=True); time.sleep(600)"
+    )
+    cluster = Processes(1, tmp_path)
+    process = cluster.spawn(
+        cluster.nodes[0], [*PYTHON, stubborn], {}, "worker-0", ready=lambda process: process.says("^child")
+    )
+    child = int(process.tail().split()[1])
+    cluster.stop(grace_s=0.3)
+    assert process.exit_code == -9
+    time.sleep(0.1)
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

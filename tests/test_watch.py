@@ -1,0 +1,148 @@
+"""The watch and the channel: phases, pauses, snapshots, the stop rule."""
+
+import json
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from trainoff.conduct.story import Story
+from trainoff.data import Order
+from trainoff.engines.watch import ATOMIC, Channel, Diverged, StopRule, TrialWatch
+
+
+class Pipe:
+    """The conductor's end of a channel."""
+
+    def __init__(self, folder):
+        self.path = folder / "events"
+        os.mkfifo(self.path)
+        self._reader = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+
+    def events(self):
+        try:
+            lines = os.read(self._reader, 1 << 20).splitlines()
+        except BlockingIOError:
+            return []
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    return Pipe(tmp_path)
+
+
+@pytest.fixture
+def watch(tmp_path, pipe):
+    made = TrialWatch(Channel(pipe.path), tmp_path)
+    made.expect(Order("x", rows=100, batch_size=10, epochs=5, seed=1), snapshot_every=150, stop=None)
+    return made
+
+
+def test_phases_are_booked_without_a_gap_and_nest(watch, pipe):
+    story = Story(time.monotonic())
+    with watch.phase("ship"), watch.phase("compile"):
+        time.sleep(0.02)
+    for event in pipe.events():
+        story.hear(event)
+    end = time.monotonic()
+    phases = story.phases_s(end)
+    assert phases["compile"] >= 0.02
+    assert phases["train"] is None
+    assert sum(value or 0 for value in phases.values()) == pytest.approx(end - story.start)
+
+
+def test_an_unknown_phase_is_refused(watch):
+    with (
+        pytest.raises(ValueError, match="`lunch` is not a phase; the phases are import"),
+        watch.phase("lunch"),
+    ):
+        pass
+
+
+def test_snapshots_are_due_at_certified_steps_by_samples_and_at_the_end(watch):
+    due = []
+    for step in range(1, 51):
+        watch.progress(step, 0.5)
+        if watch.due():
+            due.append(step)
+            watch.snapshot(step * 10, [np.zeros((2, 2)), np.zeros(2)])
+    assert due == [1, 15, 20, 30, 45, 50]
+
+
+def test_the_clock_stands_while_a_snapshot_is_taken(watch, pipe):
+    with watch.phase("train"):
+        watch.progress(1, 0.5)
+        assert watch.due()
+        time.sleep(0.05)
+        watch.snapshot(10, [np.zeros(3)])
+        watch.progress(20, 0.5)
+        assert watch.due()
+        watch.snapshot(200, [np.zeros(3)])
+    events = pipe.events()
+    pauses = [event["seconds"] for event in events if event["kind"] == "pause"]
+    first, second = [event for event in events if event["kind"] == "snapshot"]
+    assert pauses[0] >= 0.05
+    assert second["train_s"] - first["train_s"] < second["t"] - first["t"]
+
+
+def test_a_loss_or_weight_that_is_no_number_ends_training(watch):
+    with pytest.raises(Diverged, match="the loss became nan at step 3"):
+        watch.progress(3, float("nan"))
+    watch.progress(1, 0.5)
+    with pytest.raises(Diverged, match="a weight is no longer finite"):
+        watch.snapshot(10, [np.array([1.0, np.inf])])
+
+
+def test_a_long_training_is_looked_at_a_hundred_times_at_most(watch):
+    watch.expect(Order("x", rows=1000, batch_size=1, epochs=10, seed=1), snapshot_every=1, stop=None)
+    looks = 0
+    for step in range(1, 10_001):
+        watch.progress(step)
+        if watch.due():
+            looks += 1
+            watch.snapshot(step, [np.zeros(1)])
+    assert looks == 102  # and the two certified steps
+
+
+def test_lines_of_many_writers_do_not_mix(pipe):
+    def shout(number):
+        channel = Channel(pipe.path)
+        for _ in range(50):
+            channel.say("count", name=f"writer {number}", value=number, filler="x" * 200)
+
+    threads = [threading.Thread(target=shout, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    heard = []
+    while any(thread.is_alive() for thread in threads):
+        heard += pipe.events()
+    heard += pipe.events()
+    assert len(heard) == 200
+    for thread in threads:
+        thread.join()
+
+
+def test_a_long_traceback_loses_its_beginning_not_its_end(pipe):
+    Channel(pipe.path).say("error", traceback="\n" * 5000 + "the end", reason="because")
+    (event,) = pipe.events()
+    assert event["traceback"].endswith("the end")
+    assert event["reason"] == "because"
+    assert len(json.dumps(event)) < ATOMIC
+
+
+def test_the_stop_rule_is_scikit_learns():
+    """Against the real one: the same losses end at the same epoch."""
+    from sklearn.neural_network import MLPClassifier
+
+    rng = np.random.default_rng(3)
+    x, y = rng.random((60, 4)), rng.integers(0, 3, 60)
+    tol, patience = 0.002, 3
+    model = MLPClassifier((5,), solver="sgd", learning_rate_init=0.05, batch_size=60, tol=tol,
+                          n_iter_no_change=patience, max_iter=500, random_state=1)  # fmt: skip
+    model.fit(x, y)
+    rule = StopRule(tol, patience)
+    ours = next(epoch for epoch, loss in enumerate(model.loss_curve_, 1) if rule.seen(loss, 60, True))
+    assert ours == model.n_iter_ < 500
