@@ -1,0 +1,9 @@
+"""What came out of trials: the record's schema, the folder store, the curve, the table."""
+
+from trainoff.records.curve import time_to_target
+from trainoff.records.reading import Damaged, scan
+from trainoff.records.schema import SCHEMA_VERSION, Record
+from trainoff.records.store import Store, cannot_write
+from trainoff.records.table import table
+
+__all__ = ["SCHEMA_VERSION", "Damaged", "Record", "Store", "cannot_write", "scan", "table", "time_to_target"]

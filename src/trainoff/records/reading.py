@@ -1,0 +1,106 @@
+"""Reads records back, ten thousand in a second, and says which of them are damaged."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from trainoff.errors import TrainoffError
+from trainoff.records.schema import SCHEMA_VERSION, Record
+
+FILES = ("record.json", "events.jsonl", "samples.parquet", "curve.parquet", "predictions.npy", "log.txt")
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A folder that should hold a record and does not."""
+
+    folder: Path
+    why: str
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    schema_version: int
+
+
+_VERSION = msgspec.json.Decoder(_Versioned)
+_RECORD = msgspec.json.Decoder(Record)  # checks the type of every field
+
+
+def read(folder: str | Path) -> Record | Damaged:
+    """The record in a folder, or what is wrong with it."""
+    try:
+        with open(os.path.join(folder, "record.json"), "rb") as file:  # noqa: PTH118, PTH123  # read 10,000 times
+            text = file.read()
+        record = _decode(text)
+    except FileNotFoundError:
+        return Damaged(Path(folder), "record.json is missing")
+    except (OSError, msgspec.DecodeError) as error:
+        return Damaged(Path(folder), f"record.json cannot be read: {error}")
+    if isinstance(record, _Versioned) or record.schema_version != SCHEMA_VERSION:
+        version = record.schema_version
+        return Damaged(Path(folder), f"its schema version is {version}, this trainoff reads {SCHEMA_VERSION}")
+    return record
+
+
+def _decode(text: bytes) -> Record | _Versioned:
+    """The record; of another version's, which may not fit, only the version."""
+    try:
+        return _RECORD.decode(text)
+    except msgspec.ValidationError:
+        versioned = _VERSION.decode(text)
+        if versioned.schema_version == SCHEMA_VERSION:
+            raise
+        return versioned
+
+
+def scan(folder: Path) -> tuple[list[Record], list[Damaged]]:
+    """Every record in a study's folder, or in a folder of studies; damaged ones apart."""
+    if not folder.is_dir():
+        raise TrainoffError(f"{folder}: there is no such folder; `trainoff run` makes one under results/")
+    with _without_garbage_collection():
+        found = [read(path) for path in _record_folders(folder)]
+    return [item for item in found if isinstance(item, Record)], [
+        item for item in found if isinstance(item, Damaged)
+    ]
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Nothing that reading makes is garbage; looking for some takes as long as reading."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _record_folders(folder: Path) -> list[str]:
+    """The folders that hold a record, whole or not: at hand, in a study's folder, or in a folder of studies."""
+    if _holds_record(str(folder)):
+        return [str(folder)]
+    found = []
+    for inside in _folders(str(folder)):
+        found += (
+            [inside] if _holds_record(inside) else [deep for deep in _folders(inside) if _holds_record(deep)]
+        )
+    return sorted(found)
+
+
+def _holds_record(folder: str) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name in FILES for entry in entries)
+
+
+def _folders(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()]

@@ -1,0 +1,84 @@
+"""The record of one trial, field by field. docs/records.md explains each; a test keeps the two together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+@dataclass
+class Record:
+    """What came out of one trial. Written once, never edited. None means: not known or not reached."""
+
+    # who and what
+    trial_id: str
+    attempt: int
+    study: str
+    engine: str
+    engine_version: str
+    workload: str
+    mode: str
+    workers: int
+    cores: float
+    memory_gb: float | None
+    cluster: str
+    params: dict[str, Any]
+    seed: int
+    repetition: int
+    position: int
+    targets: list[float]
+    limits: dict[str, float]
+    dataset: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    # how it ended
+    status: str = "ok"
+    phase: str | None = None
+    reason: str | None = None
+    traceback: str | None = None
+    log_tail: str | None = None
+    unfinished: bool = False
+    # how good
+    test_accuracy: float | None = None
+    time_to_target: dict[str, float | None] = field(default_factory=dict)
+    equivalence: dict[str, Any] = field(default_factory=dict)
+    # how long
+    train_s: float | None = None
+    test_s: float | None = None
+    cold_s: float | None = None
+    pause_s: float | None = None
+    phases_s: dict[str, float | None] = field(default_factory=dict)
+    started_at: str | None = None
+    # how much
+    steps: int | None = None
+    samples_seen: int | None = None
+    samples_per_s: float | None = None
+    cpu_s: float | None = None
+    cpu_s_by_role: dict[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    peak_memory_bytes_by_role: dict[str, int] = field(default_factory=dict)
+    network_bytes: int | None = None
+    disk_read_bytes: int | None = None
+    disk_write_bytes: int | None = None
+    context_switches: int | None = None
+    counts: dict[str, float] = field(default_factory=dict)
+    cost_usd: float | None = None
+    # under which conditions
+    isolation: dict[str, Any] = field(default_factory=dict)
+    oversubscribed: bool = False
+    orphans: int | None = None
+    noise: dict[str, Any] = field(default_factory=dict)
+    sampler: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in record.json: the schema's version first."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {"schema_version": values.pop("schema_version"), **values}
+
+    @property
+    def failed(self) -> bool:
+        """Neither `ok` nor `unsupported`: what makes a run's exit code non-zero."""
+        return self.status not in ("ok", "unsupported")
