@@ -1,0 +1,73 @@
+"""What a trial used up, and how quiet the machine was meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainoff.conduct.story import Event, Story
+from trainoff.records import Record
+
+
+def book_resources(record: Record, story: Story) -> None:
+    """Fill in every figure of consumption, from the kernel's account and the samples."""
+    usage = story.usage or {}
+    if usage:
+        record.cpu_s = usage["user_s"] + usage["system_s"]
+        record.context_switches, record.orphans = usage["switches"], usage["orphans"]
+        record.cpu_s_by_role = _account_for(record.cpu_s, usage["by_role"])
+        record.sampler = {"cpu_s": usage["sampler_s"]}
+    ticks = _by_tick(story.samples)
+    record.sampler["samples"] = len(ticks)
+    roles = [[row for row in rows if row["role"] != "machine"] for rows in ticks]
+    record.peak_memory_bytes = max((sum(row["pss"] for row in rows) for rows in roles), default=None)
+    for row in (row for rows in roles for row in rows):
+        peak = record.peak_memory_bytes_by_role.get(row["role"], 0)
+        record.peak_memory_bytes_by_role[row["role"]] = max(peak, row["pss"])
+    if roles:
+        record.disk_read_bytes = sum(row["read_bytes"] for row in roles[-1])
+        record.disk_write_bytes = sum(row["write_bytes"] for row in roles[-1])
+    machine = [row for row in story.samples if row["role"] == "machine"]
+    if machine:
+        record.network_bytes = machine[-1]["network_bytes"]
+        record.noise = noise(machine, story.cpu_at())
+    record.counts = {name: value for name, value in story.counts.items() if math.isfinite(value)}
+
+
+def _account_for(total: float, by_role: Mapping[str, float]) -> dict[str, float]:
+    """What the kernel counted and no sample saw, processes shorter than a sample, is not swept under the carpet."""
+    rest = total - sum(by_role.values())
+    return {**by_role, "unattributed": round(rest, 3)} if rest > 0.005 else dict(by_role)
+
+
+def noise(machine: Sequence[Event], own_cpu: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """How quiet the machine was between the first and the last sample: shares of the time, and the load."""
+    first, last = machine[0], machine[-1]
+    elapsed = last["tick"] - first["tick"]
+    load = {"load_before": first["load"], "load_after": last["load"]}
+    if elapsed <= 0:
+        return load
+
+    def share(name: str) -> float | None:
+        return None if first[name] is None else round((last[name] - first[name]) / elapsed, 4)
+
+    busy = last["busy_s"] - first["busy_s"]
+    own = own_cpu[-1][1] - own_cpu[0][1] if own_cpu else 0.0
+    return {
+        **load,
+        "most_runnable": max(row["runnable"] or 0 for row in machine),
+        "other_cores": round(max(0.0, busy - own) / elapsed, 4),
+        "steal_cores": share("steal_s"),
+        "cpu_pressure": share("pressure_cpu_s"),
+        "memory_pressure": share("pressure_memory_s"),
+        "io_pressure": share("pressure_io_s"),
+    }
+
+
+def _by_tick(samples: Sequence[Event]) -> list[list[Event]]:
+    ticks: dict[float, list[Event]] = defaultdict(list)
+    for row in samples:
+        ticks[row["tick"]].append(row)
+    return [ticks[tick] for tick in sorted(ticks)]

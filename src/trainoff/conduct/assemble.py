@@ -1,0 +1,161 @@
+"""From what a trial said and did to its record."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainoff.conduct.account import book_resources
+from trainoff.conduct.certify import certificate
+from trainoff.conduct.evaluate import curve
+from trainoff.conduct.machine import environment
+from trainoff.conduct.performance import Ending
+from trainoff.conduct.story import Story
+from trainoff.conduct.verdict import Verdict, judge
+from trainoff.engines import Engine, Job
+from trainoff.records import Record, time_to_target
+from trainoff.study import Trial
+
+LOG_TAIL = 50
+SAME_ACCURACY = 0.005  # how far an engine's own predictions may lie from those of its final weights
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a record is filed under."""
+
+    trial_id: str
+    attempt: int
+    data_identity: str
+
+
+def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdict) -> Record:
+    """The part of a record that is known before anything runs: all there is of an `unsupported` trial."""
+    return Record(
+        trial_id=identity.trial_id,
+        attempt=identity.attempt,
+        study=trial.study,
+        engine=trial.engine,
+        engine_version=engine.version(),
+        workload=trial.workload,
+        mode=trial.mode,
+        workers=trial.workers,
+        cores=trial.cores,
+        memory_gb=trial.memory_gb,
+        cluster=trial.cluster,
+        params=dict(trial.params),
+        seed=trial.seed,
+        repetition=trial.repetition,
+        position=trial.position,
+        targets=list(trial.targets),
+        limits=asdict(trial.limits),
+        dataset={"name": trial.data, "identity": identity.data_identity},
+        status=verdict.status,
+        phase=verdict.phase,
+        reason=verdict.reason,
+        traceback=verdict.traceback,
+        unfinished=verdict.unfinished,
+        time_to_target={f"{target:g}": None for target in trial.targets},
+        environment=environment(),
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -> Record:
+    """Add to a bare record all that was measured; writes curve.parquet and samples.parquet beside it."""
+    _book_times(record, ending)
+    book_resources(record, ending.story)
+    record.model = {
+        "kind": job.model.kind,
+        "sizes": list(job.model.sizes),
+        "parameters": job.model.parameters,
+    }
+    record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test)}
+    with np.errstate(all="ignore"):  # a network that diverged is evaluated like any other
+        rows = curve(ending.story, job.folder, job.model, job.data)
+        record.equivalence = certificate(job, ending.story, differs)
+    _drop_snapshots(job.folder)
+    _book_quality(record, rows, job)
+    _apply(record, _second_thoughts(judge(ending), record, rows))
+    record.log_tail = _tail(job.folder / "log.txt") if record.failed else None
+    _write(rows, job.folder / "curve.parquet")
+    _write(_series(ending.story), job.folder / "samples.parquet")
+    return record
+
+
+def _drop_snapshots(folder: Path) -> None:
+    """They have served; the room they took may be needed for the record."""
+    for snapshot in folder.glob("snapshot-*.f32"):
+        snapshot.unlink()
+
+
+def _book_times(record: Record, ending: Ending) -> None:
+    story = ending.story
+    record.cold_s = ending.end - story.start
+    record.pause_s = story.paused_s
+    record.phases_s = story.phases_s(ending.end)
+    record.train_s, record.test_s = record.phases_s["train"], record.phases_s["test"]
+    record.steps, record.samples_seen = story.step, story.samples_seen
+    if record.train_s and story.samples_seen:
+        record.samples_per_s = story.samples_seen / record.train_s
+
+
+def _book_quality(record: Record, rows: list[dict[str, Any]], job: Job) -> None:
+    times, accuracies = [row["train_s"] for row in rows], [row["accuracy"] for row in rows]
+    for target in record.targets:
+        record.time_to_target[f"{target:g}"] = time_to_target(times, accuracies, target)
+    predictions = job.folder / "predictions.npy"
+    if predictions.exists():
+        labels = np.load(predictions)
+        if labels.shape == job.data.y_test.shape:
+            record.test_accuracy = float(np.mean(labels == job.data.y_test))
+
+
+def _second_thoughts(verdict: Verdict, record: Record, rows: list[dict[str, Any]]) -> Verdict:
+    """A trial that ended well may still have a wrong result."""
+    if verdict.status != "ok":
+        return verdict
+    wrong = replace(verdict, status="wrong-result", phase="train")
+    if record.equivalence["verdict"] == "wrong":
+        return replace(wrong, reason=record.equivalence["reason"])
+    if not rows or rows[-1]["samples_seen"] != record.samples_seen:
+        return replace(wrong, reason="the engine did not hand over its final weights")
+    if record.test_accuracy is None:
+        return replace(wrong, phase="test", reason="predict did not return one label per row of the test set")
+    if abs(record.test_accuracy - rows[-1]["accuracy"]) > SAME_ACCURACY:
+        own, ours = record.test_accuracy, rows[-1]["accuracy"]
+        return replace(
+            wrong, phase="test", reason=f"predict scores {own:.4f}, but the final weights score {ours:.4f}"
+        )
+    return verdict
+
+
+def _apply(record: Record, verdict: Verdict) -> None:
+    for name, value in asdict(verdict).items():
+        setattr(record, name, value)
+
+
+def _series(story: Story) -> list[dict[str, Any]]:
+    """The samples with the trial's own time."""
+    left_out = ("kind", "tick", "t")
+    return [
+        {
+            "t_s": row["tick"] - story.start,
+            **{key: value for key, value in row.items() if key not in left_out},
+        }
+        for row in story.samples
+    ]
+
+
+def _write(rows: list[dict[str, Any]], path: Path) -> None:
+    import polars
+
+    polars.DataFrame(rows, infer_schema_length=None).write_parquet(path)
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:]) if log.exists() else ""

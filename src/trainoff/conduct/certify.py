@@ -1,0 +1,112 @@
+"""The equivalence certificate: did the engine do the same mathematics as the float64 reference?"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainoff.conduct.evaluate import read_snapshot
+from trainoff.conduct.story import Story
+from trainoff.data.cache import root as cache_folder
+from trainoff.engines import Job
+from trainoff.engines.watch import CERTIFIED_STEPS
+from trainoff.models import Weights, fingerprint, flatten, trajectory
+
+EXACT = 1e-3  # float32 rounding measures about 1e-4
+TOLERATED = 5e-3  # a gradient that is 1 % off measures at least 7e-3
+KEPT_TRAJECTORIES = 64  # of two sets of float64 weights each
+
+
+def certificate(job: Job, story: Story, differs: str | None) -> dict[str, Any]:
+    """The distance of the engine's weights from the reference's, relative to how far the reference has moved."""
+    result: dict[str, Any] = {
+        "initial_weights_sha256": fingerprint(job.weights),
+        "max_rel_diff": None,
+        "steps": {},
+    }
+    if differs:
+        return {**result, "verdict": "different by design", "reason": differs}
+    seen = {event["step"]: event for event in story.snapshots}
+    reference = reference_weights(job)
+    for step, weights in reference.items():
+        if step in seen:
+            distance = relative_distance(
+                read_snapshot(seen[step], job.folder, job.model), weights, job.weights
+            )
+            result["steps"][str(step)] = distance
+    if not result["steps"]:
+        return {**result, "verdict": None, "reason": "training did not get as far as the first snapshot"}
+    worst = result["max_rel_diff"] = max(result["steps"].values())
+    return {**result, **_judge(worst)}
+
+
+def relative_distance(weights: Weights, reference: Weights, initial: Weights) -> float:
+    """`|w - w_ref| / |w_ref - w_0|`, over all weights at once."""
+    target = flatten(reference).astype(np.float64)
+    moved = np.linalg.norm(target - flatten(initial))
+    apart = np.linalg.norm(flatten(weights) - target)
+    ratio = float(apart / moved) if moved else float(apart)
+    return ratio if np.isfinite(ratio) else 1e9
+
+
+def _judge(worst: float) -> dict[str, Any]:
+    if worst <= EXACT:
+        return {"verdict": "exact", "reason": None}
+    if worst <= TOLERATED:
+        return {"verdict": "within tolerance", "reason": None}
+    reason = f"the weights are {worst:.1%} of the way off the reference's path; at most {TOLERATED:.1%} is rounding"
+    return {"verdict": "wrong", "reason": reason}
+
+
+def reference_weights(job: Job) -> dict[int, Weights]:
+    """The reference's weights at the certified steps, computed once for all engines and kept in the cache."""
+    params = job.params
+    key = [
+        job.model,
+        job.data.identity,
+        job.order,
+        params["optimizer"],
+        params["momentum"],
+        *map(float, job.rates[:20]),
+    ]
+    name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
+    path = cache_folder() / "reference" / f"{name}.npz"
+    if not path.exists():
+        _keep(path, _trajectory(job))
+    with np.load(path) as stored:
+        return _split({int(step): stored[step] for step in stored.files}, job)
+
+
+def _trajectory(job: Job) -> dict[int, Weights]:
+    data, params = job.data, job.params
+    return trajectory(
+        job.model,
+        job.weights,
+        data.x_train,
+        data.y_train,
+        job.order,
+        params["optimizer"],
+        params["momentum"],
+        job.rates,
+        CERTIFIED_STEPS,
+    )
+
+
+def _split(flat: dict[int, Any], job: Job) -> dict[int, Weights]:
+    from trainoff.models import unflatten
+
+    return {step: unflatten(job.model, weights) for step, weights in flat.items()}
+
+
+def _keep(path: Path, weights: dict[int, Weights]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        np.savez(file, allow_pickle=False, **{str(step): flatten(value) for step, value in weights.items()})
+    Path(file.name).replace(path)
+    oldest_first = sorted(path.parent.glob("*.npz"), key=lambda kept: kept.stat().st_mtime)
+    for old in oldest_first[:-KEPT_TRAJECTORIES]:
+        old.unlink(missing_ok=True)

@@ -1,0 +1,155 @@
+"""The contract tests: small real trials that any engine must pass, for its author to run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainoff import data
+from trainoff.conduct.conductor import Conductor, Task, View
+from trainoff.engines import Engine
+from trainoff.models import ACTIVATIONS, OPTIMIZERS, SCHEDULES
+from trainoff.records import Record, Store
+from trainoff.study import Limits, Trial
+
+ROWS, BATCH = 203, 10  # 21 steps an epoch, the last one of 3 rows
+
+BASE: dict[str, Any] = {
+    "optimizer": "sgd",
+    "learning_rate": 0.1,
+    "momentum": 0.9,
+    "schedule": "constant",
+    "batch_size": BATCH,
+    "epochs": 2,
+    "hidden": [16],
+    "activation": "relu",
+    "l2": 0.0,
+    "train_rows": ROWS,
+    "snapshot_every": 100,
+    "stop": None,
+}
+
+Judge = Callable[[Record], str | None]  # what is wrong with the record, or None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One contract test: a trial, and what its record must look like."""
+
+    name: str
+    trial: Trial
+    judge: Judge
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How a case went; `wrong` is None if it went well, `note` says what is worth knowing then."""
+
+    case: str
+    wrong: str | None
+    note: str = ""
+
+
+def cases(engine: Engine) -> list[Case]:
+    """All contract tests for an engine."""
+    found = [Case(name, trial, _same_mathematics) for name, trial in _mathematics(engine)]
+    first = _trial(engine, engine.modes[0], 1)
+    stops = _with(first, epochs=50, stop={"tol": 1e9, "patience": 1})
+    found.append(Case("stops when the watch says so", stops, _stopped_early))
+    wild = _with(first, learning_rate=1e30, epochs=5)
+    found.append(Case("says when it diverges", wild, _diverged))
+    return found
+
+
+def _mathematics(engine: Engine) -> Iterator[tuple[str, Trial]]:
+    for mode, workers in _settings(engine):
+        trial = _trial(engine, mode, workers)
+        where = "" if engine.modes == ("single",) else f", {mode} with {workers} workers"
+        for optimizer, schedule, activation in itertools.product(OPTIMIZERS, SCHEDULES, ACTIVATIONS):
+            changed = _with(trial, optimizer=optimizer, schedule=schedule, activation=activation)
+            yield f"{optimizer}, {schedule}, {activation}{where}", changed
+        yield f"l2{where}", _with(trial, l2=0.01)
+
+
+def _settings(engine: Engine) -> list[tuple[str, int]]:
+    return [(mode, workers) for mode in engine.modes for workers in ((1,) if mode == "single" else (1, 2))]
+
+
+def _trial(engine: Engine, mode: str, workers: int) -> Trial:
+    params = {**BASE, **{name: knob.default for name, knob in engine.knobs.items()}}
+    limits = Limits(timeout_s=120, stall_s=60)
+    return Trial(
+        "check",
+        engine.name,
+        "digits-mlp",
+        mode,
+        workers,
+        1.0,
+        None,
+        "processes",
+        params,
+        1,
+        (),
+        limits,
+        data="digits",
+    )
+
+
+def _with(trial: Trial, **changes: Any) -> Trial:
+    return replace(trial, params={**trial.params, **changes})
+
+
+def _same_mathematics(record: Record) -> str | None:
+    if record.status != "ok":
+        return f"{record.status}: {record.reason}"
+    if record.orphans:
+        return f"left {record.orphans} processes behind"
+    if record.samples_seen != ROWS * record.params["epochs"]:
+        return f"saw {record.samples_seen} samples instead of {ROWS * record.params['epochs']}"
+    if record.equivalence["verdict"] in ("exact", "within tolerance", "different by design"):
+        return None
+    return f"no certificate: {record.equivalence['reason']}"
+
+
+def _stopped_early(record: Record) -> str | None:
+    if record.status != "ok":
+        return f"{record.status}: {record.reason}"
+    seen = (record.samples_seen or 0) / ROWS
+    return None if seen <= 5 else f"trained {seen:.0f} epochs though it was told to stop after 3"
+
+
+def _diverged(record: Record) -> str | None:
+    return None if record.status == "diverged" else f"ended as {record.status} with a learning rate of 1e30"
+
+
+def check(engine: Engine, store: Store, view: View) -> Iterator[Finding]:
+    """Run every contract test as a real trial; yields the findings as they come."""
+    data.get("digits")
+    conductor = Conductor(store, view)
+    for case in cases(engine):
+        refused = engine.refuses(case.trial)
+        if refused:
+            yield Finding(case.name, None, f"refused: {refused}")
+            continue
+        task = Task(case.trial, engine, case.trial.id(engine.version()))
+        conductor.run([task])
+        yield _finding(case, task.record)
+
+
+def _finding(case: Case, record: Record | None) -> Finding:
+    if record is None or record.status == "interrupted":
+        raise KeyboardInterrupt
+    return Finding(case.name, case.judge(record), _note(record))
+
+
+def _note(record: Record) -> str:
+    verdict, distance = record.equivalence.get("verdict"), record.equivalence.get("max_rel_diff")
+    if verdict == "different by design":
+        return f"{verdict}: {record.equivalence['reason']}"
+    return (
+        f"{verdict} ({distance:.1e})"
+        if record.status == "ok" and distance is not None
+        else record.reason or ""
+    )

@@ -1,0 +1,134 @@
+"""The trial process: builds the job, runs the engine through its life, and says what happens.
+
+Run by the warden as `python -m trainoff.conduct.child FOLDER`. Everything it needs is in the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainoff.clusters import Process, Processes
+from trainoff.conduct import isolate
+from trainoff.engines.watch import Channel, Diverged, TrialWatch
+
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "BLIS_NUM_THREADS",
+)
+
+
+class Ended(BaseException):
+    """The conductor asked the trial to end."""
+
+
+def main() -> int:
+    """Run the trial in the given folder; returns 0 only if the engine did all it should."""
+    isolate.die_with_parent()
+    folder = Path(sys.argv[1])
+    spec = json.loads((folder / "trial.json").read_text())
+    claim_cores(spec["cpus"], spec["trial"]["cores"])
+    os.environ["TRAINOFF_EVENTS"] = str(folder / "events")
+    os.environ["TRAINOFF_ROLE"] = "driver"
+    signal.signal(signal.SIGTERM, _raise_ended)
+    channel = Channel(folder / "events")
+    watch = TrialWatch(channel, folder)
+    try:
+        _run(spec, folder, watch, channel)
+    except BaseException as error:
+        traceback.print_exc()
+        channel.say("error", phase=watch.failed_in, **describe(error))
+        return 1
+    channel.say("done")
+    return 0
+
+
+def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel) -> None:
+    import numpy as np
+
+    from trainoff import engines
+    from trainoff.conduct.job import make_job
+    from trainoff.study import Trial
+
+    trial = Trial.from_json(spec["trial"])
+    engine = engines.get(trial.engine)
+    with Processes(trial.workers, folder) as cluster:
+        with watch.phase("data_load"):
+            job = make_job(trial, cluster, folder)
+        watch.expect(job.order, trial.params["snapshot_every"] or job.order.rows // 3, trial.params["stop"])
+        try:
+            engine.open(job, watch)
+            with watch.phase("train"):
+                engine.train(job, watch)
+            with watch.phase("test"):
+                labels = engine.predict(job.data.x_test)
+            np.save(folder / "predictions.npy", np.asarray(labels))
+        except BaseException:
+            _tell_of(cluster.failed(), channel)
+            raise
+        finally:
+            _enter_teardown(channel)
+            engine.close()
+
+
+def _tell_of(failed: Process | None, channel: Channel) -> None:
+    """If a process of the cluster died, its last words matter more than the driver's."""
+    if failed:
+        channel.say("worker-failed", role=failed.role, exit=failed.exit_code, tail=failed.tail())
+
+
+def _enter_teardown(channel: Channel) -> None:
+    """From here to the last process's end, time is teardown."""
+    channel.say("phase", name="teardown")
+
+
+def claim_cores(cpus: list[int], cores: float) -> None:
+    """Pin this process, and so all of the trial, to its CPUs, and tell every library how many threads to use.
+
+    Must come before numpy is imported: OpenBLAS counts the CPUs then.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
+    for name in THREADS:
+        os.environ[name] = str(max(1, int(cores)))
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """What an exception means for the record: the status it suggests, one sentence, the traceback.
+
+    A full disk says nothing about the engine: such a trial is unfinished.
+    """
+    from trainoff.errors import TrainoffError
+
+    lines = str(error).strip().splitlines() or [""]
+    reason = (
+        lines[0] if isinstance(error, TrainoffError | Diverged) else f"{type(error).__name__}: {lines[0]}"
+    )
+    status = {MemoryError: "out-of-memory", Diverged: "diverged", Ended: "interrupted"}.get(
+        type(error), "crashed"
+    )
+    return {
+        "status": status,
+        "reason": reason,
+        "traceback": "".join(traceback.format_exception(error)),
+        "unfinished": isinstance(error, Ended)
+        or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT),
+    }
+
+
+def _raise_ended(*_: object) -> NoReturn:
+    raise Ended("asked to end")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

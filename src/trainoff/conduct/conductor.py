@@ -1,0 +1,170 @@
+"""The conductor: runs what is missing of a study, one trial at a time, and files the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trainoff import data, engines
+from trainoff.clusters import Processes
+from trainoff.conduct import isolate
+from trainoff.conduct.assemble import Identity, bare_record, full_record
+from trainoff.conduct.job import make_job, rows_of
+from trainoff.conduct.lock import machine_lock
+from trainoff.conduct.performance import Performance, Stage, choose_cpus
+from trainoff.conduct.story import Story
+from trainoff.conduct.verdict import Verdict
+from trainoff.engines import Engine
+from trainoff.errors import TrainoffError
+from trainoff.records import Record, Store, cannot_write
+from trainoff.study import Study, Trial
+
+
+class View(Protocol):
+    """Whoever watches a run: a live table, plain lines, a notebook. Every method may do nothing."""
+
+    def planned(self, tasks: Sequence[Task]) -> None:
+        """Before the first trial: all trials in order, those that are already done included."""
+
+    def waiting(self, sentence: str) -> None:
+        """Another run holds the machine."""
+
+    def started(self, task: Task) -> None: ...
+
+    def update(self, task: Task, story: Story) -> None:
+        """At least twice a second while a trial runs; must be cheap."""
+
+    def finished(self, task: Task, record: Record) -> None: ...
+
+
+@dataclass
+class Task:
+    """A trial with all that the conductor knows of it."""
+
+    trial: Trial
+    engine: Engine
+    trial_id: str
+    record: Record | None = None  # the newest attempt, if there is one
+    again: bool = False  # whether to run it although there is a record
+
+    @property
+    def to_run(self) -> bool:
+        return self.record is None or self.again
+
+
+@dataclass
+class Outcome:
+    """What a run came to."""
+
+    tasks: list[Task]
+    interrupted: bool = False
+
+    @property
+    def records(self) -> list[Record]:
+        return [task.record for task in self.tasks if task.record]
+
+
+def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]:
+    """The trials of a study in the order they run, each with its newest record; marks which to run again."""
+    tasks = []
+    for trial in study.trials():
+        engine = engines.get(trial.engine)
+        trial_id = trial.id(engine.version(), engines.source_hash(engine), data.identity(trial.data))
+        record = store.latest(trial_id)
+        again = record is not None and _deserves_another_try(record, engine, retry)
+        tasks.append(Task(trial, engine, trial_id, record, again))
+    return tasks
+
+
+def _deserves_another_try(record: Record, engine: Engine, retry: Sequence[str]) -> bool:
+    if record.unfinished or record.status in retry or ("failed" in retry and record.failed):
+        return True
+    return record.status == "unsupported" and record.phase == "missing" and not engine.missing()
+
+
+class Conductor:
+    """Runs tasks one after the other, each in its own process tree, holding the machine's lock."""
+
+    def __init__(self, store: Store, view: View) -> None:
+        self._store = store
+        self._view = view
+        self._why_not = isolate.why_not()
+
+    def run(self, tasks: list[Task]) -> Outcome:
+        """Do what is missing. Ctrl-C finishes the record of the running trial as interrupted, then stops."""
+        self._store.prepare()
+        outcome = Outcome(tasks)
+        self._view.planned(tasks)
+        for task in tasks:
+            if not task.to_run:
+                continue
+            try:
+                self._run(task)
+            except KeyboardInterrupt:
+                outcome.interrupted = True
+            if outcome.interrupted or (task.record and task.record.reason == "stopped by Ctrl-C"):
+                outcome.interrupted = True
+                break
+        return outcome
+
+    def _run(self, task: Task) -> None:
+        with machine_lock(self._view.waiting):
+            newest = self._store.latest(task.trial_id)
+            if newest and (task.record is None or newest.attempt > task.record.attempt):
+                task.record = newest  # another run did it while this one waited
+            else:
+                task.record = self._attempt(task, newest.attempt + 1 if newest else 1)
+            task.again = False
+        self._view.finished(task, task.record)
+
+    def _attempt(self, task: Task, attempt: int) -> Record:
+        identity = Identity(task.trial_id, attempt, data.identity(task.trial.data))
+        verdict = cannot(task)
+        record = bare_record(task.trial, task.engine, identity, verdict or Verdict("ok"))
+        try:
+            with self._store.stage(task.trial_id) as folder:
+                if not verdict:
+                    self._view.started(task)
+                    record = self._perform(task, record, folder)
+                self._store.commit(record, folder)
+        except OSError as error:
+            raise TrainoffError(cannot_write(self._store.folder, error)) from error
+        return record
+
+    def _perform(self, task: Task, record: Record, folder: Path) -> Record:
+        trial = task.trial
+        cpus, record.oversubscribed = choose_cpus(trial)
+        stage = Stage(folder, cpus, namespaces=self._why_not is None)
+        record.isolation = {
+            "kind": "process-group" if self._why_not else "namespaces",
+            "own_network": self._why_not is None,
+            "cpus": cpus,
+            "reason": self._why_not,
+        }
+        with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
+            ending = performance.run()
+        job = make_job(trial, Processes(trial.workers, folder), folder)
+        return full_record(record, ending, job, task.engine.differs(trial))
+
+
+def cannot(task: Task) -> Verdict | None:
+    """Why a trial cannot run here, as the verdict `unsupported`; None if it can."""
+    trial, engine = task.trial, task.engine
+    if missing := engine.missing():
+        return Verdict("unsupported", "missing", str(missing[0]))
+    if trial.mode not in engine.modes:
+        return Verdict(
+            "unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}"
+        )
+    reason = engine.refuses(trial)
+    return Verdict("unsupported", None, reason) if reason else None
+
+
+def get_data(study: Study, say: data.Progress | None) -> None:
+    """Bring every dataset of the study into the cache while there is a network, and see that it fits the trials."""
+    trials = study.trials()
+    loaded = {name: data.get(name, say=say) for name in dict.fromkeys(trial.data for trial in trials)}
+    for trial in trials:
+        rows_of(trial, loaded[trial.data])

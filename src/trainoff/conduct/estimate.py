@@ -1,0 +1,105 @@
+"""How long trials will take: from earlier records where there are any, else by a rough rule."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import pairwise
+from math import prod
+
+from trainoff import data
+from trainoff.conduct.conductor import Task
+from trainoff.conduct.story import Story
+from trainoff.data import Entry
+from trainoff.records import Record
+from trainoff.study import Trial
+
+STARTUP_S = 3.0
+FLOPS = 3e10  # of one core on small matrices; a guess that only serves until there are records
+UNKNOWN = Entry(
+    "", "", 10_000, 2_000, 100, 10
+)  # what the user's own data is taken for until it has been read
+
+
+class Estimator:
+    """Guesses seconds for a trial; `known` says how many of its guesses rest on records."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = [record for record in records if record.status == "ok" and record.cold_s]
+        self.known = 0
+
+    def seconds(self, trial: Trial) -> float:
+        """The median of the most similar records, scaled by the samples to be seen; else a rough rule."""
+        alike = [
+            record
+            for record in self._records
+            if (record.engine, record.workload, record.mode, record.workers)
+            == (trial.engine, trial.workload, trial.mode, trial.workers)
+        ]
+        if not alike:
+            return min(STARTUP_S + _flop(trial) / FLOPS / max(trial.cores, 0.1), trial.limits.timeout_s)
+        self.known += 1
+        return min(statistics.median(_scaled(record, trial) for record in alike), trial.limits.timeout_s)
+
+
+def _scaled(record: Record, trial: Trial) -> float:
+    """What a record's time would be with the trial's number of samples."""
+    train, cold = record.train_s or 0.0, record.cold_s or 0.0
+    seen = record.samples_seen or 1
+    return cold - train + train * samples(trial) / seen
+
+
+def samples(trial: Trial) -> int:
+    """How many samples a trial will see."""
+    return int((trial.params["train_rows"] or _shape(trial.data).train_rows) * trial.params["epochs"])
+
+
+@cache
+def _shape(dataset: str) -> Entry:
+    return next((entry for entry in data.catalogue() if entry.name == dataset), UNKNOWN)
+
+
+def _flop(trial: Trial) -> float:
+    """Six operations per weight and sample: forward, and twice that back."""
+    shape = _shape(trial.data)
+    sizes: list[int] = [shape.features, *trial.params["hidden"], shape.classes]
+    weights = sum(prod(pair) for pair in pairwise(sizes))
+    return 6.0 * weights * samples(trial)
+
+
+class Clock:
+    """How long a run has taken and how long it has to go."""
+
+    def __init__(self, tasks: Sequence[Task], estimator: Estimator) -> None:
+        self._start = time.monotonic()
+        self._guess = {task.trial_id: estimator.seconds(task.trial) for task in tasks if task.to_run}
+        self._running: Task | None = None
+        self._running_left = 0.0
+
+    def started(self, task: Task) -> None:
+        self._running, self._running_left = task, self._guess.get(task.trial_id, 0.0)
+
+    def update(self, task: Task, story: Story) -> None:
+        """Once training is under way, its own pace says more than any record."""
+        elapsed = time.monotonic() - story.start
+        whole = samples(task.trial)
+        if story.train_start and story.samples_seen:
+            self._running_left = (time.monotonic() - story.train_start) * (whole / story.samples_seen - 1)
+        else:
+            self._running_left = max(0.0, self._guess.get(task.trial_id, 0.0) - elapsed)
+
+    def finished(self, task: Task) -> None:
+        self._guess.pop(task.trial_id, None)
+        self._running, self._running_left = None, 0.0
+
+    def gone(self) -> float:
+        return time.monotonic() - self._start
+
+    def left(self) -> float:
+        others = sum(guess for trial_id, guess in self._guess.items() if not self._is_running(trial_id))
+        return others + max(0.0, self._running_left)
+
+    def _is_running(self, trial_id: str) -> bool:
+        return self._running is not None and self._running.trial_id == trial_id

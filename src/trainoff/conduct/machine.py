@@ -1,0 +1,135 @@
+"""Facts about this machine: what it is, what is installed, and how quiet it is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import trainoff
+
+NUMERIC = (
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "polars",
+    "torch",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jax",
+    "pyspark",
+    "dask",
+    "ray",
+)
+
+
+@cache
+def environment() -> dict[str, Any]:
+    """What the record needs to be understood elsewhere: hardware, system, versions."""
+    return {
+        "cpu": _cpu_model(),
+        "cpus": len(cpus()),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "java": java(),
+        "cgroup": cgroup(),
+        "swap_bytes": psutil.swap_memory().total,
+        "host": platform.node(),
+        "trainoff": trainoff.__version__,
+        "commit": _commit(),
+        "packages": {name: version for name in NUMERIC if (version := _version(name))},
+    }
+
+
+def cpus() -> list[int]:
+    """The CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def java() -> str | None:
+    """The version of Java here, by JAVA_HOME first, then by PATH."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not command or not Path(command).exists():
+        return None
+    said = subprocess.run([command, "-version"], capture_output=True, text=True).stderr
+    found = re.search(r'version "([^"]+)"', said)
+    return found[1] if found else None
+
+
+def cgroup() -> str | None:
+    """Which version of control groups the machine mounts: v1, v2 or none."""
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        return "v2"
+    return "v1" if (root / "memory").exists() or (root / "cpu").exists() else None
+
+
+def gpu() -> str | None:
+    """The name of the first NVIDIA GPU, if there is one."""
+    command = shutil.which("nvidia-smi")
+    if not command:
+        return None
+    said = subprocess.run(
+        [command, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+    )
+    return said.stdout.strip().splitlines()[0] if said.returncode == 0 and said.stdout.strip() else None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> dict[str, Any] | None:
+    """The commit of the checkout that trainoff runs from, and whether it was changed since; None elsewhere."""
+    root = Path(trainoff.__file__).parents[2]
+    if not (root / ".git").exists() or not shutil.which("git"):
+        return None
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True).stdout.strip()
+
+    return (
+        {"sha": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+        if git("rev-parse", "HEAD")
+        else None
+    )
+
+
+def describe_line() -> str:
+    """The machine in one line."""
+    facts = environment()
+    from trainoff.conduct import isolate
+
+    parts = [
+        f"{facts['cpus']} cores, {facts['memory_bytes'] / 2**30:.0f} GiB",
+        f"Java {facts['java'].split('.')[0]}" if facts["java"] else "no Java",
+        f"namespaces {'no' if isolate.why_not() else 'yes'}",
+        f"cgroups {facts['cgroup'] or 'no'}",
+        gpu() or "no GPU",
+    ]
+    return " · ".join(parts)

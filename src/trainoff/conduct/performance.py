@@ -1,0 +1,199 @@
+"""One trial on stage: its processes, its events, its deadlines, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from trainoff.clusters.process import GRACE_S
+from trainoff.conduct.story import Story
+from trainoff.conduct.warden import Orders
+from trainoff.study.trial import Trial
+
+GIB = 2**30
+TICK_S = 0.5  # how often deadlines are checked and the view is refreshed when nothing happens
+
+
+@dataclass
+class Stage:
+    """What the conductor gives a trial: a folder, CPUs, and the isolation that this machine allows."""
+
+    folder: Path
+    cpus: list[int]
+    namespaces: bool
+    network: bool = True
+
+
+@dataclass
+class Ending:
+    """How a performance ended."""
+
+    story: Story
+    end: float
+    exit_code: int | None
+    cut_short: str | None  # the status that the conductor gave it: timeout or interrupted
+    reason: str | None
+    oom_kills: int = 0
+
+
+@dataclass
+class Performance:
+    """Runs one trial in its own process tree, and is over only when nothing of it is left."""
+
+    trial: Trial
+    stage: Stage
+    update: Callable[[Story], None]
+    _cut_short: str | None = field(default=None, init=False)
+    _reason: str | None = field(default=None, init=False)
+    _kill_at: float = field(default=math.inf, init=False)
+
+    def __enter__(self) -> Self:
+        folder = self.stage.folder
+        memory = self.trial.memory_gb
+        Orders(
+            str(folder), self.stage.namespaces, self.stage.network, int(memory * GIB) if memory else None
+        ).write()
+        spec = {"trial": self.trial.to_json(), "cpus": self.stage.cpus}
+        (folder / "trial.json").write_text(json.dumps(spec))
+        os.mkfifo(folder / "events")
+        # Opened for writing too, so that the pipe never reports its end while the trial's processes come and go.
+        self._pipe = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK)
+        self._rest = b""
+        self._events = (folder / "events.jsonl").open("ab")
+        life_line, self._life_line = os.pipe()
+        self._oom_before = oom_kills()
+        self.story = Story(time.monotonic())
+        self._launcher = subprocess.Popen(
+            [sys.executable, "-m", "trainoff.conduct.launch", str(folder)],
+            stdin=life_line,
+            stdout=(folder / "log.txt").open("ab"),
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": _absolute(os.environ.get("PYTHONPATH", ""))},
+            start_new_session=True,
+        )
+        os.close(life_line)
+        self._wakers = [self._pipe]
+        if hasattr(os, "pidfd_open"):  # Linux: wakes up at the end of the process, too
+            self._wakers.append(os.pidfd_open(self._launcher.pid))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kill()
+        for handle in (*self._wakers, self._life_line):
+            os.close(handle)
+        self._events.close()
+
+    def run(self) -> Ending:
+        """Listen until the last process is gone. Ctrl-C ends it politely, a second one at once."""
+        while self._launcher.poll() is None:
+            try:
+                self._listen(TICK_S)
+                self._check_deadlines()
+                self.update(self.story)
+            except KeyboardInterrupt:
+                self.cut_short("interrupted", "stopped by Ctrl-C")
+        self._listen(0.0)
+        last_word = self.story.usage["t"] if self.story.usage else time.monotonic()
+        return Ending(
+            self.story,
+            last_word,
+            self._launcher.returncode,
+            self._cut_short,
+            self._reason,
+            oom_kills() - self._oom_before,
+        )
+
+    def cut_short(self, status: str, reason: str) -> None:
+        """Ask the trial to end; if it is asked a second time or does not answer, kill it."""
+        if self._cut_short:
+            self._kill()
+            return
+        self._cut_short, self._reason = status, reason
+        self._kill_at = time.monotonic() + GRACE_S + 2
+        self._launcher.terminate()
+
+    def _check_deadlines(self) -> None:
+        now, limits = time.monotonic(), self.trial.limits
+        if now > self._kill_at:
+            self._kill()
+        elif self._cut_short:
+            return
+        elif now - self.story.start > limits.timeout_s:
+            self.cut_short("timeout", f"not finished after {limits.timeout_s:g} s")
+        elif self.story.phase == "train" and now - self.story.last_progress > limits.stall_s:
+            self.cut_short("timeout", f"no progress for {limits.stall_s:g} s after step {self.story.step}")
+
+    def _kill(self) -> None:
+        """Kill the launcher; the kernel then kills all that lives in the trial's namespace."""
+        if self._launcher.poll() is None:
+            if not self.stage.namespaces:
+                _kill_tree(self._launcher.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._launcher.pid, signal.SIGKILL)
+            self._launcher.wait()
+
+    def _listen(self, seconds: float) -> None:
+        select.select(self._wakers, [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._pipe, 65536):
+                self._rest += chunk
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            event: dict[str, Any] = json.loads(line)
+        except ValueError:
+            return  # not an event: somebody else wrote into the pipe
+        if event["kind"] != "sample":
+            self._events.write(line + b"\n")
+        self.story.hear(event)
+
+
+def _absolute(paths: str) -> str:
+    """A search path that means the same in the trial's own folder."""
+    return os.pathsep.join(str(Path(path).absolute()) for path in paths.split(os.pathsep) if path)
+
+
+def _kill_tree(pid: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since the machine started."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def choose_cpus(trial: Trial) -> tuple[list[int], bool]:
+    """The CPUs for a trial, and whether it asks for more than there are."""
+    here = (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(os.cpu_count() or 1))
+    )
+    wanted = math.ceil(trial.workers * trial.cores)
+    return here[:wanted], wanted > len(here)

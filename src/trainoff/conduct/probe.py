@@ -1,0 +1,225 @@
+"""The sampler: what every process of a trial uses, by role, and what else the machine is doing.
+
+Cheap figures (CPU, RSS, I/O) are read at every sample; dear ones (PSS, which makes the kernel walk the page
+tables, and context switches, one file per thread) only when the memory has changed or some seconds have
+passed, and never for more than `DEAR_SHARE` of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+FIRST_S, PERIOD_S, LONGEST_S = 0.1, 0.5, 2.0  # between samples: often at first, then seldom
+SLOWING = 1.2
+CHEAP_SHARE = 0.005  # of one core; samples that cost more are taken more seldom, down to one in LONGEST_S
+DEAR_SHARE = 0.002
+DEAR_EVERY_S = 5.0
+YOUNG_S = 2.0  # a younger process may not yet have become what it was started as
+
+
+@dataclass
+class Account:
+    """What one process, or all processes of one role, have used up."""
+
+    role: str = ""
+    processes: int = 0
+    threads: int = 0
+    user_s: float = 0.0
+    system_s: float = 0.0
+    rss: int = 0
+    pss: float = 0.0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    switches: int = 0
+
+    def add(self, other: Account) -> None:
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def spent(self) -> Account:
+        """The part that stays when the process is gone."""
+        return Account(
+            self.role,
+            user_s=self.user_s,
+            system_s=self.system_s,
+            read_bytes=self.read_bytes,
+            write_bytes=self.write_bytes,
+            switches=self.switches,
+        )
+
+
+_SUMMED = [name for name in Account.__dataclass_fields__ if name != "role"]
+
+
+@dataclass
+class Tracked:
+    """A process under observation."""
+
+    process: psutil.Process
+    account: Account
+    shared: float = 1.0  # PSS / RSS when PSS was last read
+    rss_then: int = 0
+    read_at: float = field(default=float("-inf"))
+
+
+class Probe:
+    """Follows the process tree below this process and adds up what it uses, by role."""
+
+    def __init__(self, own_pid_namespace: bool, own_network: bool) -> None:
+        self._own_pid_namespace = own_pid_namespace
+        self._own_network = own_network
+        self._tracked: dict[int, Tracked] = {}
+        self._retired: dict[str, Account] = {}
+        self._dear_s = 0.0
+        self._start = time.monotonic()
+        self.period_s = FIRST_S
+
+    def sample(self) -> list[dict[str, Any]]:
+        """One row per role and one for the machine; also sets `period_s`, when to sample next."""
+        start, dear = time.thread_time(), self._dear_s
+        alive = {process.pid: process for process in self._processes()}
+        for pid in self._tracked.keys() - alive.keys():
+            self._retire(pid)
+        for pid, process in alive.items():
+            self._look(pid, process)
+        rows = [self._row(account) for account in self.by_role().values()]
+        rows.append({"role": "machine", **machine(self._own_network)})
+        cheap_s = time.thread_time() - start - (self._dear_s - dear)
+        self.period_s = min(LONGEST_S, max(min(PERIOD_S, self.period_s * SLOWING), cheap_s / CHEAP_SHARE))
+        return rows
+
+    def by_role(self) -> dict[str, Account]:
+        """What each role has used so far, ended processes included."""
+        roles: dict[str, Account] = {}
+        for account in [*self._retired.values(), *(tracked.account for tracked in self._tracked.values())]:
+            roles.setdefault(account.role, Account(account.role)).add(account)
+        return roles
+
+    def last_look(self, pid: int) -> None:
+        """Read a process that has ended but is not reaped yet: its CPU time is final now."""
+        if pid in self._tracked:
+            self._read(self._tracked[pid])
+            self._retire(pid)
+
+    def measure_memory(self) -> None:
+        """Read PSS of every process now, whatever it costs: before a trial is ended for its memory."""
+        for tracked in self._tracked.values():
+            self._read_dear(tracked)
+
+    def _processes(self) -> Iterator[psutil.Process]:
+        me = os.getpid()
+        if not self._own_pid_namespace:
+            yield from psutil.Process(me).children(recursive=True)
+            return
+        for pid in psutil.pids():
+            if pid != me:
+                try:
+                    yield self._tracked[pid].process if pid in self._tracked else psutil.Process(pid)
+                except psutil.Error:
+                    continue  # ended between the listing and the look
+
+    def _look(self, pid: int, process: psutil.Process) -> None:
+        tracked = self._tracked.get(pid)
+        if tracked is None or not (tracked.process is process or tracked.process == process):
+            tracked = self._tracked[pid] = Tracked(process, Account())
+        self._read(tracked)
+
+    def _read(self, tracked: Tracked) -> None:
+        account, process = tracked.account, tracked.process
+        try:
+            with process.oneshot():
+                if not account.role or time.time() - process.create_time() < YOUNG_S:
+                    account.role = _role(process) or account.role or "driver"
+                times, memory = process.cpu_times(), process.memory_info()
+                account.processes, account.threads = 1, process.num_threads()
+                account.user_s, account.system_s, account.rss = times.user, times.system, memory.rss
+                account.pss = memory.rss * tracked.shared
+                io = process.io_counters()
+                account.read_bytes, account.write_bytes = io.read_bytes, io.write_bytes
+        except (psutil.Error, OSError, AttributeError):  # ended, a zombie, or another system's psutil
+            return
+        if self._dear_is_due(tracked):
+            self._read_dear(tracked)
+
+    def _dear_is_due(self, tracked: Tracked) -> bool:
+        now = time.monotonic()
+        if self._dear_s > DEAR_SHARE * (now - self._start) + 0.001:
+            return False
+        changed = abs(tracked.account.rss - tracked.rss_then) > 0.05 * tracked.rss_then
+        return changed or now - tracked.read_at > DEAR_EVERY_S
+
+    def _read_dear(self, tracked: Tracked) -> None:
+        start = time.thread_time()
+        account = tracked.account
+        try:
+            full = tracked.process.memory_full_info()
+            account.pss = getattr(full, "pss", full.rss)
+            account.switches = _switches(tracked.process.pid)
+        except (psutil.Error, OSError):
+            return
+        tracked.shared = account.pss / full.rss if full.rss else 1.0
+        tracked.rss_then, tracked.read_at = full.rss, time.monotonic()
+        self._dear_s += time.thread_time() - start
+
+    def _retire(self, pid: int) -> None:
+        account = self._tracked.pop(pid).account
+        self._retired.setdefault(account.role, Account(account.role)).add(account.spent())
+
+    @staticmethod
+    def _row(account: Account) -> dict[str, Any]:
+        row = {"role": account.role, **{name: getattr(account, name) for name in _SUMMED}}
+        row["pss"] = round(account.pss)
+        return row
+
+
+def _role(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("TRAINOFF_ROLE")
+    except (psutil.Error, OSError):
+        return None
+
+
+def _switches(pid: int) -> int:
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for line in (task / "status").read_text().splitlines()[-2:]:
+            total += int(line.rsplit(None, 1)[1])
+    return total
+
+
+def machine(own_network: bool) -> dict[str, Any]:
+    """The state of the whole machine: load, runnable processes, busy and stolen time, pressure, network bytes."""
+    times = psutil.cpu_times()
+    row: dict[str, Any] = {
+        "load": os.getloadavg()[0],
+        "busy_s": sum(times) - times.idle - getattr(times, "iowait", 0.0),
+        "steal_s": getattr(times, "steal", 0.0),
+        "runnable": _runnable(),
+    }
+    row |= {f"pressure_{what}_s": _pressure(what) for what in ("cpu", "memory", "io")}
+    row["network_bytes"] = psutil.net_io_counters(nowrap=False).bytes_recv if own_network else None
+    return row
+
+
+def _runnable() -> int | None:
+    try:
+        with Path("/proc/loadavg").open() as file:
+            return int(file.read().split()[3].split("/")[0])
+    except OSError:
+        return None
+
+
+def _pressure(what: str) -> float | None:
+    """Seconds in which something had to wait for it, since the machine started (Linux pressure stall)."""
+    try:
+        with Path(f"/proc/pressure/{what}").open() as file:
+            return int(file.readline().rsplit("total=", 1)[1]) / 1e6
+    except OSError:
+        return None

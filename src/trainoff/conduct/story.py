@@ -1,0 +1,104 @@
+"""What is known of a trial from its events, while it runs and afterwards."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainoff.engines.watch import PHASES
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Story:
+    """The events of one trial, added up."""
+
+    start: float  # when the conductor started it; all times are of the monotonic clock
+    phase: str = "import"
+    step: int = 0
+    samples_seen: int = 0
+    loss: float | None = None
+    done: bool = False
+    paused_s: float = 0.0
+    error: Event | None = None
+    worker_failed: Event | None = None
+    over_memory: Event | None = None
+    usage: Event | None = None
+    snapshots: list[Event] = field(default_factory=list)
+    samples: list[Event] = field(default_factory=list)
+    counts: dict[str, float] = field(default_factory=dict)
+    last_progress: float = 0.0
+    train_start: float | None = None
+    _phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _since: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._since = self.last_progress = self.start
+
+    def hear(self, event: Event) -> None:
+        """Take in one event."""
+        method = getattr(self, "_hear_" + event["kind"].replace("-", "_"), None)
+        if method:
+            method(event)
+
+    def phases_s(self, end: float) -> dict[str, float | None]:
+        """Seconds in each phase, without the pauses for snapshots; None where the trial never came to it."""
+        spent = dict(self._phases)
+        spent[self.phase] = spent.get(self.phase, 0.0) + end - self._since
+        if "train" in spent:
+            spent["train"] -= self.paused_s
+        return {name: spent.get(name) for name in PHASES}
+
+    def cpu_at(self, role: str | None = None) -> list[tuple[float, float]]:
+        """The CPU seconds of the trial (or of one role) as a series of (time, seconds so far)."""
+        series: dict[float, float] = defaultdict(float)
+        for row in self.samples:
+            if row["role"] != "machine" and role in (None, row["role"]):
+                series[row["tick"]] += row["user_s"] + row["system_s"]
+        return sorted(series.items())
+
+    def memory_now(self) -> int:
+        """Bytes that the trial's processes held at the last sample."""
+        last = self.samples[-1]["tick"] if self.samples else None
+        return sum(row["pss"] for row in self.samples if row["tick"] == last and row["role"] != "machine")
+
+    def _hear_phase(self, event: Event) -> None:
+        self._phases[self.phase] += event["t"] - self._since
+        self.phase, self._since = event["name"], event["t"]
+        self.last_progress = event["t"]
+        if self.phase == "train" and self.train_start is None:
+            self.train_start = event["t"]
+
+    def _hear_progress(self, event: Event) -> None:
+        self.step, self.samples_seen, self.loss = event["step"], event["samples_seen"], event["loss"]
+        self.last_progress = event["t"]
+
+    def _hear_snapshot(self, event: Event) -> None:
+        self.snapshots.append(event)
+        self._hear_progress(event)
+
+    def _hear_pause(self, event: Event) -> None:
+        self.paused_s += event["seconds"]
+
+    def _hear_count(self, event: Event) -> None:
+        self.counts[event["name"]] = event["value"]
+
+    def _hear_sample(self, event: Event) -> None:
+        self.samples.append(event)
+
+    def _hear_error(self, event: Event) -> None:
+        self.error = event
+
+    def _hear_worker_failed(self, event: Event) -> None:
+        self.worker_failed = event
+
+    def _hear_over_memory(self, event: Event) -> None:
+        self.over_memory = event
+
+    def _hear_usage(self, event: Event) -> None:
+        self.usage = event
+
+    def _hear_done(self, event: Event) -> None:
+        self.done = True

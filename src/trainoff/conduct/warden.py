@@ -1,0 +1,163 @@
+"""The warden: process 1 of a trial. It starts the trial, samples it, reaps it, and outlives nobody.
+
+Whatever happens to the conductor, the life line (a pipe whose other end only the conductor holds) closes
+and the warden ends everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from trainoff.clusters.process import GRACE_S
+from trainoff.conduct.probe import Probe
+from trainoff.engines.watch import Channel
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the conductor asks of the warden."""
+
+    folder: str  # the trial's scratch folder
+    namespaces: bool
+    network: bool  # a network of its own
+    memory_bytes: int | None  # no role may use more
+
+    @staticmethod
+    def read(folder: Path) -> Orders:
+        return Orders(**json.loads((folder / "orders.json").read_text()))
+
+    def write(self) -> None:
+        (Path(self.folder) / "orders.json").write_text(json.dumps(self.__dict__))
+
+
+class Warden:
+    """Runs one trial from its start to the last reaped process."""
+
+    def __init__(self, orders: Orders, life_line: int) -> None:
+        self._orders = orders
+        self._life_line = life_line
+        self._channel = Channel(Path(orders.folder) / "events")
+        self._probe = Probe(orders.namespaces, orders.namespaces and orders.network)
+        self._trial: subprocess.Popen[bytes] | None = None
+        self._exit: int | None = None
+        self._end_by: float | None = None  # when politeness is over
+        self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._asked_to_end)
+
+    def run(self) -> int:
+        """Start the trial process and watch it until nothing is left; returns its exit code."""
+        folder = Path(self._orders.folder)
+        with (folder / "log.txt").open("ab") as log:
+            self._trial = subprocess.Popen(
+                [sys.executable, "-m", "trainoff.conduct.child", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                start_new_session=True,
+            )
+        if self._end_by is not None:  # asked to end before there was a trial
+            self._trial.terminate()
+        self._watch()
+        orphans = self._kill_all()
+        self._report(orphans)
+        return self._exit or 0
+
+    def _watch(self) -> None:
+        next_sample = time.monotonic() + 0.1
+        while self._exit is None:
+            self._sleep(next_sample - time.monotonic())
+            self._reap()
+            if self._end_by is not None and time.monotonic() > self._end_by:
+                return
+            if time.monotonic() >= next_sample:
+                self._sample()
+                next_sample = time.monotonic() + self._probe.period_s
+
+    def _sleep(self, seconds: float) -> None:
+        ready, _, _ = select.select([self._life_line, self._wake], [], [], max(seconds, 0.0))
+        if self._life_line in ready:
+            self._end_by = 0.0  # the conductor is gone: no time for politeness
+        if self._wake in ready:
+            os.read(self._wake, 4096)
+
+    def _sample(self) -> None:
+        rows, tick = self._probe.sample(), time.monotonic()
+        for row in rows:
+            self._channel.say("sample", tick=tick, **row)
+        limit = self._orders.memory_bytes
+        if limit and self._over(limit):
+            self._probe.measure_memory()
+            if worst := self._over(limit):
+                self._channel.say("over-memory", role=worst[0], bytes=worst[1], limit=limit)
+                self._end_by = 0.0
+
+    def _over(self, limit: int) -> tuple[str, int] | None:
+        over = [(round(used.pss), role) for role, used in self._probe.by_role().items() if used.pss > limit]
+        return (max(over)[1], max(over)[0]) if over else None
+
+    def _asked_to_end(self, *_: object) -> None:
+        if self._end_by is None:
+            self._end_by = time.monotonic() + GRACE_S
+            if self._trial:
+                self._trial.terminate()
+
+    def _reap(self) -> None:
+        """Collect every child that has ended, orphans of the trial included, with a last look at each."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            self._probe.last_look(ended.si_pid)
+            _, status = os.waitpid(ended.si_pid, 0)
+            if self._trial and ended.si_pid == self._trial.pid:
+                self._exit = self._trial.returncode = os.waitstatus_to_exitcode(status)
+
+    def _kill_all(self) -> int:
+        """Kill what is left of the trial and wait until it is gone; returns how many there were."""
+        killed: set[int] = set()
+        while left := psutil.Process().children(recursive=True):
+            for process in left:
+                with contextlib.suppress(psutil.Error):  # it was quicker
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        killed.add(process.pid)
+                    process.kill()
+            self._reap()
+            time.sleep(0.01)
+        return len(killed - {self._trial.pid if self._trial else 0})
+
+    def _report(self, orphans: int) -> None:
+        """The kernel's own account of the whole tree, exact because everything has been reaped."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        by_role = {
+            role: round(account.user_s + account.system_s, 3)
+            for role, account in self._probe.by_role().items()
+        }
+        self._channel.say(
+            "usage",
+            user_s=used.ru_utime,
+            system_s=used.ru_stime,
+            switches=used.ru_nvcsw + used.ru_nivcsw,
+            by_role=by_role,
+            orphans=orphans,
+            sampler_s=time.process_time(),
+            exit=self._exit,
+        )

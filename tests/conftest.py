@@ -1,0 +1,50 @@
+"""What the tests need of the machine, said by markers; in continuous integration nothing may be missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from trainoff.conduct import isolate
+
+STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
+skipped_here: list[str] = []
+
+
+def lacks(marker: str) -> str | None:
+    """Why tests with a marker cannot run here."""
+    if marker == "namespace":
+        return isolate.why_not()
+    if marker == "root":
+        return None if os.geteuid() == 0 else "needs root"
+    if marker == "java":
+        return None if shutil.which("java") else "needs Java 17"
+    if marker == "browser":
+        return None if shutil.which("chromium") else "needs Chromium"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons: dict[str, str | None] = {}
+    for item in items:
+        for mark in item.iter_markers():
+            reason = reasons.setdefault(mark.name, lacks(mark.name))
+            if reason:
+                skipped_here.append(f"{item.nodeid}: {reason}")
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if skipped_here and os.environ.get(STRICT) and exitstatus == 0:
+        print("\nskipped, which continuous integration does not allow:", *skipped_here, sep="\n  ")
+        session.exitstatus = 1
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_lock(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The tests do not wait for a run that the user has going, nor does it for them."""
+    path: Path = tmp_path_factory.mktemp("lock") / "trainoff.lock"
+    os.environ["TRAINOFF_LOCK"] = str(path)

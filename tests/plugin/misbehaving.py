@@ -1,0 +1,204 @@
+"""Engines that do what engines should not, installed the way a third party's would be: by entry points."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from trainoff.engines import Missing
+from trainoff.engines.numpy import Network, Numpy
+
+
+class Steady(Numpy):
+    """Behaves, but takes its time: long enough to be killed in any phase."""
+
+    name = "steady"
+
+    def train(self, job, watch):
+        for step in range(1, 31):
+            time.sleep(0.05)
+            watch.progress(step)
+        super().train(job, watch)
+
+
+class Crasher(Numpy):
+    """Raises in the middle of training."""
+
+    name = "crasher"
+
+    def train(self, job, watch):
+        watch.progress(1)
+        raise RuntimeError("the flux capacitor is empty")
+
+
+class Exiter(Numpy):
+    """Leaves without a word."""
+
+    name = "exiter"
+
+    def train(self, job, watch):
+        os._exit(3)
+
+
+class Sleeper(Numpy):
+    """Makes one step and then hangs."""
+
+    name = "sleeper"
+
+    def train(self, job, watch):
+        watch.progress(1)
+        time.sleep(1000)
+
+
+class Stubborn(Numpy):
+    """Ignores every polite request to end."""
+
+    name = "stubborn"
+
+    def train(self, job, watch):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for step in range(1, 100_000):
+            time.sleep(0.05)
+            watch.progress(step)
+
+
+class Hog(Numpy):
+    """Takes more memory than it was given."""
+
+    name = "hog"
+
+    def train(self, job, watch):
+        taken = []
+        for step in range(1, 1_000):
+            if step < 100:  # 3 GB are enough to be noticed
+                taken.append(np.ones(4_000_000, np.float64))
+            time.sleep(0.02)
+            watch.progress(step)
+
+
+class Leaver(Numpy):
+    """Leaves a daemon behind that nobody waits for."""
+
+    name = "leaver"
+
+    def open(self, job, watch):
+        super().open(job, watch)
+        daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(1000)"
+        subprocess.run([sys.executable, "-c", daemon], check=True)
+
+
+class Liar(Numpy):
+    """Predicts something else than its weights do."""
+
+    name = "liar"
+
+    def predict(self, x):
+        return np.zeros(len(x), np.int64)
+
+
+class Mute(Numpy):
+    """Never hands over its weights."""
+
+    name = "mute"
+
+    def train(self, job, watch):
+        for step, _ in job.order.batches():
+            watch.progress(step)
+
+
+class OffByAPercent(Numpy):
+    """Gets every gradient wrong by one percent."""
+
+    name = "off-by-a-percent"
+
+    def open(self, job, watch):
+        super().open(job, watch)
+        self._network = WrongNetwork(job.model, job.weights, job.order.batch_size)
+
+
+class WrongNetwork(Network):
+    def differentiate(self, x, y, rows):
+        loss = super().differentiate(x, y, rows)
+        self.flat_gradient *= 1.01
+        return loss
+
+
+class Needy(Numpy):
+    """Misses something until the file that $NEEDY names is there."""
+
+    name = "needy"
+
+    def missing(self):
+        there = Path(os.environ.get("NEEDY", "/nowhere")).exists()
+        return [] if there else [Missing("a left-handed screwdriver", "touch $NEEDY")]
+
+
+class Picky(Numpy):
+    """Takes no batch of more than eight rows."""
+
+    name = "picky"
+
+    def refuses(self, trial):
+        return "picky takes at most 8 rows a batch" if trial.params["batch_size"] > 8 else None
+
+
+SEND = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as peer:
+    peer.sendall(bytes(20_000_000))
+"""
+RECEIVE = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print("port", server.getsockname()[1], flush=True)
+    with server.accept()[0] as peer:
+        while peer.recv(65536):
+            pass
+x = 0
+for i in range(3_000_000):
+    x += i
+print("done", flush=True)
+"""
+
+
+class Talker(Numpy):
+    """Sends twenty million bytes from one worker to another before it trains."""
+
+    name = "talker"
+    modes = ("sync",)
+
+    def open(self, job, watch):
+        super().open(job, watch)
+        with watch.phase("cluster_start"):
+            receiver = job.cluster.spawn(
+                job.cluster.nodes[0],
+                [sys.executable, "-c", RECEIVE],
+                {},
+                "worker-0",
+                ready=lambda process: process.says(r"^port \d+"),
+            )
+            port = receiver.tail().split()[1]
+            sender = job.cluster.spawn(
+                job.cluster.nodes[1], [sys.executable, "-c", SEND, port], {}, "worker-1"
+            )
+            sender.wait(30)
+            receiver.wait(30)
+        watch.count("bytes_sent", 20_000_000)
+
+
+class Unlucky(Numpy):
+    """Has a worker that dies."""
+
+    name = "unlucky"
+    modes = ("sync",)
+
+    def train(self, job, watch):
+        worker = job.cluster.spawn(
+            job.cluster.nodes[0], [sys.executable, "-c", "{}['the key']"], {}, "worker-0"
+        )
+        worker.wait(30)
+        raise ConnectionError("lost worker-0")

@@ -1,0 +1,71 @@
+"""Real runs in three lines: a study from a string, the command line as a user types it, its records."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PLUGIN = Path(__file__).parent / "plugin"
+SMALL = """
+workload = "digits-mlp"
+engines = [{engines}]
+targets = [0.3]
+[params]
+epochs = 2
+train_rows = 300
+{more}
+"""
+
+
+def study(folder: Path, *engines: str, more: str = "", name: str = "tiny") -> Path:
+    """A study file with a small workload; `more` goes on in the [params] table."""
+    named = ", ".join(f'"{engine}"' for engine in engines)
+    path = folder / f"{name}.toml"
+    path.write_text(SMALL.format(engines=named, more=more))
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a user who has installed the misbehaving engines, too."""
+    paths = [str(PLUGIN), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "trainoff", *map(str, words)]
+
+
+def trainoff(*words: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a trainoff command to its end."""
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, env=environment(**more), cwd=cwd, timeout=300
+    )
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    """The newest attempts below a folder, as `show --json` prints them."""
+    shown = trainoff("show", out, "--json")
+    assert shown.returncode == 0, shown.stderr
+    found: list[dict[str, Any]] = json.loads(shown.stdout)
+    return found
+
+
+def only_record(out: Path) -> dict[str, Any]:
+    (record,) = records(out)
+    return record
+
+
+def survivors(folder: Path) -> list[str]:
+    """Processes of trials that were staged below a folder and still live."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if any("trainoff.conduct" in word for word in words) and any(str(folder) in word for word in words):
+            found.append(f"{process.info['pid']} {' '.join(words)}")
+    return found

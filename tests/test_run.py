@@ -1,0 +1,211 @@
+"""A study from file to record, through the command line, in real processes."""
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import time
+
+import polars
+import pytest
+
+from running import command, environment, only_record, records, study, survivors, trainoff
+from trainoff.records import Record
+
+
+def test_a_study_becomes_records_and_a_second_run_has_nothing_to_do(tmp_path):
+    path = study(tmp_path, "numpy", "sklearn")
+    out = tmp_path / "out"
+    first = trainoff("run", path, "--out", out)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "numpy reached" in first.stdout
+    assert "All of them did the same arithmetic" in first.stdout
+
+    done = records(out)
+    assert sorted(record["engine"] for record in done) == ["numpy", "sklearn"]
+    again = trainoff("run", path, "--out", out)
+    assert again.returncode == 0
+    assert "all there already" in again.stdout
+    assert records(out) == done
+
+
+def test_a_record_accounts_for_every_second_core_and_byte(tmp_path):
+    trainoff("run", study(tmp_path, "numpy", more="batch_size = 10"), "--out", tmp_path / "out")
+    record = only_record(tmp_path / "out")
+    assert record["status"] == "ok"
+    assert record["schema_version"] == 1
+    assert set(record) == set(Record.__dataclass_fields__)
+    spent = sum(seconds or 0.0 for seconds in record["phases_s"].values()) + record["pause_s"]
+    assert spent == pytest.approx(record["cold_s"], abs=1e-6)
+    assert record["train_s"] == record["phases_s"]["train"]
+    assert sum(record["cpu_s_by_role"].values()) == pytest.approx(record["cpu_s"], abs=0.02)
+    assert record["samples_seen"] == 600
+    assert record["peak_memory_bytes"] > 10e6
+    assert record["equivalence"]["verdict"] == "exact"
+
+    (folder,) = (path.parent for path in (tmp_path / "out").glob("*/*/record.json"))
+    curve = polars.read_parquet(folder / "curve.parquet")
+    assert curve["step"].to_list()[:2] == [1, 20]
+    assert curve["samples_seen"].to_list()[-1] == 600
+    assert curve["train_s"].is_sorted()
+    assert curve["accuracy"].to_list()[-1] == pytest.approx(record["test_accuracy"])
+    samples = polars.read_parquet(folder / "samples.parquet")
+    assert {"driver", "machine"} <= set(samples["role"])
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert [event["name"] for event in events if event["kind"] == "phase"][-1] == "teardown"
+
+
+@pytest.mark.namespace
+def test_bytes_and_cpu_are_counted_by_role(tmp_path):
+    path = study(tmp_path, "talker", more="workers = 2")
+    assert trainoff("run", path, "--out", tmp_path / "out").returncode == 0
+    record = only_record(tmp_path / "out")
+    assert record["isolation"]["kind"] == "namespaces"
+    assert 20_000_000 <= record["network_bytes"] <= 21_000_000
+    assert record["cpu_s_by_role"]["worker-0"] > 0
+    assert record["counts"] == {"bytes_sent": 20_000_000}
+    assert record["phases_s"]["cluster_start"] > 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "status", "sentence"),
+    [
+        ("crasher", "crashed", "RuntimeError: the flux capacitor is empty"),
+        ("exiter", "crashed", "the trial process ended with code 3 without saying why"),
+        ("liar", "wrong-result", "but the final weights score"),
+        ("mute", "wrong-result", "did not hand over its final weights"),
+        ("off-by-a-percent", "wrong-result", "off the reference's path"),
+        ("unlucky", "crashed", "worker-0: KeyError: 'the key'"),
+    ],
+)
+def test_a_failure_is_a_record_too(tmp_path, engine, status, sentence):
+    path = study(tmp_path, engine, "numpy")
+    done = trainoff("run", path, "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert sentence in done.stdout
+    by_engine = {record["engine"]: record for record in records(tmp_path / "out")}
+    assert by_engine["numpy"]["status"] == "ok"
+    assert by_engine[engine]["status"] == status
+    assert sentence in by_engine[engine]["reason"]
+
+
+def test_a_crash_keeps_phase_traceback_and_log(tmp_path):
+    trainoff("run", study(tmp_path, "crasher"), "--out", tmp_path / "out")
+    record = only_record(tmp_path / "out")
+    assert record["phase"] == "train"
+    assert "raise RuntimeError" in record["traceback"]
+    assert "flux capacitor" in record["log_tail"]
+
+
+@pytest.mark.parametrize("engine", ["sleeper", "stubborn"])
+def test_a_trial_that_will_not_end_is_ended(tmp_path, engine):
+    path = study(tmp_path, engine, more="[limits]\ntimeout_s = 6\nstall_s = 2")
+    assert trainoff("run", path, "--out", tmp_path / "out").returncode == 1
+    record = only_record(tmp_path / "out")
+    assert record["status"] == "timeout"
+    expected = "no progress for 2 s after step 1" if engine == "sleeper" else "not finished after 6 s"
+    assert record["reason"] == expected
+    assert survivors(tmp_path) == []
+
+
+def test_a_role_over_its_memory_is_out_of_memory_with_the_figure(tmp_path):
+    path = study(tmp_path, "hog", more="[cluster]\nmemory_gb = 0.4")
+    assert trainoff("run", path, "--out", tmp_path / "out").returncode == 1
+    record = only_record(tmp_path / "out")
+    assert record["status"] == "out-of-memory"
+    told = re.fullmatch(r"driver used (\d+\.\d+) GiB of its 0.4 GiB", record["reason"])
+    assert told
+    assert 0.4 < float(told[1]) < 8, "noticed late"
+
+
+@pytest.mark.namespace
+def test_a_daemon_does_not_outlive_its_trial(tmp_path):
+    assert trainoff("run", study(tmp_path, "leaver"), "--out", tmp_path / "out").returncode == 0
+    assert only_record(tmp_path / "out")["orphans"] == 1
+
+
+def test_a_diverging_rate_keeps_its_curve(tmp_path):
+    path = study(tmp_path, "numpy", more="learning_rate = 1.0\nl2 = 1000\nbatch_size = 10")
+    assert trainoff("run", path, "--out", tmp_path / "out").returncode == 1
+    record = only_record(tmp_path / "out")
+    assert record["status"] == "diverged"
+    assert list((tmp_path / "out").glob("*/*/curve.parquet"))
+
+
+def test_what_is_missing_is_unsupported_until_it_is_there(tmp_path):
+    path, screwdriver = study(tmp_path, "needy"), tmp_path / "screwdriver"
+    first = trainoff("run", path, "--out", tmp_path / "out", NEEDY=str(screwdriver))
+    assert first.returncode == 0
+    assert "unsupported: needs a left-handed screwdriver; touch $NEEDY" in first.stdout
+    screwdriver.touch()
+    assert trainoff("run", path, "--out", tmp_path / "out", NEEDY=str(screwdriver)).returncode == 0
+    record = only_record(tmp_path / "out")
+    assert (record["status"], record["attempt"]) == ("ok", 2)
+
+
+def test_a_refusal_names_its_reason(tmp_path):
+    done = trainoff("run", study(tmp_path, "picky"), "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert only_record(tmp_path / "out")["reason"] == "picky takes at most 8 rows a batch"
+
+
+def test_a_failure_is_run_again_only_on_request_and_never_rewritten(tmp_path):
+    path, out = study(tmp_path, "crasher"), tmp_path / "out"
+    trainoff("run", path, "--out", out)
+    assert trainoff("run", path, "--out", out).returncode == 1
+    assert only_record(out)["attempt"] == 1
+    trainoff("run", path, "--out", out, "--retry", "failed")
+    assert only_record(out)["attempt"] == 2
+    assert len(list(out.glob("tiny/crasher-*/record.json"))) == 2
+
+
+def test_two_runs_on_one_folder_share_the_work(tmp_path):
+    path, out = study(tmp_path, "numpy", "steady", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
+    both = [
+        subprocess.Popen(
+            command("run", path, "--out", out), env=environment(), stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    printed = [run.communicate(timeout=120)[0] for run in both]
+    assert [run.returncode for run in both] == [0, 0], printed
+    found = sorted((path.stat().st_mtime, path.parent.name) for path in out.glob("tiny/*/record.json"))
+    assert len(found) == 6
+    assert not [name for _, name in found if "." in name], "a trial was done twice"
+    started = sorted(_span(out / "tiny" / name) for _, name in found)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(started)), "two at once"
+
+
+def _span(folder):
+    times = [json.loads(line)["t"] for line in (folder / "events.jsonl").read_text().splitlines()]
+    return min(times), max(times)
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
+    path, out = study(tmp_path, "steady", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
+    run = subprocess.Popen(
+        command("run", path, "--out", out), env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    while not list(out.glob("tiny/steady-*/record.json")):
+        time.sleep(0.05)
+    time.sleep(0.8)
+    run.send_signal(signal.SIGINT)
+    printed, _ = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "the same command goes on from here" in printed
+    assert survivors(tmp_path) == []
+    assert "interrupted" in {record["status"] for record in records(out)}
+    assert trainoff("run", path, "--out", out).returncode == 0
+    assert [record["status"] for record in records(out)] == ["ok"] * 3
+
+
+def test_without_namespaces_it_still_works_and_says_so(tmp_path):
+    done = trainoff(
+        "run", study(tmp_path, "leaver"), "--out", tmp_path / "out", TRAINOFF_ISOLATION="process-group"
+    )
+    assert done.returncode == 0, done.stderr
+    record = only_record(tmp_path / "out")
+    assert record["isolation"]["kind"] == "process-group"
+    assert record["network_bytes"] is None
+    assert record["orphans"] == 1
