@@ -1,0 +1,111 @@
+"""The answer: which engine got there first, how sure that is, and what stands in the way of believing it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trainoff.analyse.groups import Group
+from trainoff.analyse.words import seconds
+from trainoff.records import Record
+
+RANKING = 5  # repetitions below which a result is only indicative
+
+
+def headline_target(groups: Sequence[Group]) -> float | None:
+    """The highest target that at least half of the groups reached; else the highest that any reached."""
+    targets = sorted({target for group in groups for target in group.first.targets}, reverse=True)
+    reached = {target: sum(group.time_to(target) is not None for group in groups) for target in targets}
+    candidates = [group for group in groups if group.good]
+    for enough in (max(1, math.ceil(len(candidates) / 2)), 1):
+        for target in targets:
+            if reached[target] >= enough:
+                return target
+    return None
+
+
+def ranked(groups: Sequence[Group]) -> list[Group]:
+    """Fastest to the headline target first, then the most accurate, then those that failed."""
+    target = headline_target(groups)
+
+    def key(group: Group) -> tuple[bool, float, float]:
+        reached = group.time_to(target) if target else None
+        accuracy = group.median(lambda record: record.test_accuracy)
+        return not group.good, math.inf if reached is None else reached, -(accuracy or 0.0)
+
+    return sorted(groups, key=key)
+
+
+def answer(groups: Sequence[Group]) -> list[str]:
+    """The closing sentences of a run, workload by workload, the most important one first."""
+    workloads = list(dict.fromkeys(group.first.workload for group in groups))
+    said = []
+    for workload in workloads:
+        own = ranked([group for group in groups if group.first.workload == workload])
+        lead = f"{workload}: " if len(workloads) > 1 else ""
+        said += [lead + sentence for sentence in [_winner(own), _caution(own), *_arithmetic(own)] if sentence]
+    return said
+
+
+def _winner(groups: Sequence[Group]) -> str:
+    target = headline_target(groups)
+    best = groups[0]
+    if not best.good:
+        return "No trial ended well."
+    if target is None:
+        accuracy = best.median(lambda record: record.test_accuracy)
+        closest = f"an accuracy of {accuracy:.4f}" if accuracy is not None else "no accuracy on record"
+        return f"No engine reached a target; {best.name} came closest with {closest}."
+    time = best.time_to(target) or 0.0
+    others = [group for group in groups[1:] if group.good]
+    if not others:
+        return f"{best.name} reached {target:.0%} after {seconds(time)} of training."
+    beside = "; ".join(_beside(other, target, time) for other in others[:3])
+    return f"{best.name} reached {target:.0%} first: {seconds(time)} of training; {beside}{_and_more(others[3:])}."
+
+
+def _beside(other: Group, target: float, best: float) -> str:
+    time = other.time_to(target)
+    if time is None:
+        spent = other.median(lambda record: record.train_s) or 0.0
+        return f"{other.name} had not got there after {seconds(spent)}"
+    return (
+        f"{other.name} took {time / best:.1f} times as long" if best else f"{other.name} took {seconds(time)}"
+    )
+
+
+def _and_more(others: Sequence[Group]) -> str:
+    return f"; {len(others)} more on the board" if others else ""
+
+
+def _caution(groups: Sequence[Group]) -> str | None:
+    fewest = min((len(group.good) for group in groups if group.good), default=0)
+    if fewest >= RANKING or not fewest:
+        return None
+    runs = "One run each" if fewest == 1 else f"As few as {fewest} runs each"
+    return f"{runs}, so this is indicative: --repeat {RANKING} makes it a ranking."
+
+
+def _arithmetic(groups: Sequence[Group]) -> list[str]:
+    """Whether what was timed was the same work."""
+    good = [group.good[0] for group in groups if group.good]
+    different = {
+        record.engine: record for record in good if record.equivalence.get("verdict") == "different by design"
+    }
+    if not different:
+        return (
+            ["All of them did the same arithmetic, checked against the reference."] if len(good) > 1 else []
+        )
+    told = [
+        f"{name} solves the problem another way ({each.equivalence['reason']})"
+        for name, each in different.items()
+    ]
+    same = {record.engine for record in good} - different.keys()
+    return ["; ".join(told) + ("; all others did the same arithmetic, checked." if same else ".")]
+
+
+def failure(record: Record) -> str:
+    """What went wrong with a trial, in one sentence."""
+    where = f" in {record.phase}" if record.phase and record.status not in ("unsupported",) else ""
+    when = f" after {seconds(record.cold_s)}" if record.cold_s is not None else ""
+    return f"{record.status}{where}{when}: {record.reason}"

@@ -1,0 +1,99 @@
+"""Groups: the repetitions of one setting taken together, and what tells settings apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from trainoff.records import Record
+
+_FIELDS = ("workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
+_SHOWN = ("engine", "mode", "workers")  # these have columns of their own on every board
+
+
+@dataclass(frozen=True)
+class Group:
+    """All repetitions of one setting; figures are medians over those that ended well, else over all."""
+
+    label: dict[str, Any]  # what this group has and others have not, beyond engine, mode and workers
+    records: Sequence[Record]
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+    @property
+    def good(self) -> list[Record]:
+        return [record for record in self.records if record.status == "ok"]
+
+    @property
+    def name(self) -> str:
+        """The engine, with its mode and workers where there is a choice, and what else sets the group apart."""
+        first = self.first
+        parts = (
+            [first.engine]
+            if first.workers == 1
+            else [f"{first.engine} ({first.mode}, {first.workers} workers)"]
+        )
+        return " ".join(parts + [f"{key} {value}" for key, value in self.label.items()])
+
+    def median(self, value: Callable[[Record], float | None]) -> float | None:
+        """The median of a figure over the repetitions that have it."""
+        values = [found for record in self.good or self.records if (found := value(record)) is not None]
+        return statistics.median(values) if values else None
+
+    def phases_s(self) -> dict[str, float]:
+        """The median seconds in each phase that there was."""
+        names = self.first.phases_s
+        medians = {name: self.median(partial(_phase, name=name)) for name in names}
+        return {name: value for name, value in medians.items() if value is not None}
+
+    def time_to(self, target: float) -> float | None:
+        """The median time to a target. Runs that never got there count as longer than any that did."""
+        values = [record.time_to_target.get(f"{target:g}") for record in self.good]
+        if not values:
+            return None
+        middle = statistics.median([math.inf if value is None else value for value in values])
+        return middle if math.isfinite(middle) else None
+
+
+def _phase(record: Record, name: str) -> float | None:
+    return record.phases_s.get(name)
+
+
+def newest(records: Iterable[Record]) -> list[Record]:
+    """The newest attempt at each trial."""
+    latest: dict[tuple[str, str], Record] = {}
+    for record in sorted(records, key=lambda record: record.attempt):
+        latest[record.study, record.trial_id] = record
+    return list(latest.values())
+
+
+def groups(records: Iterable[Record]) -> list[Group]:
+    """The newest attempts, grouped by everything but the seed."""
+    found: dict[str, list[Record]] = {}
+    for record in newest(records):
+        found.setdefault(json.dumps(_setting(record), sort_keys=True, default=str), []).append(record)
+    varying = _varying([_setting(members[0]) for members in found.values()])
+    return [Group(_label(_setting(members[0]), varying), members) for members in found.values()]
+
+
+def _setting(record: Record) -> dict[str, Any]:
+    return {**{name: getattr(record, name) for name in _FIELDS}, **record.params}
+
+
+def _varying(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """The keys in which settings differ; a key that only some engines have does not tell engines apart."""
+    keys = list(dict.fromkeys(key for setting in settings for key in setting if key not in _SHOWN))
+    return [
+        key for key in keys if len({json.dumps(setting[key]) for setting in settings if key in setting}) > 1
+    ]
+
+
+def _label(setting: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]:
+    return {key: setting[key] for key in varying if key in setting}

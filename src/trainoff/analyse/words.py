@@ -1,0 +1,39 @@
+"""Figures as a person reads them."""
+
+from __future__ import annotations
+
+
+def seconds(value: float | None) -> str:
+    """A time: `4 ms`, `5.1 s`, `1:38`, `2:05:00`; a dash where there is none."""
+    if value is None:
+        return "-"
+    if value < 0.0995:
+        return f"{value * 1000:.0f} ms"
+    if value < 99.95:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def about(value: float) -> str:
+    """A time that is only estimated: `40 s`, `4 min`, `2.5 h`."""
+    if value < 90:
+        return f"{max(1, round(value))} s" if value < 10 else f"{round(value, -1):.0f} s"
+    return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.1f} h"
+
+
+def size(value: float | None) -> str:
+    """A number of bytes: `41 MB`, `2.4 GB`; a dash where there is none or nothing."""
+    if not value:
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if value >= 9.95 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def count(number: int, word: str) -> str:
+    """A number with its noun: `1 trial`, `13 trials`."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

@@ -1,0 +1,69 @@
+"""The same in Python: read a study, run it, load its records."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainoff import engines, study
+from trainoff.analyse import newest
+from trainoff.conduct.conductor import Conductor, get_data, prepare
+from trainoff.records import Record, Store, scan, table
+from trainoff.report.checking import Silent
+from trainoff.report.showing import print_board
+from trainoff.study import Study
+
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["Results", "Study", "load", "read", "run"]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The records of a folder, the newest attempt at each trial. Shows itself as the leader board."""
+
+    folder: Path
+    records: Sequence[Record]
+
+    def table(self) -> polars.DataFrame:
+        """A Polars frame with a row per record; `.to_pandas()` makes it a pandas one."""
+        return table(self.records)
+
+    def board(self, width: int = 100) -> str:
+        """The leader board and its answer as text."""
+        from rich.console import Console
+
+        text = io.StringIO()
+        print_board(self.records, Console(file=text, width=width, highlight=False))
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        return self.board()
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(self.board())}</pre>"
+
+
+def read(path: str | Path, *, sets: Sequence[str] = (), repeat: int | None = None) -> Study:
+    """Read and check a study file; `sets` are `key=value` overrides, as on the command line."""
+    return study.read(Path(path), engines.facts(), sets=sets, repeat=repeat)
+
+
+def load(folder: str | Path) -> Results:
+    """The records below a folder; damaged ones are left out (`trainoff show` names them)."""
+    return Results(Path(folder), newest(scan(Path(folder))[0]))
+
+
+def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequence[str] = ()) -> Results:
+    """Run what is missing of a study, quietly, and return all its records."""
+    planned = planned if isinstance(planned, Study) else read(planned)
+    store = Store(Path(out) / planned.name)
+    get_data(planned, None)
+    outcome = Conductor(store, Silent()).run(prepare(planned, store, retry))
+    return Results(store.folder, outcome.records)

@@ -1,0 +1,45 @@
+"""`trainoff check`: the contract tests of an engine, one line each."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainoff import engines
+from trainoff.analyse.words import count
+from trainoff.conduct.check import cases, check
+from trainoff.conduct.conductor import Task
+from trainoff.conduct.story import Story
+from trainoff.errors import TrainoffError
+from trainoff.records import Record, Store
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Silent:
+    """A view that shows nothing."""
+
+    def planned(self, tasks: Sequence[Task]) -> None: ...
+    def waiting(self, sentence: str) -> None: ...
+    def started(self, task: Task) -> None: ...
+    def update(self, task: Task, story: Story) -> None: ...
+    def finished(self, task: Task, record: Record) -> None: ...
+
+
+def check_engine(name: str, console: Console) -> int:
+    """Run the contract tests and print each finding; the exit code is 1 if one fails."""
+    engine = engines.get(name)
+    if missing := engine.missing():
+        raise TrainoffError(f"{name} cannot be checked here: it {missing[0]}")
+    total, failed = len(cases(engine)), 0
+    with tempfile.TemporaryDirectory(prefix="trainoff-check-") as folder:
+        for number, finding in enumerate(check(engine, Store(Path(folder)), Silent()), 1):
+            failed += finding.wrong is not None
+            mark = "[red]✗[/]" if finding.wrong else "[green]✓[/]"
+            console.print(f"{mark} {number:>3} of {total}  {finding.case}: {finding.wrong or finding.note}")
+    verdict = "keeps the contract" if not failed else f"breaks the contract in {count(failed, 'case')}"
+    console.print(f"{name} {verdict}")
+    return 1 if failed else 0

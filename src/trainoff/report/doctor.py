@@ -1,0 +1,54 @@
+"""The doctor: what this machine can run, and for each thing missing the one command that brings it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from trainoff.conduct import isolate, machine
+from trainoff.report.lists import dataset_rows, engine_rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+JAVA = "apt-get install openjdk-17-jre-headless"
+
+
+def examine() -> dict[str, Any]:
+    """Everything that decides what runs here."""
+    why_not = isolate.why_not()
+    return {
+        "machine": {**machine.environment(), "gpu": machine.gpu(), "root": os.geteuid() == 0},
+        "isolation": {"namespaces": why_not is None, "reason": why_not},
+        "engines": engine_rows(),
+        "datasets": [{"name": row["name"], "cached": row["cached"]} for row in dataset_rows()],
+    }
+
+
+def tell(facts: dict[str, Any], console: Console) -> None:
+    """The examination in a dozen lines."""
+    here, isolation = facts["machine"], facts["isolation"]
+    rows = [
+        (
+            "machine",
+            f"{here['cpus']} cores ({here['cpu']}), {here['memory_bytes'] / 2**30:.0f} GiB, {here['system']}",
+        ),
+        ("python", here["python"]),
+        ("java", here["java"] or f"none; only engines on Spark need it: {JAVA}"),
+        ("gpu", here["gpu"] or "none"),
+        ("cgroups", here["cgroup"] or "none"),
+        ("namespaces", _namespaces(isolation)),
+        ("datasets", ", ".join(row["name"] for row in facts["datasets"] if row["cached"]) or "none yet"),
+    ]
+    for name, value in rows:
+        console.print(f"{name:<12} {value}")
+    for engine in facts["engines"]:
+        mark = "[green]✓[/]" if engine["status"] == "ready" else "[yellow]-[/]"
+        told = engine["version"] if engine["status"] == "ready" else engine["reason"]
+        console.print(f"{mark} {engine['name']:<10} {told}")
+
+
+def _namespaces(isolation: dict[str, Any]) -> str:
+    if isolation["namespaces"]:
+        return "yes: every trial has its own processes and network"
+    return f"no ({isolation['reason']}): trials run as process groups, network bytes are not counted"

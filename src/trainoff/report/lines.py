@@ -1,0 +1,63 @@
+"""A run as plain lines: for logs, pipes and continuous integration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trainoff.analyse import failure
+from trainoff.analyse.words import about, count, seconds, size
+from trainoff.conduct.conductor import Task
+from trainoff.conduct.estimate import Clock
+from trainoff.conduct.story import Story
+from trainoff.records import Record
+
+
+class Lines:
+    """One line when a trial starts and one when it ends."""
+
+    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._say = say
+        self._waiting = ""
+
+    def planned(self, tasks: Sequence[Task]) -> None:
+        missing = [task for task in tasks if task.to_run]
+        there = len(tasks) - len(missing)
+        kept = f", {there} already there" if there else ""
+        left = f", about {about(self._clock.left())}" if missing else ""
+        self._say(f"{count(len(tasks), 'trial')}{kept}{left}")
+
+    def waiting(self, sentence: str) -> None:
+        if sentence != self._waiting:
+            self._waiting = sentence
+            self._say(sentence)
+
+    def started(self, task: Task) -> None:
+        self._clock.started(task)
+        self._say(f"{title(task)} ...")
+
+    def update(self, task: Task, story: Story) -> None:
+        self._clock.update(task, story)
+
+    def finished(self, task: Task, record: Record) -> None:
+        self._clock.finished(task)
+        left = self._clock.left()
+        more = f" ({about(left)} left)" if left > 1 else ""
+        self._say(f"{title(task)}: {result(record)}{more}")
+
+
+def title(task: Task) -> str:
+    """A trial in a few words."""
+    trial = task.trial
+    workers = f", {trial.workers} workers" if trial.workers > 1 else ""
+    return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}, seed {trial.seed})"
+
+
+def result(record: Record) -> str:
+    """How a trial ended, in half a line."""
+    if record.status != "ok":
+        return failure(record)
+    return (
+        f"accuracy {record.test_accuracy:.4f}, train {seconds(record.train_s)}, cold {seconds(record.cold_s)}, "
+        f"CPU {seconds(record.cpu_s)}, memory {size(record.peak_memory_bytes)}, {record.equivalence['verdict']}"
+    )

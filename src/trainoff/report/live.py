@@ -1,0 +1,162 @@
+"""A run as a live table: every trial's phase, latest loss or accuracy, what it uses, and how long it will be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from trainoff.analyse.words import about, seconds, size
+from trainoff.conduct.conductor import Task
+from trainoff.conduct.estimate import Clock
+from trainoff.conduct.story import Story
+from trainoff.records import Record
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+REFRESH_S = 1.0  # drawing costs CPU that the running trial may want
+MARKS = {"ok": ("✓", "green"), "unsupported": ("-", "dim"), "interrupted": ("!", "yellow")}
+CHROME = 5  # lines around the rows: heading, summary, notes
+
+
+class LiveTable:
+    """Draws the table about once a second while trials run; a `with` ends it cleanly."""
+
+    def __init__(self, clock: Clock, console: Console) -> None:
+        self._clock = clock
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._tasks: Sequence[Task] = ()
+        self._running: Task | None = None
+        self._story: Story | None = None
+        self._note = ""
+        self._drawn = 0.0
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running = self._story = None
+        self._draw(final=True)
+        self._live.stop()
+
+    def planned(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._draw()
+
+    def waiting(self, sentence: str) -> None:
+        self._note = sentence
+        self._draw()
+
+    def started(self, task: Task) -> None:
+        self._clock.started(task)
+        self._running, self._story, self._note = task, None, ""
+        self._draw()
+
+    def update(self, task: Task, story: Story) -> None:
+        self._clock.update(task, story)
+        self._story = story
+        if time.monotonic() - self._drawn >= REFRESH_S:
+            self._draw()
+
+    def finished(self, task: Task, record: Record) -> None:
+        self._clock.finished(task)
+        self._running = self._story = None
+        self._draw()
+
+    def _draw(self, final: bool = False) -> None:
+        self._drawn = time.monotonic()
+        self._live.update(self._table(final), refresh=True)
+
+    def _table(self, final: bool) -> RenderableType:
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+        for heading, justify in HEADINGS:
+            table.add_column(heading, justify=justify, no_wrap=True)
+        for task in self._window(final):
+            table.add_row(*self._row(task))
+        outer = Table.grid()
+        outer.add_row(table)
+        if not final:
+            outer.add_row(Text(f"  {self._summary()}", style="dim"))
+        return outer
+
+    def _window(self, final: bool) -> Sequence[Task]:
+        """As many trials as the terminal is high, the running one among them."""
+        room = max(3, self._console.height - CHROME)
+        if final or len(self._tasks) <= room:
+            return self._tasks
+        at = next((index for index, task in enumerate(self._tasks) if task is self._running), 0)
+        start = min(max(0, at - room // 2), len(self._tasks) - room)
+        return self._tasks[start : start + room]
+
+    def _row(self, task: Task) -> list[Text | str]:
+        trial = task.trial
+        name = [trial.engine, trial.mode, str(trial.workers)]
+        if task is self._running:
+            return [Text("▶", style="cyan"), *name, *_progress(self._story)]
+        if task.record and not task.to_run:
+            mark, style = MARKS.get(task.record.status, ("✗", "red"))
+            return [Text(mark, style=style), *name, *_result(task.record)]
+        return [Text("·", style="dim"), *name, Text("waiting", style="dim"), "", "", "", "", ""]
+
+    def _summary(self) -> str:
+        done = sum(not task.to_run for task in self._tasks)
+        if self._note:
+            return self._note
+        gone, left = seconds(self._clock.gone()), about(self._clock.left())
+        return f"{done} of {len(self._tasks)} · {gone} gone · about {left} left"
+
+
+HEADINGS: list[tuple[str, Literal["left", "right"]]] = [
+    (" ", "left"),
+    ("engine", "left"),
+    ("mode", "left"),
+    ("W", "right"),
+    ("phase", "left"),
+    ("accuracy", "right"),
+    ("train", "right"),
+    ("CPU", "right"),
+    ("memory", "right"),
+    ("network", "right"),
+]
+
+
+def _progress(story: Story | None) -> list[str]:
+    if story is None:
+        return ["starting", "", "", "", "", ""]
+    now = time.monotonic()
+    loss = f"loss {story.loss:.3f}" if story.loss is not None else ""
+    train = seconds(now - story.train_start - story.paused_s) if story.train_start else ""
+    cpu = story.cpu_at()
+    network = story.samples[-1].get("network_bytes") if story.samples else None
+    return [
+        story.phase,
+        loss,
+        train,
+        seconds(cpu[-1][1]) if cpu else "",
+        size(story.memory_now()),
+        size(network),
+    ]
+
+
+def _result(record: Record) -> list[str]:
+    accuracy = f"{record.test_accuracy:.4f}" if record.test_accuracy is not None else "-"
+    word = "done" if record.status == "ok" else record.status
+    network = size(record.network_bytes)
+    return [
+        word,
+        accuracy,
+        seconds(record.train_s),
+        seconds(record.cpu_s),
+        size(record.peak_memory_bytes),
+        network,
+    ]

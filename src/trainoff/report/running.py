@@ -1,0 +1,77 @@
+"""`trainoff run`: bring the data, run what is missing under a live table, and say what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainoff.analyse.words import about, count
+from trainoff.conduct import machine
+from trainoff.conduct.conductor import Conductor, Outcome, Task, get_data, prepare
+from trainoff.conduct.estimate import Clock
+from trainoff.conduct.verdict import STATUSES
+from trainoff.errors import TrainoffError
+from trainoff.records import Store
+from trainoff.report.bars import Bars
+from trainoff.report.lines import Lines
+from trainoff.report.live import LiveTable
+from trainoff.report.planned import estimator_for
+from trainoff.report.showing import print_board
+from trainoff.study import Study, nearest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run_study(study: Study, out: Path, retry: Sequence[str], console: Console) -> int:
+    """Run a study for a person; the exit code is 0 only if every trial is `ok` or `unsupported`."""
+    _check_retry(retry)
+    store = Store(out / study.name)
+    store.prepare()
+    console.print(f"{'this machine':<14} {machine.describe_line()}")
+    with Bars(console) as bars:
+        get_data(study, bars)
+    tasks = prepare(study, store, retry)
+    clock = Clock(tasks, estimator_for(out))
+    _announce(study, tasks, clock, console)
+    outcome = _conduct(store, tasks, clock, console)
+    _conclude(outcome, store, console)
+    if outcome.interrupted:
+        return 130
+    return 1 if any(record.failed for record in outcome.records) else 0
+
+
+def _check_retry(retry: Sequence[str]) -> None:
+    for word in retry:
+        if word not in ("failed", *STATUSES):
+            close = nearest(word, ["failed", *STATUSES])
+            hint = f"did you mean `{close}`?" if close else f"use `failed` or one of {', '.join(STATUSES)}"
+            raise TrainoffError(f"--retry {word}: that is not a status; {hint}")
+
+
+def _announce(study: Study, tasks: Sequence[Task], clock: Clock, console: Console) -> None:
+    workloads = ", ".join(dict.fromkeys(task.trial.workload for task in tasks))
+    missing = sum(task.to_run for task in tasks)
+    ahead = f"about {about(clock.left())}" if missing else "all there already"
+    kept = f" ({len(tasks) - missing} already there)" if 0 < missing < len(tasks) else ""
+    console.print(f"{study.name:<14} {workloads} · {count(len(tasks), 'trial')}{kept} · {ahead}\n")
+
+
+def _conduct(store: Store, tasks: list[Task], clock: Clock, console: Console) -> Outcome:
+    if not any(task.to_run for task in tasks):
+        return Outcome(tasks)
+    if not console.is_terminal:
+        return Conductor(store, Lines(clock, console.print)).run(tasks)
+    with LiveTable(clock, console) as live:
+        return Conductor(store, live).run(tasks)
+
+
+def _conclude(outcome: Outcome, store: Store, console: Console) -> None:
+    console.print()
+    if outcome.interrupted:
+        kept = sum(not task.to_run and not (task.record and task.record.unfinished) for task in outcome.tasks)
+        console.print(f"stopped; {count(kept, 'record')} kept; the same command goes on from here")
+        return
+    print_board(outcome.records, console)
+    console.print(f"\nRecords: {store.folder}", style="dim")

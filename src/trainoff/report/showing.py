@@ -1,0 +1,64 @@
+"""`trainoff show`: the leader board of a folder, or its records as JSON, or the board as a picture."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainoff.analyse import answer, groups, newest
+from trainoff.errors import TrainoffError
+from trainoff.records import Damaged, Record, scan
+from trainoff.report.board import boards, remarks, where_the_time_went
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def as_json(folder: Path) -> int:
+    """Print the newest attempt at every trial as one JSON list; exit code 1 if a record is damaged."""
+    records, damaged = scan(folder)
+    print(json.dumps([record.to_json() for record in newest(records)], indent=1))
+    return warn(damaged)
+
+
+def tell(folder: Path, console: Console) -> int:
+    """Print the board and what it means; exit code 1 if a record is damaged."""
+    records, damaged = scan(folder)
+    if not records and not damaged:
+        raise TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
+    print_board(newest(records), console)
+    return warn(damaged)
+
+
+def print_board(records: Sequence[Record], console: Console) -> None:
+    """The boards, where the time went, and the answer."""
+    found = groups(records)
+    for table in boards(records):
+        console.print(table)
+    for line in where_the_time_went(found):
+        console.print(line, style="dim")
+    console.print()
+    for sentence in answer(found):
+        console.print(sentence)
+    for remark in remarks(records):
+        console.print(remark, style="yellow")
+
+
+def draw(folder: Path, picture: Path) -> None:
+    """Save the board as an SVG picture."""
+    from rich.console import Console
+
+    drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
+    print_board(newest(scan(folder)[0]), drawing)
+    drawing.save_svg(str(picture), title=f"trainoff show {folder}")
+
+
+def warn(damaged: Sequence[Damaged]) -> int:
+    """Name the records that cannot be read; they are left alone."""
+    for one in damaged:
+        print(f"trainoff: {one.folder}: {one.why}; move it away and run the study again", file=sys.stderr)
+    return 1 if damaged else 0

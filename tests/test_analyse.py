@@ -1,0 +1,99 @@
+"""What records say, in words: ranking, answer, figures as people read them."""
+
+import pytest
+
+from test_records import record
+from trainoff.analyse import answer, failure, groups, headline_target, ranked
+from trainoff.analyse.words import about, count, seconds, size
+
+
+def trial(engine: str, seconds_to: float | None, seed: int = 1, **more):
+    base = {
+        "engine": engine,
+        "seed": seed,
+        "targets": [0.95, 0.97],
+        "time_to_target": {"0.95": 1.0, "0.97": seconds_to},
+        "test_accuracy": 0.98,
+        "train_s": 9.0,
+        "equivalence": {"verdict": "exact", "reason": None},
+    }
+    return record(f"{engine}-{seed}", **{**base, **more})
+
+
+def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
+    found = groups([trial("slow", 8.0), trial("fast", 2.0)])
+    assert [group.first.engine for group in ranked(found)] == ["fast", "slow"]
+    assert answer(found) == [
+        "fast reached 97% first: 2.0 s of training; slow took 4.0 times as long.",
+        "One run each, so this is indicative: --repeat 5 makes it a ranking.",
+        "All of them did the same arithmetic, checked against the reference.",
+    ]
+
+
+def test_who_never_got_there_is_said_not_dropped():
+    found = groups([trial("fast", 2.0), trial("never", None)])
+    assert answer(found)[0] == (
+        "fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s."
+    )
+
+
+def test_a_median_of_repetitions_counts_those_that_never_got_there():
+    found = groups([trial("a", 1.0, 1), trial("a", None, 2), trial("a", None, 3)])
+    assert found[0].time_to(0.97) is None
+    assert found[0].time_to(0.95) == 1.0
+
+
+def test_five_repetitions_need_no_caution():
+    many = [trial(name, time, seed) for seed in range(5) for name, time in (("a", 1.0), ("b", 2.0))]
+    assert not [sentence for sentence in answer(groups(many)) if "indicative" in sentence]
+
+
+def test_the_headline_is_the_highest_target_that_half_of_them_reached():
+    most = [trial("a", 1.0), trial("b", None), trial("c", None)]
+    assert headline_target(groups(most)) == 0.95
+    assert headline_target(groups([trial("a", None, time_to_target={"0.95": None, "0.97": None})])) is None
+
+
+def test_what_solves_the_problem_another_way_is_named():
+    other = {"verdict": "different by design", "reason": "L-BFGS, whole data per step"}
+    said = answer(groups([trial("a", 1.0), trial("b", 2.0, equivalence=other)]))
+    assert said[-1] == (
+        "b solves the problem another way (L-BFGS, whole data per step); all others did the same arithmetic, checked."
+    )
+
+
+def test_a_grid_is_told_apart_by_what_varies():
+    found = groups([trial("a", 1.0, params={"epochs": 2}), trial("a", 2.0, 2, params={"epochs": 4})])
+    assert [group.name for group in ranked(found)] == ["a epochs 2", "a epochs 4"]
+
+
+def test_only_failures_is_said_plainly():
+    bad = trial("a", None, status="crashed", phase="train", cold_s=3.2, reason="worker-1: boom")
+    assert answer(groups([bad])) == ["No trial ended well."]
+    assert failure(bad) == "crashed in train after 3.2 s: worker-1: boom"
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "text"),
+    [
+        (seconds, None, "-"),
+        (seconds, 0.004, "4 ms"),
+        (seconds, 5.12, "5.1 s"),
+        (seconds, 98.4, "98.4 s"),
+        (seconds, 99.97, "1:40"),
+        (seconds, 7500, "2:05:00"),
+        (about, 38, "40 s"),
+        (about, 260, "4 min"),
+        (about, 9000, "2.5 h"),
+        (size, 0, "-"),
+        (size, 999, "999 B"),
+        (size, 41_000_000, "41 MB"),
+        (size, 2_400_000_000, "2.4 GB"),
+    ],
+)
+def test_figures_as_a_person_reads_them(function, value, text):
+    assert function(value) == text
+
+
+def test_a_number_has_its_noun():
+    assert (count(1, "trial"), count(13, "trial")) == ("1 trial", "13 trials")

@@ -1,0 +1,204 @@
+"""The command line as a user types it: lists, plans, pictures, and a sentence for every mistake."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from running import only_record, study, trainoff
+
+HEAVY = (
+    "numpy",
+    "pandas",
+    "polars",
+    "sklearn",
+    "scipy",
+    "tensorflow",
+    "torch",
+    "pyspark",
+    "plotly",
+    "rich",
+    "psutil",
+)
+
+
+def test_help_imports_nothing_heavy():
+    loaded = "import sys, trainoff.cli\ntry: trainoff.cli.main(['--help'])\nexcept SystemExit: pass"
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{loaded}\nprint('LOADED', *sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "doctor" in shown.stdout
+    modules = shown.stdout.split("LOADED")[1].split()
+    assert [name for name in HEAVY if name in modules] == []
+
+
+def test_every_command_explains_itself():
+    for command in ("doctor", "engines", "workloads", "data", "plan", "run", "show", "check"):
+        shown = trainoff(command, "--help")
+        assert shown.returncode == 0
+        assert command in shown.stdout
+
+
+def test_doctor_says_what_is_missing_and_how_to_get_it():
+    facts = json.loads(trainoff("doctor", "--json").stdout)
+    needy = next(engine for engine in facts["engines"] if engine["name"] == "needy")
+    assert needy["status"] == "unavailable"
+    assert needy["reason"] == "needs a left-handed screwdriver; touch $NEEDY"
+    assert "needs a left-handed screwdriver; touch $NEEDY" in trainoff("doctor").stdout
+
+
+def test_engines_and_workloads_are_listed_for_programs_and_people():
+    engines = {row["name"]: row for row in json.loads(trainoff("engines", "--json").stdout)}
+    wanted = {"name", "status", "reason", "models", "modes", "distributed"}
+    assert wanted <= set(engines["numpy"])
+    assert (engines["numpy"]["status"], engines["numpy"]["distributed"]) == ("ready", False)
+    assert engines["talker"]["distributed"]
+    workloads = {row["name"] for row in json.loads(trainoff("workloads", "--json").stdout)}
+    assert {"mnist-mlp", "mnist-large-mlp", "emnist-mlp", "digits-mlp"} <= workloads
+    assert "784-800-10" in trainoff("workloads").stdout
+
+
+def test_plan_lists_the_trials_and_learns_from_records(tmp_path):
+    path, out = study(tmp_path, "numpy", "sklearn", more="[grid]\nbatch_size = [10, 20]"), tmp_path / "out"
+    planned = json.loads(trainoff("plan", path, "--out", out, "--json").stdout)
+    assert len(planned["trials"]) == 4
+    assert planned["from_records"] == 0
+    assert trainoff("run", path, "--out", out, "--engine", "numpy").returncode == 0
+    planned = json.loads(trainoff("plan", path, "--out", out, "--json").stdout)
+    assert planned["from_records"] == 2
+    assert sorted(trial["engine"] for trial in planned["trials"] if trial["to_run"]) == ["sklearn", "sklearn"]
+    shown = trainoff("plan", path, "--out", out).stdout
+    assert "4 trials, 2 of them already there" in shown
+    assert "batch size" in shown
+
+
+def test_set_and_repeat_override_the_study(tmp_path):
+    path, out = study(tmp_path, "numpy"), tmp_path / "out"
+    assert trainoff("run", path, "--out", out, "--set", "epochs=1", "--set", "name=other").returncode == 0
+    assert only_record(out)["params"]["epochs"] == 1
+    assert (out / "other").is_dir()
+    planned = json.loads(trainoff("plan", path, "--repeat", 5, "--json").stdout)
+    assert sorted(trial["seed"] for trial in planned["trials"]) == [1, 2, 3, 4, 5]
+
+
+def test_show_fits_eighty_columns_and_draws(tmp_path):
+    path, out = study(tmp_path, "numpy", "crasher"), tmp_path / "out"
+    trainoff("run", path, "--out", out)
+    shown = trainoff("show", out, "--svg", tmp_path / "board.svg", COLUMNS="80")
+    assert shown.returncode == 0
+    assert max(len(line) for line in shown.stdout.splitlines()) <= 80
+    assert "crasher, seed 1: crashed in train" in shown.stdout
+    assert (tmp_path / "board.svg").read_text().startswith("<svg")
+
+
+MISTAKES = {
+    "an unknown engine": ('engines = ["nunpy"]', "line 1: `nunpy` is not an engine; did you mean `numpy`?"),
+    "an unknown key": (
+        'enignes = ["numpy"]',
+        "line 1: `enignes` is not a study key; did you mean `engines`?",
+    ),
+    "an unknown workload": (
+        'engines = ["numpy"]\nworkload = "mnist-mpl"',
+        "line 2: `mnist-mpl` is not a workload; did you mean `mnist-mlp`?",
+    ),
+    "a wrong type": (
+        'engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nepochs = "many"',
+        "line 4: `epochs`",
+    ),
+    "a negative value": (
+        'engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nepochs = -1',
+        "line 4: `epochs`",
+    ),
+    "a zero": (
+        'engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nbatch_size = 0',
+        "line 4: `batch_size`",
+    ),
+    "an empty grid": (
+        'engines = ["numpy"]\nworkload = "digits-mlp"\n[grid]\nepochs = []',
+        "line 4: `epochs`",
+    ),
+    "a grid of a million": (
+        'engines = ["numpy"]\nworkload = "digits-mlp"\n[grid]\n'
+        + "".join(f"{key} = {list(range(1, 101))}\n" for key in ("epochs", "batch_size", "seed")),
+        "1,000,000 trials",
+    ),
+    "no TOML": ("engines = [", "line"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_study_is_one_sentence(tmp_path, mistake):
+    text, sentence = MISTAKES[mistake]
+    (tmp_path / "my.toml").write_text(text)
+    done = trainoff("run", "my.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainoff: my.toml, ")
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("run", "nowhere.toml"), "nowhere.toml: there is no such file"),
+        (("show", "nowhere"), "nowhere: there is no such folder; `trainoff run` makes one under results/"),
+        (("show", "."), ".: no records here yet; `trainoff run STUDY` makes some"),
+        (("check", "nunpy"), "`nunpy` is not an engine; did you mean `numpy`?"),
+        (
+            ("check", "needy"),
+            "needy cannot be checked here: it needs a left-handed screwdriver; touch $NEEDY",
+        ),
+        (("data", "get", "mnits"), "there is no dataset 'mnits'; did you mean mnist?"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence(tmp_path, words, sentence):
+    done = trainoff(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"trainoff: {sentence}")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_unknown_status_to_retry_is_one_sentence(tmp_path):
+    done = trainoff("run", study(tmp_path, "numpy"), "--retry", "faild", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr == "trainoff: --retry faild: that is not a status; did you mean `failed`?\n"
+
+
+def test_more_rows_than_there_are_is_one_sentence(tmp_path):
+    done = trainoff("run", study(tmp_path, "numpy"), "--set", "train_rows=5000", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "train_rows = 5000, but digits has 1437 training rows" in done.stderr
+
+
+def test_without_data_and_network_one_sentence_says_what_to_do(tmp_path):
+    path = study(tmp_path, "numpy")
+    words = ("run", path, "--set", "workload=mnist-mlp", "--set", "train_rows=100", "--out", tmp_path / "out")
+    done = trainoff(*words, TRAINOFF_CACHE=str(tmp_path / "cache"), TRAINOFF_OFFLINE="1")
+    assert done.returncode == 2
+    assert "mnist" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_check_runs_the_contract_tests():
+    good = trainoff("check", "numpy")
+    assert good.returncode == 0, good.stdout
+    assert "numpy keeps the contract" in good.stdout
+    assert good.stdout.count("exact") == 20
+    bad = trainoff("check", "off-by-a-percent")
+    assert bad.returncode == 1
+    assert "off-by-a-percent breaks the contract" in bad.stdout
+
+
+def test_the_same_in_python(tmp_path):
+    import trainoff as package
+
+    results = package.run(study(tmp_path, "numpy"), tmp_path / "out")
+    assert results.table()["engine"].to_list() == ["numpy"]
+    assert results.table()["params.epochs"].to_list() == [2]
+    assert "numpy" in repr(package.load(tmp_path / "out"))
+    assert "<pre>" in results._repr_html_()
