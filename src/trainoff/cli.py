@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     with_json(command("workloads", list_workloads, "the datasets with the networks to train on them"))
     _add_data(command("data", data_list, "list, get and verify datasets"))
     _add_study(with_json(command("plan", plan, "the trials that would run, and how long it should take")))
-    running = _add_study(command("run", run, "run what is missing of a study"))
+    running = _add_study(with_json(command("run", run, "run what is missing of a study")))
     running.add_argument("--retry", action="append", default=[], metavar="STATUS",
                          help="run trials with this status again; `failed` stands for all that failed")  # fmt: skip
     showing = with_json(command("show", show, "the leader board of a folder of records"))
@@ -168,8 +169,14 @@ def plan(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     from trainoff.report.running import run_study
+    from trainoff.report.showing import as_json
 
-    return run_study(_read(options), options.out, options.retry, console())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as politely as by Ctrl-C
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    code = run_study(planned := _read(options), options.out, options.retry, console(stderr=options.json))
+    if options.json:
+        as_json(options.out / planned.name)
+    return code
 
 
 def show(options: argparse.Namespace) -> int:
@@ -196,12 +203,12 @@ def _read(options: argparse.Namespace) -> Study:
     )
 
 
-def console() -> Console:
-    """The terminal, or plain text 80 columns wide where there is none."""
+def console(stderr: bool = False) -> Console:
+    """The terminal, or plain text 100 columns wide where there is none."""
     from rich.console import Console
 
     wide = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "100"))
-    return Console(highlight=False, soft_wrap=False, width=wide)
+    return Console(highlight=False, width=wide, stderr=stderr)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -
     _drop_snapshots(job.folder)
     _book_quality(record, rows, job)
     _apply(record, _second_thoughts(judge(ending), record, rows))
+    _gather_logs(job.folder)
     record.log_tail = _tail(job.folder / "log.txt") if record.failed else None
     _write(rows, job.folder / "curve.parquet")
     _write(_series(ending.story), job.folder / "samples.parquet")
@@ -155,6 +156,13 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
     import polars
 
     polars.DataFrame(rows, infer_schema_length=None).write_parquet(path)
+
+
+def _gather_logs(folder: Path) -> None:
+    """Add what the processes of the cluster said to the trial's own log."""
+    with (folder / "log.txt").open("a") as log:
+        for part in sorted((folder / "logs").glob("*.txt")):
+            log.write(f"\n==== {part.stem} ====\n{part.read_text(errors='replace')}")
 
 
 def _tail(log: Path) -> str:

@@ -100,7 +100,12 @@ def claim_cores(cpus: list[int], cores: float) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
     for name in THREADS:
-        os.environ[name] = str(max(1, int(cores)))
+        os.environ[name] = str(threads(cores))
+
+
+def threads(cores: float) -> int:
+    """How many threads a library may use on so many cores."""
+    return max(1, int(cores))
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,9 +14,10 @@ from trainoff import data, engines
 from trainoff.clusters import Processes
 from trainoff.conduct import isolate
 from trainoff.conduct.assemble import Identity, bare_record, full_record
+from trainoff.conduct.child import threads
 from trainoff.conduct.job import make_job, rows_of
 from trainoff.conduct.lock import machine_lock
-from trainoff.conduct.performance import Performance, Stage, choose_cpus
+from trainoff.conduct.performance import Ending, Performance, Stage, choose_cpus
 from trainoff.conduct.story import Story
 from trainoff.conduct.verdict import Verdict
 from trainoff.engines import Engine
@@ -68,11 +72,11 @@ class Outcome:
 
 def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]:
     """The trials of a study in the order they run, each with its newest record; marks which to run again."""
-    tasks = []
+    tasks, newest = [], store.newest()
     for trial in study.trials():
         engine = engines.get(trial.engine)
         trial_id = trial.id(engine.version(), engines.source_hash(engine), data.identity(trial.data))
-        record = store.latest(trial_id)
+        record = newest.get(trial_id)
         again = record is not None and _deserves_another_try(record, engine, retry)
         tasks.append(Task(trial, engine, trial_id, record, again))
     return tasks
@@ -95,19 +99,20 @@ class Conductor:
     def run(self, tasks: list[Task]) -> Outcome:
         """Do what is missing. Ctrl-C finishes the record of the running trial as interrupted, then stops."""
         self._store.prepare()
-        outcome = Outcome(tasks)
         self._view.planned(tasks)
+        self._interrupted = False
         for task in tasks:
-            if not task.to_run:
-                continue
-            try:
-                self._run(task)
-            except KeyboardInterrupt:
-                outcome.interrupted = True
-            if outcome.interrupted or (task.record and task.record.reason == "stopped by Ctrl-C"):
-                outcome.interrupted = True
+            if self._interrupted:
                 break
-        return outcome
+            if task.to_run:
+                self._run_or_stop(task)
+        return Outcome(tasks, self._interrupted)
+
+    def _run_or_stop(self, task: Task) -> None:
+        try:
+            self._run(task)
+        except KeyboardInterrupt:
+            self._interrupted = True
 
     def _run(self, task: Task) -> None:
         with machine_lock(self._view.waiting):
@@ -125,15 +130,19 @@ class Conductor:
         record = bare_record(task.trial, task.engine, identity, verdict or Verdict("ok"))
         try:
             with self._store.stage(task.trial_id) as folder:
-                if not verdict:
+                if verdict:
+                    self._store.commit(record, folder)
+                else:
                     self._view.started(task)
-                    record = self._perform(task, record, folder)
-                self._store.commit(record, folder)
+                    ending = self._perform(task, record, folder)
+                    with finish_first():
+                        self._file(task, record, ending, folder)
         except OSError as error:
             raise TrainoffError(cannot_write(self._store.folder, error)) from error
         return record
 
-    def _perform(self, task: Task, record: Record, folder: Path) -> Record:
+    def _perform(self, task: Task, record: Record, folder: Path) -> Ending:
+        """Run the trial on its stage, to whatever end."""
         trial = task.trial
         cpus, record.oversubscribed = choose_cpus(trial)
         stage = Stage(folder, cpus, namespaces=self._why_not is None)
@@ -141,12 +150,34 @@ class Conductor:
             "kind": "process-group" if self._why_not else "namespaces",
             "own_network": self._why_not is None,
             "cpus": cpus,
+            "threads": threads(trial.cores),
             "reason": self._why_not,
         }
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()
-        job = make_job(trial, Processes(trial.workers, folder), folder)
-        return full_record(record, ending, job, task.engine.differs(trial))
+        self._interrupted = ending.cut_short == "interrupted"
+        return ending
+
+    def _file(self, task: Task, record: Record, ending: Ending, folder: Path) -> None:
+        """Evaluate, certify, and store what came out."""
+        job = make_job(task.trial, Processes(task.trial.workers, folder), folder)
+        self._store.commit(full_record(record, ending, job, task.engine.differs(task.trial)), folder)
+
+
+@contextmanager
+def finish_first() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is done: what has been measured is not lost to impatience."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
 
 
 def cannot(task: Task) -> Verdict | None:

@@ -27,21 +27,24 @@ class Estimator:
     """Guesses seconds for a trial; `known` says how many of its guesses rest on records."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self._records = [record for record in records if record.status == "ok" and record.cold_s]
+        self._alike: dict[tuple[object, ...], list[Record]] = {}
+        for record in records:
+            if record.status == "ok" and record.cold_s:
+                self._alike.setdefault(_kind(record), []).append(record)
         self.known = 0
 
     def seconds(self, trial: Trial) -> float:
         """The median of the most similar records, scaled by the samples to be seen; else a rough rule."""
-        alike = [
-            record
-            for record in self._records
-            if (record.engine, record.workload, record.mode, record.workers)
-            == (trial.engine, trial.workload, trial.mode, trial.workers)
-        ]
+        alike = self._alike.get(_kind(trial))
         if not alike:
             return min(STARTUP_S + _flop(trial) / FLOPS / max(trial.cores, 0.1), trial.limits.timeout_s)
         self.known += 1
         return min(statistics.median(_scaled(record, trial) for record in alike), trial.limits.timeout_s)
+
+
+def _kind(one: Record | Trial) -> tuple[object, ...]:
+    """What two trials must share for one to tell how long the other takes."""
+    return one.engine, one.workload, one.mode, one.workers, one.cores
 
 
 def _scaled(record: Record, trial: Trial) -> float:

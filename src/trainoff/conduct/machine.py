@@ -46,6 +46,7 @@ def environment() -> dict[str, Any]:
         "host": platform.node(),
         "trainoff": trainoff.__version__,
         "commit": _commit(),
+        "blas": _blas(),
         "packages": {name: version for name in NUMERIC if (version := _version(name))},
     }
 
@@ -95,6 +96,15 @@ def _cpu_model() -> str:
     return next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
     )
+
+
+def _blas() -> str | None:
+    """The library that numpy multiplies matrices with."""
+    import numpy
+
+    built = numpy.show_config(mode="dicts")
+    blas = built["Build Dependencies"]["blas"] if isinstance(built, dict) else {}
+    return f"{blas.get('name')} {blas.get('version')}" if blas else None
 
 
 def _version(package: str) -> str | None:

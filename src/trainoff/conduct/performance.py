@@ -78,7 +78,7 @@ class Performance:
         self._oom_before = oom_kills()
         self.story = Story(time.monotonic())
         self._launcher = subprocess.Popen(
-            [sys.executable, "-m", "trainoff.conduct.launch", str(folder)],
+            [sys.executable, "-P", "-m", "trainoff.conduct.launch", str(folder)],
             stdin=life_line,
             stdout=(folder / "log.txt").open("ab"),
             stderr=subprocess.STDOUT,
@@ -107,7 +107,7 @@ class Performance:
                 self._check_deadlines()
                 self.update(self.story)
             except KeyboardInterrupt:
-                self.cut_short("interrupted", "stopped by Ctrl-C")
+                self.cut_short("interrupted", "stopped by the user")
         self._listen(0.0)
         last_word = self.story.usage["t"] if self.story.usage else time.monotonic()
         return Ending(

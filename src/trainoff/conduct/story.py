@@ -28,6 +28,7 @@ class Story:
     usage: Event | None = None
     snapshots: list[Event] = field(default_factory=list)
     samples: list[Event] = field(default_factory=list)
+    latest: dict[str, Event] = field(default_factory=dict)  # the newest sample of each role
     counts: dict[str, float] = field(default_factory=dict)
     last_progress: float = 0.0
     train_start: float | None = None
@@ -59,10 +60,15 @@ class Story:
                 series[row["tick"]] += row["user_s"] + row["system_s"]
         return sorted(series.items())
 
-    def memory_now(self) -> int:
-        """Bytes that the trial's processes held at the last sample."""
-        last = self.samples[-1]["tick"] if self.samples else None
-        return sum(row["pss"] for row in self.samples if row["tick"] == last and row["role"] != "machine")
+    def now(self, *names: str) -> float:
+        """The sum of some figures over all roles at the newest sample."""
+        rows = [row for role, row in self.latest.items() if role != "machine"]
+        return float(sum(row[name] for row in rows for name in names))
+
+    def network_now(self) -> int | None:
+        """Bytes that have travelled inside the trial so far."""
+        machine = self.latest.get("machine")
+        return machine["network_bytes"] if machine else None
 
     def _hear_phase(self, event: Event) -> None:
         self._phases[self.phase] += event["t"] - self._since
@@ -87,6 +93,7 @@ class Story:
 
     def _hear_sample(self, event: Event) -> None:
         self.samples.append(event)
+        self.latest[event["role"]] = event
 
     def _hear_error(self, event: Event) -> None:
         self.error = event

@@ -64,7 +64,7 @@ class Warden:
         folder = Path(self._orders.folder)
         with (folder / "log.txt").open("ab") as log:
             self._trial = subprocess.Popen(
-                [sys.executable, "-m", "trainoff.conduct.child", str(folder)],
+                [sys.executable, "-P", "-m", "trainoff.conduct.child", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

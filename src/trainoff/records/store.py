@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainoff.errors import TrainoffError
-from trainoff.records.reading import FILES, Damaged, read
+from trainoff.records.reading import FILES, Damaged, read, scan
 from trainoff.records.schema import Record
 
 STAGING = ".staging"
@@ -81,6 +81,15 @@ class Store:
                 continue
             _sync(self.folder)
             return target
+
+    def newest(self) -> dict[str, Record]:
+        """The newest attempt at every trial, by trial id."""
+        if not self.folder.is_dir():
+            return {}
+        return {
+            record.trial_id: record
+            for record in sorted(scan(self.folder)[0], key=lambda record: record.attempt)
+        }
 
     def latest(self, trial_id: str) -> Record | None:
         """The newest attempt at a trial, if there is one that can be read."""

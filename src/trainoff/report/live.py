@@ -31,7 +31,7 @@ class LiveTable:
     def __init__(self, clock: Clock, console: Console) -> None:
         self._clock = clock
         self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._tasks: Sequence[Task] = ()
         self._running: Task | None = None
         self._story: Story | None = None
@@ -45,8 +45,6 @@ class LiveTable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._running = self._story = None
-        self._draw(final=True)
         self._live.stop()
 
     def planned(self, tasks: Sequence[Task]) -> None:
@@ -73,26 +71,25 @@ class LiveTable:
         self._running = self._story = None
         self._draw()
 
-    def _draw(self, final: bool = False) -> None:
+    def _draw(self) -> None:
         self._drawn = time.monotonic()
-        self._live.update(self._table(final), refresh=True)
+        self._live.update(self._table(), refresh=True)
 
-    def _table(self, final: bool) -> RenderableType:
+    def _table(self) -> RenderableType:
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
         for heading, justify in HEADINGS:
             table.add_column(heading, justify=justify, no_wrap=True)
-        for task in self._window(final):
+        for task in self._window():
             table.add_row(*self._row(task))
         outer = Table.grid()
         outer.add_row(table)
-        if not final:
-            outer.add_row(Text(f"  {self._summary()}", style="dim"))
+        outer.add_row(Text(f"  {self._summary()}", style="dim"))
         return outer
 
-    def _window(self, final: bool) -> Sequence[Task]:
+    def _window(self) -> Sequence[Task]:
         """As many trials as the terminal is high, the running one among them."""
         room = max(3, self._console.height - CHROME)
-        if final or len(self._tasks) <= room:
+        if len(self._tasks) <= room:
             return self._tasks
         at = next((index for index, task in enumerate(self._tasks) if task is self._running), 0)
         start = min(max(0, at - room // 2), len(self._tasks) - room)
@@ -136,16 +133,8 @@ def _progress(story: Story | None) -> list[str]:
     now = time.monotonic()
     loss = f"loss {story.loss:.3f}" if story.loss is not None else ""
     train = seconds(now - story.train_start - story.paused_s) if story.train_start else ""
-    cpu = story.cpu_at()
-    network = story.samples[-1].get("network_bytes") if story.samples else None
-    return [
-        story.phase,
-        loss,
-        train,
-        seconds(cpu[-1][1]) if cpu else "",
-        size(story.memory_now()),
-        size(network),
-    ]
+    cpu, memory = seconds(story.now("user_s", "system_s")), size(story.now("pss"))
+    return [story.phase, loss, train, cpu, memory, size(story.network_now())]
 
 
 def _result(record: Record) -> list[str]:
