@@ -79,15 +79,15 @@ def groups(records: Iterable[Record]) -> list[Group]:
     found: dict[str, list[Record]] = {}
     for record in newest(records):
         found.setdefault(json.dumps(_setting(record), sort_keys=True, default=str), []).append(record)
-    varying = _varying([_setting(members[0]) for members in found.values()])
-    return [Group(_label(_setting(members[0]), varying), members) for members in found.values()]
+    keys = varying([_setting(members[0]) for members in found.values()])
+    return [Group(_label(_setting(members[0]), keys), members) for members in found.values()]
 
 
 def _setting(record: Record) -> dict[str, Any]:
     return {**{name: getattr(record, name) for name in _FIELDS}, **record.params}
 
 
-def _varying(settings: Sequence[dict[str, Any]]) -> list[str]:
+def varying(settings: Sequence[dict[str, Any]]) -> list[str]:
     """The keys in which settings differ; a key that only some engines have does not tell engines apart."""
     keys = list(dict.fromkeys(key for setting in settings for key in setting if key not in _SHOWN))
     return [
@@ -95,5 +95,5 @@ def _varying(settings: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _label(setting: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]:
-    return {key: setting[key] for key in varying if key in setting}
+def _label(setting: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: setting[key] for key in keys if key in setting}

@@ -100,9 +100,14 @@ class Clock:
     def gone(self) -> float:
         return time.monotonic() - self._start
 
+    def running_left(self) -> float:
+        """Seconds that the running trial should still need."""
+        return max(0.0, self._running_left)
+
     def left(self) -> float:
+        """Seconds that the whole run should still need."""
         others = sum(guess for trial_id, guess in self._guess.items() if not self._is_running(trial_id))
-        return others + max(0.0, self._running_left)
+        return others + self.running_left()
 
     def _is_running(self, trial_id: str) -> bool:
         return self._running is not None and self._running.trial_id == trial_id

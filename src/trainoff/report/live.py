@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from trainoff.analyse import varying
 from trainoff.analyse.words import about, seconds, size
 from trainoff.conduct.conductor import Task
 from trainoff.conduct.estimate import Clock
@@ -33,6 +34,7 @@ class LiveTable:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._tasks: Sequence[Task] = ()
+        self._settings: dict[str, str] = {}
         self._running: Task | None = None
         self._story: Story | None = None
         self._note = ""
@@ -49,6 +51,7 @@ class LiveTable:
 
     def planned(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
+        self._settings = settings_of(tasks)
         self._draw()
 
     def waiting(self, sentence: str) -> None:
@@ -78,7 +81,8 @@ class LiveTable:
     def _table(self) -> RenderableType:
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
         for heading, justify in HEADINGS:
-            table.add_column(heading, justify=justify, no_wrap=True)
+            if heading != "setting" or self._settings:
+                table.add_column(heading, justify=justify, no_wrap=True)
         for task in self._window():
             table.add_row(*self._row(task))
         outer = Table.grid()
@@ -97,13 +101,15 @@ class LiveTable:
 
     def _row(self, task: Task) -> list[Text | str]:
         trial = task.trial
-        name = [trial.engine, trial.mode, str(trial.workers)]
+        setting = [self._settings[task.trial_id]] if self._settings else []
+        name = [trial.engine, *setting, trial.mode, str(trial.workers)]
         if task is self._running:
-            return [Text("▶", style="cyan"), *name, *_progress(self._story)]
+            left = about(self._clock.running_left())
+            return [Text("▶", style="cyan"), *name, *_progress(self._story), left]
         if task.record and not task.to_run:
             mark, style = MARKS.get(task.record.status, ("✗", "red"))
             return [Text(mark, style=style), *name, *_result(task.record)]
-        return [Text("·", style="dim"), *name, Text("waiting", style="dim"), "", "", "", "", ""]
+        return [Text("·", style="dim"), *name, Text("waiting", style="dim")]
 
     def _summary(self) -> str:
         done = sum(not task.to_run for task in self._tasks)
@@ -116,6 +122,7 @@ class LiveTable:
 HEADINGS: list[tuple[str, Literal["left", "right"]]] = [
     (" ", "left"),
     ("engine", "left"),
+    ("setting", "left"),
     ("mode", "left"),
     ("W", "right"),
     ("phase", "left"),
@@ -124,7 +131,20 @@ HEADINGS: list[tuple[str, Literal["left", "right"]]] = [
     ("CPU", "right"),
     ("memory", "right"),
     ("network", "right"),
+    ("left", "right"),
 ]
+
+
+def settings_of(tasks: Sequence[Task]) -> dict[str, str]:
+    """By trial id, what a trial has and others have not; empty where engine, mode and workers say it all."""
+    each = {task.trial_id: {**task.trial.identity(), **task.trial.params} for task in tasks}
+    keys = [key for key in varying(list(each.values())) if key not in ("params", "mode", "workers", "engine")]
+    if not keys:
+        return {}
+    return {
+        name: " ".join(f"{key} {values[key]}" for key in keys if key in values)
+        for name, values in each.items()
+    }
 
 
 def _progress(story: Story | None) -> list[str]:
