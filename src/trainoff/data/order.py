@@ -1,0 +1,56 @@
+"""The deterministic batch order: the same rows in the same batches for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.study.seeds import derive
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A permutation of the rows per (seed, epoch), cut into global batches, the last one partial."""
+
+    dataset: str
+    rows: int
+    batch_size: int
+    epochs: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.rows // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """How many updates the whole training makes."""
+        return self.steps_per_epoch * self.epochs
+
+    def epoch(self, epoch: int) -> Rows:
+        """The order of the rows in one epoch, counted from 0."""
+        return np.random.default_rng(derive("order", self.dataset, self.seed, epoch)).permutation(self.rows)
+
+    def batches(self) -> Iterator[tuple[int, Rows]]:
+        """Every global batch of the training as (step, rows); steps are counted from 1."""
+        step = 0
+        for epoch in range(self.epochs):
+            order = self.epoch(epoch)
+            for start in range(0, self.rows, self.batch_size):
+                step += 1
+                yield step, order[start : start + self.batch_size]
+
+    def samples_after(self, step: int) -> int:
+        """How many samples have been seen once `step` updates are done."""
+        epochs, rest = divmod(step, self.steps_per_epoch)
+        return epochs * self.rows + rest * self.batch_size
+
+
+def share(rows: Rows, worker: int, workers: int) -> Rows:
+    """The slice of a global batch that one worker takes; slices differ by at most one row."""
+    return rows[len(rows) * worker // workers : len(rows) * (worker + 1) // workers]

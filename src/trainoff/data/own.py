@@ -1,0 +1,101 @@
+"""Users' own data: any of the formats in readers.py, checked, scaled and split as all datasets are."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.data import cache, readers
+from trainoff.data.dataset import Made, Progress, Recipe
+from trainoff.data.fingerprint import combine, remembered
+from trainoff.data.holdout import hold_out
+from trainoff.data.readers import Part
+from trainoff.errors import TrainoffError
+
+_VERSION = 1  # of what follows; a change makes every cached dataset be made again
+
+
+def recipe(path: Path) -> Recipe:
+    """How to make the dataset at a path; known by the content of its files, wherever they lie."""
+    prints = [
+        part for file in readers.files(path) for part in (file.name, remembered(file, cache.root() / "paths"))
+    ]
+    # The name of a single file is not part of its content; in a folder it says which part a file is.
+    identity = combine("own", _VERSION, *(prints if path.is_dir() else prints[1:]))
+    return Recipe(str(path.absolute()), path.name, f"own-{identity[:16]}", identity, partial(_make, path))
+
+
+def _make(path: Path, folder: Path | None, say: Progress) -> Made:
+    say(f"reading {path.name}", 0, None)
+    parts = readers.read(path)
+    for part, name in zip(parts, ("training", "test"), strict=False):
+        _check(part, f"{path}, {name} part" if len(parts) == 2 else str(path))
+    labels, classes = _numbered([part.y for part in parts], path)
+    if len(parts) == 2 and parts[0].x.shape[1:] != parts[1].x.shape[1:]:
+        shapes = " and ".join(str(list(part.x.shape[1:])) for part in parts)
+        raise TrainoffError(
+            f"{path}: the features of the training and the test part differ in shape: {shapes}"
+        )
+    image = (parts[0].x.shape[1], parts[0].x.shape[2]) if parts[0].x.ndim == 3 else None
+    flat = [part.x.reshape(len(part.x), -1) for part in parts]
+    if len(parts) == 1:
+        rows = hold_out(labels[0])
+        flat, labels = [flat[0][part] for part in rows], [labels[0][part] for part in rows]
+    x_train, x_test = _scaled(*flat)
+    return Made(x_train, labels[0], x_test, labels[1], classes, image)
+
+
+def _check(part: Part, where: str) -> None:
+    """Refuse what cannot be trained on, naming the place."""
+    if part.x.ndim not in (2, 3) or part.y.ndim != 1:
+        shapes = f"{list(part.x.shape)} and {list(part.y.shape)}"
+        raise TrainoffError(
+            f"{where}: features must be [rows, features] or [rows, height, width] and labels [rows]; they are {shapes}"
+        )
+    if len(part.x) != len(part.y):
+        raise TrainoffError(f"{where}: {len(part.x)} rows of features, but {len(part.y)} labels")
+    if part.x.size == 0:
+        raise TrainoffError(f"{where} is empty")
+    if part.x.dtype.kind not in "biuf":
+        raise TrainoffError(f"{where} has no numeric features: they are of type {part.x.dtype}")
+    bad = np.argwhere(~np.isfinite(part.x.reshape(len(part.x), -1)))
+    if len(bad):
+        row, column = (int(place) for place in bad[0])
+        name = repr(part.columns[column]) if part.columns else str(column + 1)
+        raise TrainoffError(
+            f"{where}: row {row + 1}, column {name} is missing, NaN or infinite; fill it or leave it out"
+        )
+
+
+def _numbered(labels: list[NDArray[Any]], path: Path) -> tuple[list[NDArray[np.int64]], int]:
+    """The labels as 0 to classes - 1, in their sorted order."""
+    values = np.concatenate(labels)
+    if values.dtype.kind == "f":
+        odd = np.flatnonzero(values != np.rint(values))  # NaN is odd too
+        if len(odd):
+            raise TrainoffError(
+                f"{path}: the label {values[odd[0]]} is not a whole number; labels must be classes, not quantities"
+            )
+    elif values.dtype.kind not in "biuU":
+        raise TrainoffError(f"{path}: labels must be whole numbers or text, not {values.dtype}")
+    classes, numbers = np.unique(values, return_inverse=True)
+    if len(classes) < 2:
+        raise TrainoffError(f"{path}: all labels are {classes[0]}; there must be at least two classes")
+    first = len(labels[0])
+    return [numbers[:first], numbers[first:]], len(classes)
+
+
+def _scaled(x_train: NDArray[Any], x_test: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both parts scaled by the training part: left alone within [0, 1], bytes by 255, else column by column."""
+    low, high = x_train.min(axis=0).astype(np.float64), x_train.max(axis=0).astype(np.float64)
+    if low.min() >= 0 and high.max() <= 1:
+        return x_train.astype(np.float32), x_test.astype(np.float32)
+    if x_train.dtype == np.uint8:
+        low, high = np.zeros_like(low), np.full_like(high, 255)
+    span = np.where(high > low, high - low, 1)  # a column that never changes becomes 0
+    train, test = (((x - low) / span).astype(np.float32) for x in (x_train, x_test))
+    return train, test

