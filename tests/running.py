@@ -38,7 +38,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "trainoff", *map(str, words)]
+    return [sys.executable, "-P", "-m", "trainoff", *map(str, words)]
 
 
 def trainoff(*words: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:

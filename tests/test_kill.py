@@ -35,8 +35,9 @@ def moment():
     return lambda victim, number: random.Random(f"{seed} {victim} {number}").uniform(0.2, LONGEST_S)
 
 
-def start(path: Path, out: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command("run", path, "--out", out), env=environment(), stdout=subprocess.DEVNULL)
+def start(path: Path, out: Path, **more: str) -> subprocess.Popen[bytes]:
+    words = command("run", path, "--out", out)
+    return subprocess.Popen(words, env=environment(**more), stdout=subprocess.DEVNULL)
 
 
 def assert_nothing_survives(folder: Path) -> None:
@@ -68,6 +69,18 @@ def test_the_conductor_is_killed(tmp_path, moment, number):
     run.wait()
     assert_nothing_survives(tmp_path)
     assert_every_record_is_whole(out)
+    assert_next_run_completes(path, out)
+
+
+def test_the_conductor_is_killed_where_there_are_no_namespaces(tmp_path):
+    path, out = study(tmp_path, "steady", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
+    run = start(path, out, TRAINOFF_ISOLATION="process-group")
+    while not find("trainoff.conduct.child", tmp_path):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    run.kill()
+    run.wait()
+    assert_nothing_survives(tmp_path)
     assert_next_run_completes(path, out)
 
 

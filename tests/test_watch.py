@@ -37,7 +37,7 @@ def pipe(tmp_path):
 @pytest.fixture
 def watch(tmp_path, pipe):
     made = TrialWatch(Channel(pipe.path), tmp_path)
-    made.expect(Order("x", rows=100, batch_size=10, epochs=5, seed=1), snapshot_every=150, stop=None)
+    made.expect(Order("x", rows=100, batch_size=10, epochs=5, seed=1), 6, snapshot_every=150, stop=None)
     return made
 
 
@@ -77,10 +77,10 @@ def test_the_clock_stands_while_a_snapshot_is_taken(watch, pipe):
         watch.progress(1, 0.5)
         assert watch.due()
         time.sleep(0.05)
-        watch.snapshot(10, [np.zeros(3)])
+        watch.snapshot(10, [np.zeros(6)])
         watch.progress(20, 0.5)
         assert watch.due()
-        watch.snapshot(200, [np.zeros(3)])
+        watch.snapshot(200, [np.zeros(6)])
     events = pipe.events()
     pauses = [event["seconds"] for event in events if event["kind"] == "pause"]
     first, second = [event for event in events if event["kind"] == "snapshot"]
@@ -93,17 +93,23 @@ def test_a_loss_or_weight_that_is_no_number_ends_training(watch):
         watch.progress(3, float("nan"))
     watch.progress(1, 0.5)
     with pytest.raises(Diverged, match="a weight is no longer finite"):
-        watch.snapshot(10, [np.array([1.0, np.inf])])
+        watch.snapshot(10, [np.array([1.0, np.inf] * 3)])
+
+
+def test_a_snapshot_must_fit_the_network(watch):
+    watch.progress(1, 0.5)
+    with pytest.raises(ValueError, match="a snapshot of 4 weights; the network has 6"):
+        watch.snapshot(10, [np.zeros((2, 2))])
 
 
 def test_a_long_training_is_looked_at_a_hundred_times_at_most(watch):
-    watch.expect(Order("x", rows=1000, batch_size=1, epochs=10, seed=1), snapshot_every=1, stop=None)
+    watch.expect(Order("x", rows=1000, batch_size=1, epochs=10, seed=1), 6, snapshot_every=1, stop=None)
     looks = 0
     for step in range(1, 10_001):
         watch.progress(step)
         if watch.due():
             looks += 1
-            watch.snapshot(step, [np.zeros(1)])
+            watch.snapshot(step, [np.zeros(6)])
     assert looks == 102  # and the two certified steps
 
 

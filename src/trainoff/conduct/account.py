@@ -22,7 +22,9 @@ def book_resources(record: Record, story: Story) -> None:
     ticks = _by_tick(story.samples)
     record.sampler["samples"] = len(ticks)
     roles = [[row for row in rows if row["role"] != "machine"] for rows in ticks]
-    record.peak_memory_bytes = max((sum(row["pss"] for row in rows) for rows in roles), default=None)
+    peaks = [sum(row["pss"] for row in rows) for rows in roles]
+    # A peak between two samples is missed by them, but not by the kernel, at least not the largest process's.
+    record.peak_memory_bytes = max([*peaks, usage.get("largest_rss", 0)]) or None
     for row in (row for rows in roles for row in rows):
         peak = record.peak_memory_bytes_by_role.get(row["role"], 0)
         record.peak_memory_bytes_by_role[row["role"]] = max(peak, row["pss"])

@@ -65,7 +65,7 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
     )
 
 
-def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -> Record:
+def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -> None:
     """Add to a bare record all that was measured; writes curve.parquet and samples.parquet beside it."""
     _book_times(record, ending)
     book_resources(record, ending.story)
@@ -85,7 +85,6 @@ def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -
     record.log_tail = _tail(job.folder / "log.txt") if record.failed else None
     _write(rows, job.folder / "curve.parquet")
     _write(_series(ending.story), job.folder / "samples.parquet")
-    return record
 
 
 def _drop_snapshots(folder: Path) -> None:

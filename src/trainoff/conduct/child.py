@@ -65,15 +65,19 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
     with Processes(trial.workers, folder) as cluster:
         with watch.phase("data_load"):
             job = make_job(trial, cluster, folder)
-        watch.expect(job.order, trial.params["snapshot_every"] or job.order.rows // 3, trial.params["stop"])
+        every = trial.params["snapshot_every"] or job.order.rows // 3
+        watch.expect(job.order, job.model.parameters, every, trial.params["stop"])
         try:
             engine.open(job, watch)
             with watch.phase("train"):
                 engine.train(job, watch)
             with watch.phase("test"):
-                labels = engine.predict(job.data.x_test)
-            np.save(folder / "predictions.npy", np.asarray(labels))
+                labels = np.asarray(engine.predict(job.data.x_test))
+                if labels.dtype.kind not in "iu":
+                    raise TypeError(f"predict returned {labels.dtype} instead of whole numbers")
+            np.save(folder / "predictions.npy", labels)
         except BaseException:
+            watch.failed_in = watch.failed_in or watch.current
             _tell_of(cluster.failed(), channel)
             raise
         finally:

@@ -35,12 +35,14 @@ class View(Protocol):
     def waiting(self, sentence: str) -> None:
         """Another run holds the machine."""
 
-    def started(self, task: Task) -> None: ...
+    def started(self, task: Task) -> None:
+        """A trial's processes are about to start."""
 
     def update(self, task: Task, story: Story) -> None:
         """At least twice a second while a trial runs; must be cheap."""
 
-    def finished(self, task: Task, record: Record) -> None: ...
+    def finished(self, task: Task, record: Record) -> None:
+        """A record has been stored, or another run has stored it meanwhile."""
 
 
 @dataclass
@@ -120,11 +122,13 @@ class Conductor:
             if newest and (task.record is None or newest.attempt > task.record.attempt):
                 task.record = newest  # another run did it while this one waited
             else:
-                task.record = self._attempt(task, newest.attempt + 1 if newest else 1)
+                self._attempt(task, newest.attempt + 1 if newest else 1)
             task.again = False
-        self._view.finished(task, task.record)
+        if task.record:
+            self._view.finished(task, task.record)
 
-    def _attempt(self, task: Task, attempt: int) -> Record:
+    def _attempt(self, task: Task, attempt: int) -> None:
+        """Make a record of the trial, whatever it takes and however it ends."""
         identity = Identity(task.trial_id, attempt, data.identity(task.trial.data))
         verdict = cannot(task)
         record = bare_record(task.trial, task.engine, identity, verdict or Verdict("ok"))
@@ -132,14 +136,15 @@ class Conductor:
             with self._store.stage(task.trial_id) as folder:
                 if verdict:
                     self._store.commit(record, folder)
-                else:
-                    self._view.started(task)
-                    ending = self._perform(task, record, folder)
-                    with finish_first():
-                        self._file(task, record, ending, folder)
+                    task.record = record
+                    return
+                self._view.started(task)
+                ending = self._perform(task, record, folder)
+                with finish_first():
+                    task.record = self._file(task, record, ending, folder)
+                    task.again = False
         except OSError as error:
             raise TrainoffError(cannot_write(self._store.folder, error)) from error
-        return record
 
     def _perform(self, task: Task, record: Record, folder: Path) -> Ending:
         """Run the trial on its stage, to whatever end."""
@@ -158,10 +163,12 @@ class Conductor:
         self._interrupted = ending.cut_short == "interrupted"
         return ending
 
-    def _file(self, task: Task, record: Record, ending: Ending, folder: Path) -> None:
+    def _file(self, task: Task, record: Record, ending: Ending, folder: Path) -> Record:
         """Evaluate, certify, and store what came out."""
         job = make_job(task.trial, Processes(task.trial.workers, folder), folder)
-        self._store.commit(full_record(record, ending, job, task.engine.differs(task.trial)), folder)
+        full_record(record, ending, job, task.engine.differs(task.trial))
+        self._store.commit(record, folder)
+        return record
 
 
 @contextmanager
@@ -181,14 +188,24 @@ def finish_first() -> Iterator[None]:
 
 
 def cannot(task: Task) -> Verdict | None:
-    """Why a trial cannot run here, as the verdict `unsupported`; None if it can."""
-    trial, engine = task.trial, task.engine
+    """Why a trial cannot run here, mostly as the verdict `unsupported`; None if it can."""
+    try:
+        return _refusal(task.trial, task.engine)
+    except Exception as error:  # an engine is somebody else's code
+        return Verdict("start-failed", "import", f"its own checks failed: {type(error).__name__}: {error}")
+
+
+def _refusal(trial: Trial, engine: Engine) -> Verdict | None:
     if missing := engine.missing():
         return Verdict("unsupported", "missing", str(missing[0]))
+    if trial.model not in engine.models:
+        known = ", ".join(sorted(engine.models))
+        return Verdict("unsupported", None, f"{engine.name} has no model {trial.model}; it has {known}")
     if trial.mode not in engine.modes:
         return Verdict(
             "unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}"
         )
+    engine.differs(trial)  # asked again after the trial; if it cannot answer, better now than then
     reason = engine.refuses(trial)
     return Verdict("unsupported", None, reason) if reason else None
 

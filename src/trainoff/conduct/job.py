@@ -52,4 +52,4 @@ def model_of(trial: Trial, loaded: Data) -> Mlp:
 def order_of(trial: Trial, loaded: Data) -> Order:
     """The batch order: the same for every engine that trains on these rows with this seed."""
     rows, params = len(loaded.x_train), trial.params
-    return Order(loaded.name, rows, min(params["batch_size"], rows), params["epochs"], trial.seed)
+    return Order(loaded.identity, rows, min(params["batch_size"], rows), params["epochs"], trial.seed)

@@ -92,7 +92,10 @@ class Probe:
         rows = [self._row(account) for account in self.by_role().values()]
         rows.append({"role": "machine", **machine(self._own_network)})
         cheap_s = time.thread_time() - start - (self._dear_s - dear)
-        self.period_s = min(LONGEST_S, max(min(PERIOD_S, self.period_s * SLOWING), cheap_s / CHEAP_SHARE))
+        if self.period_s < PERIOD_S:
+            self.period_s = min(PERIOD_S, self.period_s * SLOWING)
+        else:
+            self.period_s = min(LONGEST_S, max(PERIOD_S, cheap_s / CHEAP_SHARE))
         return rows
 
     def by_role(self) -> dict[str, Account]:

@@ -74,6 +74,7 @@ class Warden:
         if self._end_by is not None:  # asked to end before there was a trial
             self._trial.terminate()
         self._watch()
+        self._sample()  # bytes that travelled since the last one
         orphans = self._kill_all()
         self._report(orphans)
         return self._exit or 0
@@ -157,6 +158,7 @@ class Warden:
             system_s=used.ru_stime,
             switches=used.ru_nvcsw + used.ru_nivcsw,
             by_role=by_role,
+            largest_rss=used.ru_maxrss * (1024 if sys.platform == "linux" else 1),
             orphans=orphans,
             sampler_s=time.process_time(),
             exit=self._exit,

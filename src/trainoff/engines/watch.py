@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,8 @@ class Channel:
             )
             event[longest] = event[longest][len(event[longest]) // 4 + 1 :]
             line = json.dumps(event)
-        os.write(self._pipe, line.encode() + b"\n")
+        with suppress(BrokenPipeError):  # nobody listens any more; the warden sees to the end
+            os.write(self._pipe, line.encode() + b"\n")
 
 
 class TrialWatch:
@@ -64,12 +65,19 @@ class TrialWatch:
         self._loss: float | None = None
         self._next_beat = self._next_snapshot = 0.0
 
-    def expect(self, order: Order, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
-        """Learn what training will look like: which steps there are and how often to look."""
-        self._order = order
+    def expect(
+        self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None
+    ) -> None:
+        """Learn what training will look like: which steps there are, how many weights, how often to look."""
+        self._order, self._parameters = order, parameters
         self._every = max(snapshot_every, order.rows * order.epochs // MOST_SNAPSHOTS, 1)
         self._next_snapshot = self._every
         self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
+
+    @property
+    def current(self) -> str:
+        """The phase that time is booked on now."""
+        return self._phases[-1]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -82,6 +90,8 @@ class TrialWatch:
             self.failed_in = self.failed_in or name
             raise
         finally:
+            if name == "train":
+                self._beat()
             self._phases.pop()
             self._say_phase()
 
@@ -107,7 +117,10 @@ class TrialWatch:
         now = time.monotonic()
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
-            self._channel.say("progress", step=step, samples_seen=self._samples_seen, loss=loss)
+            self._beat()
+
+    def _beat(self) -> None:
+        self._channel.say("progress", step=self._step, samples_seen=self._samples_seen, loss=self._loss)
 
     def due(self) -> bool:
         wanted = (
@@ -127,6 +140,8 @@ class TrialWatch:
         from trainoff.models import flatten
 
         flat = flatten(weights).astype(np.float32, copy=False)
+        if flat.size != self._parameters:
+            raise ValueError(f"a snapshot of {flat.size} weights; the network has {self._parameters}")
         self._snapshots += 1
         name = f"snapshot-{self._snapshots:04d}.f32"
         flat.tofile(self._folder / name)

@@ -65,7 +65,7 @@ def _cells(group: Group, target: float | None, labels: Sequence[str]) -> list[st
         size(group.median(lambda record: record.peak_memory_bytes)),
         size(network),
     ]
-    shown = [_value(group.label.get(label)) for label in labels]
+    shown = [_value(group.label[label]) if label in group.label else "-" for label in labels]
     return [first.engine, *shown, first.mode, str(first.workers), *figures, _result(group)]
 
 
