@@ -6,7 +6,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: demo test lint soak bench clean lock setup
+.PHONY: demo test lint soak bench picture clean lock setup
 
 demo: $(STAMP)
 	@if $(BIN)/trainoff data get mnist; then \
@@ -28,9 +28,14 @@ lint: $(STAMP)
 soak: $(STAMP)
 	@$(BIN)/python -m pytest -m soak
 
-# What trainoff itself costs.
+# What trainoff itself costs. Wants a quiet machine.
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/python benchmarks/table.py
+
+# The picture in the README, from the records of `make demo`.
+picture: $(STAMP)
+	@$(BIN)/trainoff show results/quick --svg docs/board.svg
 
 setup: $(STAMP)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trainoff.analyse import failure
-from trainoff.analyse.words import about, count, seconds, size
+from trainoff.analyse.words import about, seconds, size
 from trainoff.conduct.conductor import Task
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
@@ -20,12 +20,7 @@ class Lines:
         self._say = say
         self._waiting = ""
 
-    def planned(self, tasks: Sequence[Task]) -> None:
-        missing = [task for task in tasks if task.to_run]
-        there = len(tasks) - len(missing)
-        kept = f", {there} already there" if there else ""
-        left = f", about {about(self._clock.left())}" if missing else ""
-        self._say(f"{count(len(tasks), 'trial')}{kept}{left}")
+    def planned(self, tasks: Sequence[Task]) -> None: ...
 
     def waiting(self, sentence: str) -> None:
         if sentence != self._waiting:

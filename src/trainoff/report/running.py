@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ def _conduct(store: Store, tasks: list[Task], clock: Clock, console: Console) ->
     if not any(task.to_run for task in tasks):
         return Outcome(tasks)
     if not console.is_terminal:
-        return Conductor(store, Lines(clock, console.print)).run(tasks)
+        return Conductor(store, Lines(clock, partial(console.print, soft_wrap=True))).run(tasks)
     with LiveTable(clock, console) as live:
         return Conductor(store, live).run(tasks)
 

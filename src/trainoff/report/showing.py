@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,8 +40,9 @@ def print_board(records: Sequence[Record], console: Console) -> None:
     found = groups(records)
     for table in boards(records):
         console.print(table)
+    console.print("\nwhere the time went", style="dim")
     for line in where_the_time_went(found):
-        console.print(line, style="dim")
+        console.print(f"  {line}", style="dim")
     console.print()
     for sentence in answer(found):
         console.print(sentence)
@@ -49,12 +51,13 @@ def print_board(records: Sequence[Record], console: Console) -> None:
 
 
 def draw(folder: Path, picture: Path) -> None:
-    """Save the board as an SVG picture."""
+    """Save the board as an SVG picture that needs nothing from elsewhere, fonts included."""
     from rich.console import Console
 
     drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
     print_board(newest(scan(folder)[0]), drawing)
-    drawing.save_svg(str(picture), title=f"trainoff show {folder}")
+    svg = drawing.export_svg(title=f"trainoff show {folder}")
+    picture.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
 
 
 def warn(damaged: Sequence[Damaged]) -> int:
