@@ -70,11 +70,12 @@ def lock(key: str, say: Progress) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for the process that is already bringing it", 0, None)
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with _written():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("waiting for the process that is already bringing it", 0, None)
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 from shutil import rmtree
 
 from trainoff.data import cache, digits, distort, emnist, mnist, own
@@ -50,12 +51,13 @@ ENTRIES = (
     Entry("emnist-digits", "handwritten digits of EMNIST, a download of 536 MB", 240_000, 40_000, 784, 10),
 )
 RECIPES = {
-    "mnist": Recipe("mnist", "mnist", "mnist", mnist.IDENTITY, mnist.make),
-    "digits": Recipe("digits", "digits", "digits", digits.IDENTITY, digits.make),
-    "mnist-large": Recipe(
-        "mnist-large", "mnist-large", "mnist-large", distort.identity(mnist.IDENTITY), _make_large
-    ),
-    "emnist-digits": Recipe("emnist-digits", "emnist-digits", "emnist-digits", emnist.IDENTITY, emnist.make),
+    name: Recipe(name, title=name, key=name, identity=identity, make=make)
+    for name, identity, make in (
+        ("mnist", mnist.IDENTITY, mnist.make),
+        ("digits", digits.IDENTITY, digits.make),
+        ("mnist-large", distort.identity(mnist.IDENTITY), _make_large),
+        ("emnist-digits", emnist.IDENTITY, emnist.make),
+    )
 }
 
 
@@ -66,12 +68,10 @@ def load(name_or_path: str | Path) -> Data:
         data = cache.read(recipe)
     except Damaged as damage:
         raise TrainoffError(
-            f"{recipe.name} in {cache.place(recipe.key)} is damaged ({damage}); run: trainoff data get {recipe.name}"
+            f"{recipe.name} in {cache.place(recipe.key)} is damaged ({damage}); run: {_command(recipe.name)}"
         ) from damage
     if data is None:
-        raise TrainoffError(
-            f"{recipe.name} is not in the cache {cache.root()}; run: trainoff data get {recipe.name}"
-        )
+        raise TrainoffError(f"{recipe.name} is not in the cache {cache.root()}; run: {_command(recipe.name)}")
     return data
 
 
@@ -106,6 +106,10 @@ def catalogue() -> list[Entry]:
 def verify(say: Progress | None = None) -> list[tuple[str, bool, str]]:
     """Read every cached dataset again and compare its SHA-256: (name, whether it is whole, a sentence)."""
     return [_verified(folder, say or silent) for folder in _cached()]
+
+
+def _command(name: str) -> str:
+    return f"trainoff data get {quote(name)}"
 
 
 def _find(name_or_path: str | Path) -> Recipe:
@@ -163,6 +167,8 @@ def _verified(folder: Path, say: Progress) -> tuple[str, bool, str]:
         for array, written in about["arrays"].items():
             if sha256(folder / f"{array}.npy", say) != written["sha256"]:
                 raise Damaged(f"{array}.npy has changed")
-    except Damaged as damage:
-        return name, False, f"{name} in {folder} is damaged ({damage}); run: trainoff data get {name} --force"
+    except (Damaged, OSError) as damage:
+        known = name in RECIPES or name != folder.name  # else its manifest is lost, and with it the path
+        remedy = f"run: {_command(name)} --force" if known else "delete that folder"
+        return name, False, f"{name} in {folder} is damaged ({damage}); {remedy}"
     return name, True, f"{name} is whole"

@@ -16,6 +16,7 @@ from trainoff.data.dataset import Made, Progress
 from trainoff.data.download import download
 from trainoff.data.fingerprint import combine
 from trainoff.data.sources import Unavailable
+from trainoff.errors import TrainoffError
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _from_web(payload: Payload, address: str, say: Progress) -> Files:
         path = download(f"{address}{name}.gz", cache.downloads("mnist") / host, say)
         try:
             raw.append(_checked(idx.content(path), sha256, f"{name} from {host}"))
-        except Exception:
+        except (Unavailable, TrainoffError):
             path.unlink()  # or it would stand in the way of a good one
             raise
     return raw

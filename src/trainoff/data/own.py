@@ -21,11 +21,11 @@ _VERSION = 1  # of what follows; a change makes every cached dataset be made aga
 
 def recipe(path: Path) -> Recipe:
     """How to make the dataset at a path; known by the content of its files, wherever they lie."""
-    prints = [
-        part for file in readers.files(path) for part in (file.name, remembered(file, cache.root() / "paths"))
-    ]
-    # The name of a single file is not part of its content; in a folder it says which part a file is.
-    identity = combine("own", _VERSION, *(prints if path.is_dir() else prints[1:]))
+    try:
+        content = [remembered(file, cache.root() / "paths") for file in readers.files(path)]
+    except OSError as error:
+        raise TrainoffError(f"{path} cannot be read: {error.strerror}") from error
+    identity = combine("own", _VERSION, *content)
     return Recipe(str(path.absolute()), path.name, f"own-{identity[:16]}", identity, partial(_make, path))
 
 
@@ -75,7 +75,7 @@ def _numbered(labels: list[NDArray[Any]], path: Path) -> tuple[list[NDArray[np.i
     """The labels as 0 to classes - 1, in their sorted order."""
     values = np.concatenate(labels)
     if values.dtype.kind == "f":
-        odd = np.flatnonzero(values != np.rint(values))  # NaN is odd too
+        odd = np.flatnonzero(~np.isfinite(values) | (values != np.rint(values)))
         if len(odd):
             raise TrainoffError(
                 f"{path}: the label {values[odd[0]]} is not a whole number; labels must be classes, not quantities"

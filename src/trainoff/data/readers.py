@@ -107,7 +107,9 @@ def _features(table: polars.DataFrame, path: Path) -> NDArray[np.float64]:
 
     text = [name for name, kind in table.schema.items() if not (kind.is_numeric() or kind == polars.Boolean)]
     if len(text) == table.width:
-        raise TrainoffError(f"{path} has no numeric features: besides the label it holds {text or 'nothing'}")
+        raise TrainoffError(
+            f"{path} has no numeric features: besides the label it holds {', '.join(text) or 'nothing'}"
+        )
     if text:
         raise TrainoffError(
             f"{path}: column {text[0]!r} is not numeric; leave it out or turn it into numbers"
