@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trainoff needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=/path/to/python3.11")'
 	@echo "Setting up .venv (a minute the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "venv failed; on Debian: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --requirement requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 

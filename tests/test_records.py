@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     done = trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "file")
     assert done.returncode == 2
     assert (
-        "results cannot be written there (Not a directory); free some space or choose another folder"
+        "results cannot be written there (Not a directory); choose another folder"
         in done.stderr
     )
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import io
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainoff import __version__
 from trainoff.errors import TrainoffError
@@ -23,8 +26,28 @@ if TYPE_CHECKING:
 ABOUT = "Train the same neural network on many training systems, and learn which one to use."
 
 
+UNWRAPPED = 1000
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that suggests the nearest command for one that does not exist."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
+        if wrong:
+            choices = re.findall(r"[\w-]+", wrong[2])
+            close = difflib.get_close_matches(wrong[1], choices, 1)
+            hint = f"did you mean `{close[0]}`?" if close else f"the commands are {', '.join(choices)}"
+            message = f"`{wrong[1]}` is not a command; {hint}"
+        print(f"trainoff: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a problem that a person can solve is one sentence and a non-zero exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no `·` gets a `?`, not a traceback
     options = parser().parse_args(arguments)
     try:
         code: int = options.command(options)
@@ -42,9 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The commands in the order in which one uses them."""
-    top = argparse.ArgumentParser(prog="trainoff", description=ABOUT)
+    top = Parser(prog="trainoff", description=ABOUT)
+    top.set_defaults(command=lambda options: _help(top))
     top.add_argument("--version", action="version", version=f"trainoff {__version__}")
-    commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    commands = top.add_subparsers(metavar="COMMAND", title="commands")
 
     def command(name: str, function: Any, about: str) -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
@@ -62,11 +86,20 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument("--retry", action="append", default=[], metavar="STATUS",
                          help="run trials with this status again; `failed` stands for all that failed")  # fmt: skip
     showing = with_json(command("show", show, "the leader board of a folder of records"))
-    showing.add_argument("folder", type=Path, metavar="DIR")
+    showing.add_argument(
+        "folder", type=Path, metavar="DIR", help="a study's results, such as results/quick, or one record"
+    )
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
     checking = command("check", check, "the contract tests, for authors of engines")
-    checking.add_argument("engine", metavar="ENGINE")
+    checking.add_argument(
+        "engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it"
+    )
     return top
+
+
+def _help(top: argparse.ArgumentParser) -> int:
+    top.print_help()
+    return 0
 
 
 def with_json(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -94,7 +127,9 @@ def _add_data(one: argparse.ArgumentParser) -> None:
     listing = with_json(actions.add_parser("list", help="the datasets, and which are here"))
     listing.set_defaults(command=data_list)
     getting = actions.add_parser("get", help="bring a dataset, or your own by its path, into the cache")
-    getting.add_argument("name", metavar="NAME")
+    getting.add_argument(
+        "name", metavar="NAME", help="a name from `trainoff data list`, or the path of your own data"
+    )
     getting.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="a folder with the files")
     getting.add_argument("--force", action="store_true", help="get it anew even if it is here")
     getting.set_defaults(command=data_get)
@@ -204,10 +239,10 @@ def _read(options: argparse.Namespace) -> Study:
 
 
 def console(stderr: bool = False) -> Console:
-    """The terminal, or plain text 100 columns wide where there is none."""
+    """The terminal; where there is none, plain text that is not wrapped unless COLUMNS says so."""
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "100"))
+    wide = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or UNWRAPPED)
     return Console(highlight=False, width=wide, stderr=stderr)
 
 

@@ -9,6 +9,7 @@ from trainoff.analyse.groups import Group
 from trainoff.analyse.words import seconds
 from trainoff.records import Record
 
+BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
 RANKING = 5  # repetitions below which a result is only indicative
 
 
@@ -28,10 +29,11 @@ def ranked(groups: Sequence[Group]) -> list[Group]:
     """Fastest to the headline target first, then the most accurate, then those that failed."""
     target = headline_target(groups)
 
-    def key(group: Group) -> tuple[bool, float, float]:
+    def key(group: Group) -> tuple[bool, float, float, float, str]:
         reached = group.time_to(target) if target else None
-        accuracy = group.median(lambda record: record.test_accuracy)
-        return not group.good, math.inf if reached is None else reached, -(accuracy or 0.0)
+        accuracy = group.median(lambda record: record.test_accuracy) or 0.0
+        train = group.median(lambda record: record.train_s) or 0.0
+        return not group.good, math.inf if reached is None else reached, -accuracy, train, group.name
 
     return sorted(groups, key=key)
 
@@ -53,15 +55,22 @@ def _winner(groups: Sequence[Group]) -> str:
     if not best.good:
         return "No trial ended well."
     if target is None:
-        accuracy = best.median(lambda record: record.test_accuracy)
-        closest = f"an accuracy of {accuracy:.4f}" if accuracy is not None else "no accuracy on record"
-        return f"No engine reached a target; {best.name} came closest with {closest}."
+        return f"No engine reached a target; {best.name} came closest with {_closest(best)}."
     time = best.time_to(target) or 0.0
     others = [group for group in groups[1:] if group.good]
     if not others:
         return f"{best.name} reached {target:.0%} after {seconds(time)} of training."
     beside = "; ".join(_beside(other, target, time) for other in others[:3])
     return f"{best.name} reached {target:.0%} first: {seconds(time)} of training; {beside}{_and_more(others[3:])}."
+
+
+def _closest(best: Group) -> str:
+    accuracy = best.median(lambda record: record.test_accuracy)
+    if accuracy is None:
+        return "no accuracy on record"
+    classes = best.first.model["sizes"][-1] if best.first.model else math.inf
+    guess = ", no better than guessing" if accuracy <= BARELY / classes else ""
+    return f"an accuracy of {accuracy:.4f}{guess}"
 
 
 def _beside(other: Group, target: float, best: float) -> str:

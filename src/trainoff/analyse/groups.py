@@ -67,10 +67,12 @@ def _phase(record: Record, name: str) -> float | None:
 
 
 def newest(records: Iterable[Record]) -> list[Record]:
-    """The newest attempt at each trial."""
-    latest: dict[tuple[str, str], Record] = {}
-    for record in sorted(records, key=lambda record: record.attempt):
-        latest[record.study, record.trial_id] = record
+    """The newest attempt at each trial; one of a changed adapter or engine version replaces the older one's."""
+    latest: dict[str, Record] = {}
+    for record in sorted(records, key=lambda record: (record.started_at or "", record.attempt)):
+        latest[json.dumps([record.study, record.seed, _setting(record)], sort_keys=True, default=str)] = (
+            record
+        )
     return list(latest.values())
 
 
@@ -79,7 +81,7 @@ def groups(records: Iterable[Record]) -> list[Group]:
     found: dict[str, list[Record]] = {}
     for record in newest(records):
         found.setdefault(json.dumps(_setting(record), sort_keys=True, default=str), []).append(record)
-    keys = varying([_setting(members[0]) for members in found.values()])
+    keys = [key for key in varying([_setting(members[0]) for members in found.values()]) if key not in _SHOWN]
     return [Group(_label(_setting(members[0]), keys), members) for members in found.values()]
 
 
@@ -89,7 +91,7 @@ def _setting(record: Record) -> dict[str, Any]:
 
 def varying(settings: Sequence[dict[str, Any]]) -> list[str]:
     """The keys in which settings differ; a key that only some engines have does not tell engines apart."""
-    keys = list(dict.fromkeys(key for setting in settings for key in setting if key not in _SHOWN))
+    keys = list(dict.fromkeys(key for setting in settings for key in setting))
     return [
         key for key in keys if len({json.dumps(setting[key]) for setting in settings if key in setting}) > 1
     ]

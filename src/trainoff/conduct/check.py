@@ -50,6 +50,7 @@ class Finding:
     case: str
     wrong: str | None
     note: str = ""
+    traceback: str | None = None
 
 
 def cases(engine: Engine) -> list[Case]:
@@ -141,7 +142,7 @@ def check(engine: Engine, store: Store, view: View) -> Iterator[Finding]:
 def _finding(case: Case, record: Record | None) -> Finding:
     if record is None or record.status == "interrupted":
         raise KeyboardInterrupt
-    return Finding(case.name, case.judge(record), _note(record))
+    return Finding(case.name, case.judge(record), _note(record), record.traceback)
 
 
 def _note(record: Record) -> str:

@@ -76,7 +76,7 @@ def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]
     """The trials of a study in the order they run, each with its newest record; marks which to run again."""
     tasks, newest = [], store.newest()
     for trial in study.trials():
-        engine = engines.get(trial.engine)
+        engine = engines.broken_or(trial.engine)
         trial_id = trial.id(engine.version(), engines.source_hash(engine), data.identity(trial.data))
         record = newest.get(trial_id)
         again = record is not None and _deserves_another_try(record, engine, retry)

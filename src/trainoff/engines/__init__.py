@@ -9,11 +9,11 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from trainoff.engines.contract import Engine, Job, Knob, Missing, Watch
+from trainoff.engines.contract import Broken, Engine, Job, Knob, Missing, Watch
 from trainoff.errors import TrainoffError
 from trainoff.study import EngineFacts
 
-__all__ = ["Engine", "Job", "Knob", "Missing", "Watch", "facts", "get", "names", "source_hash"]
+__all__ = ["Engine", "Job", "Knob", "Missing", "Watch", "broken_or", "facts", "get", "names", "source_hash"]
 
 GROUP = "trainoff.engines"
 
@@ -43,9 +43,20 @@ def get(name: str) -> Engine:
     return engine
 
 
+def broken_or(name: str) -> Engine:
+    """The engine; if its adapter cannot be loaded, one that says so when it is asked what it lacks.
+
+    A broken plug-in must not stand in the way of the engines that work.
+    """
+    try:
+        return get(name)
+    except TrainoffError as error:
+        return Broken(name, str(error))
+
+
 def facts() -> dict[str, EngineFacts]:
-    """What a study must know of every engine to be checked."""
-    found = {name: get(name) for name in names()}
+    """What a study must know of every engine to be checked; of a broken adapter only that it is there."""
+    found = {name: broken_or(name) for name in names()}
     return {
         name: EngineFacts(name, engine.models, engine.modes, engine.knobs) for name, engine in found.items()
     }

@@ -152,3 +152,14 @@ class Engine:
 
     def close(self) -> None:
         """Let go of what `open` took. Called after a failure too."""
+
+
+class Broken(Engine):
+    """Stands in for an engine whose adapter cannot be loaded."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name  # type: ignore[misc]  # a class attribute everywhere else
+        self._why = why
+
+    def missing(self) -> list[Missing]:
+        return [Missing("an adapter that can be loaded", self._why)]

@@ -3,7 +3,17 @@
 from trainoff.records.curve import time_to_target
 from trainoff.records.reading import Damaged, scan
 from trainoff.records.schema import SCHEMA_VERSION, Record
-from trainoff.records.store import Store, cannot_write
+from trainoff.records.store import Store, cannot_write, folder_of
 from trainoff.records.table import table
 
-__all__ = ["SCHEMA_VERSION", "Damaged", "Record", "Store", "cannot_write", "scan", "table", "time_to_target"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Damaged",
+    "Record",
+    "Store",
+    "cannot_write",
+    "folder_of",
+    "scan",
+    "table",
+    "time_to_target",
+]

@@ -64,7 +64,8 @@ def _decode(text: bytes) -> Record | _Versioned:
 def scan(folder: Path) -> tuple[list[Record], list[Damaged]]:
     """Every record in a study's folder, or in a folder of studies; damaged ones apart."""
     if not folder.is_dir():
-        raise TrainoffError(f"{folder}: there is no such folder; `trainoff run` makes one under results/")
+        what = "this is a file, not a folder of records" if folder.exists() else "there is no such folder"
+        raise TrainoffError(f"{folder}: {what}; `trainoff run` makes one under results/")
     with _without_garbage_collection():
         found = [read(path) for path in _record_folders(folder)]
     return [item for item in found if isinstance(item, Record)], [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -106,6 +107,13 @@ def _folder_name(record: Record) -> str:
     return record.trial_id if record.attempt == 1 else f"{record.trial_id}.{record.attempt}"
 
 
+def folder_of(folder: Path, record: Record) -> Path:
+    """Where a record lies, below a study's folder, a folder of studies, or its own."""
+    name = _folder_name(record)
+    places = [folder / name, folder / record.study / name, folder]
+    return next((place for place in places if place.name == name and place.exists()), folder / name)
+
+
 def _abandoned(staged: Path) -> bool:
     """Whether the process that staged it is gone; a folder without a lock may be just being made."""
     try:
@@ -143,5 +151,8 @@ def _rescue(record: Record, staged: Path) -> Path:
 
 def cannot_write(folder: Path, error: OSError) -> str:
     """The sentence for a result folder that takes no files."""
-    why = error.strerror or error
-    return f"{folder}: results cannot be written there ({why}); free some space or choose another folder with --out"
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = (
+        "free some space or choose another folder with --out" if full else "choose another folder with --out"
+    )
+    return f"{folder}: results cannot be written there ({error.strerror or error}); {advice}"

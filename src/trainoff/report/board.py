@@ -2,75 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Group, failure, groups, headline_target, ranked
+from trainoff.analyse import Group, failure, headline_target, ranked
 from trainoff.analyse.words import seconds, size
-from trainoff.records import Record
+from trainoff.records import Record, folder_of
+from trainoff.report.columns import ALWAYS, Column, heading, setting
+from trainoff.report.columns import table as columns_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+MOST_TOLD = 5  # groups whose time is told in words
+HARD = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line
 SHORT = {"within tolerance": "tolerable", "different by design": "differs", "wrong": "WRONG", None: "-"}
 
 
-def boards(records: Sequence[Record]) -> list[Table]:
+def boards(found: Sequence[Group], width: int) -> list[Table]:
     """One board per workload."""
     by_workload: dict[str, list[Group]] = {}
-    for group in groups(records):
+    for group in found:
         by_workload.setdefault(group.first.workload, []).append(group)
-    return [board(found) for found in by_workload.values()]
+    return [board(own, width) for own in by_workload.values()]
 
 
-def board(found: Sequence[Group]) -> Table:
+def board(found: Sequence[Group], width: int) -> Table:
     """The groups of one workload, the fastest to the headline target first, failures last."""
-    from rich.table import Table
+    rows, target = ranked(found), headline_target(found)
+    keys = list(dict.fromkeys(key for group in rows for key in group.label if key != "workload"))
 
-    target = headline_target(found)
-    labels = list(dict.fromkeys(key for group in found for key in group.label if key != "workload"))
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("engine", no_wrap=True)
-    for label in labels:
-        table.add_column(label.replace("_", " "), justify="right")
-    table.add_column("mode", no_wrap=True)
-    table.add_column("W", justify="right")
-    for heading in (
-        f"to {target:.0%}" if target else "to target",
-        "accuracy",
-        "train",
-        "cold",
-        "CPU",
-        "memory",
-        "network",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    for group in ranked(found):
-        table.add_row(*_cells(group, target, labels), style=None if group.good else "dim")
-    return table
+    def column(name: str, cell: Callable[[Group], str], worth: int, right: bool = True) -> Column:
+        return Column(name, [cell(group) for group in rows], worth, right)
 
-
-def _cells(group: Group, target: float | None, labels: Sequence[str]) -> list[str]:
-    first = group.first
-    time = group.time_to(target) if target else None
-    accuracy = group.median(lambda record: record.test_accuracy)
-    network = group.median(lambda record: record.network_bytes)
-    figures = [
-        seconds(time),
-        f"{accuracy:.4f}" if accuracy is not None else "-",
-        seconds(group.median(lambda record: record.train_s)),
-        seconds(group.median(lambda record: record.cold_s)),
-        seconds(group.median(lambda record: record.cpu_s)),
-        size(group.median(lambda record: record.peak_memory_bytes)),
-        size(network),
+    columns = [
+        column("engine", lambda group: group.first.engine, ALWAYS, right=False),
+        column("mode", lambda group: group.first.mode, 40, right=False),
+        column("W", lambda group: str(group.first.workers), 50),
+        column(f"to {target:.0%}" if target else "to target", lambda group: _time(group, target), ALWAYS),
+        column("accuracy", _accuracy, ALWAYS),
+        column("train", lambda group: seconds(group.median(_train)), 60),
+        column("cold", lambda group: seconds(group.median(lambda record: record.cold_s)), 20),
+        column("CPU", lambda group: seconds(group.median(lambda record: record.cpu_s)), 30),
+        column("memory", lambda group: size(group.median(lambda record: record.peak_memory_bytes)), 25),
+        column("network", lambda group: size(group.median(lambda record: record.network_bytes)), 10),
+        column("result", _result, ALWAYS, right=False),
     ]
-    shown = [_value(group.label[label]) if label in group.label else "-" for label in labels]
-    return [first.engine, *shown, first.mode, str(first.workers), *figures, _result(group)]
+    if keys:
+        settings = [setting([group.label.get(key, "-") for key in keys]) for group in rows]
+        columns.insert(1, Column(heading(keys), settings, shrinks=True))
+    return columns_table(columns, width, [None if group.good else "dim" for group in rows], folds=True)
 
 
-def _value(value: object) -> str:
-    return "all" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+def _time(group: Group, target: float | None) -> str:
+    return seconds(group.time_to(target) if target else None)
+
+
+def _train(record: Record) -> float | None:
+    return record.train_s
+
+
+def _accuracy(group: Group) -> str:
+    accuracy = group.median(lambda record: record.test_accuracy)
+    return f"{accuracy:.4f}" if accuracy is not None else "-"
 
 
 def _result(group: Group) -> str:
@@ -82,18 +77,31 @@ def _result(group: Group) -> str:
     return SHORT.get(verdict, str(verdict)) + runs
 
 
-def remarks(records: Sequence[Record]) -> list[str]:
-    """What must be said under the board: trials that failed, and why."""
-    bad = [record for record in records if record.status != "ok"]
-    return [f"{record.engine}, seed {record.seed}: {failure(record)}" for record in bad]
+def remarks(found: Sequence[Group], folder: Path) -> list[str]:
+    """What must be said under the board: trials that failed, why, and where to read more."""
+    said = []
+    for group in found:
+        for record in group.records:
+            if record.status != "ok":
+                log = folder_of(folder, record) / "log.txt"
+                where = f" (log: {log})" if record.failed and log.exists() else ""
+                said.append(f"{group.name}, seed {record.seed}: {failure(record)}{where}")
+        if group.first.oversubscribed:
+            asked = group.first.workers * group.first.cores
+            said.append(
+                f"{group.name} asked for {asked:g} cores and had {group.first.environment.get('cpus')}"
+            )
+    return said
 
 
 def where_the_time_went(found: Sequence[Group]) -> list[str]:
-    """For each engine, its phases, the longest first."""
+    """For the best few, their phases, the longest first."""
     lines = []
-    for group in ranked(found):
+    for group in ranked(found)[:MOST_TOLD]:
         spent = sorted(((value, name) for name, value in group.phases_s().items()), reverse=True)
-        told = ", ".join(f"{name} {seconds(value)}" for value, name in spent if value >= 0.01)
+        told = ", ".join(
+            f"{name} {seconds(value)}".replace(" ", HARD) for value, name in spent if value >= 0.01
+        )
         if told:
             lines.append(f"{group.name}: {told}")
     return lines

@@ -31,15 +31,19 @@ class Silent:
 
 def check_engine(name: str, console: Console) -> int:
     """Run the contract tests and print each finding; the exit code is 1 if one fails."""
+    from rich.text import Text
+
     engine = engines.get(name)
     if missing := engine.missing():
         raise TrainoffError(f"{name} cannot be checked here: it {missing[0]}")
     total, failed = len(cases(engine)), 0
     with tempfile.TemporaryDirectory(prefix="trainoff-check-") as folder:
         for number, finding in enumerate(check(engine, Store(Path(folder)), Silent()), 1):
+            mark = Text("✗", "red") if finding.wrong else Text("✓", "green")
+            console.print(mark, f"{number:>3} of {total}  {finding.case}: {finding.wrong or finding.note}")
+            if finding.wrong and not failed and finding.traceback:  # the first tells enough
+                console.print(Text(finding.traceback, "dim"))
             failed += finding.wrong is not None
-            mark = "[red]✗[/]" if finding.wrong else "[green]✓[/]"
-            console.print(f"{mark} {number:>3} of {total}  {finding.case}: {finding.wrong or finding.note}")
     verdict = "keeps the contract" if not failed else f"breaks the contract in {count(failed, 'case')}"
     console.print(f"{name} {verdict}")
     return 1 if failed else 0

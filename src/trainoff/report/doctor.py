@@ -27,6 +27,9 @@ def examine() -> dict[str, Any]:
 
 def tell(facts: dict[str, Any], console: Console) -> None:
     """The examination in a dozen lines."""
+    from rich.table import Table
+    from rich.text import Text
+
     here, isolation = facts["machine"], facts["isolation"]
     rows = [
         (
@@ -40,12 +43,14 @@ def tell(facts: dict[str, Any], console: Console) -> None:
         ("namespaces", _namespaces(isolation)),
         ("datasets", ", ".join(row["name"] for row in facts["datasets"] if row["cached"]) or "none yet"),
     ]
+    table = Table.grid(padding=(0, 2, 0, 0))
     for name, value in rows:
-        console.print(f"{name:<12} {value}")
+        table.add_row(name, Text(value))
     for engine in facts["engines"]:
-        mark = "[green]✓[/]" if engine["status"] == "ready" else "[yellow]-[/]"
-        told = engine["version"] if engine["status"] == "ready" else engine["reason"]
-        console.print(f"{mark} {engine['name']:<10} {told}")
+        ready = engine["status"] == "ready"
+        mark = Text("✓ ", "green") if ready else Text("- ", "yellow")
+        table.add_row(mark + engine["name"], Text(engine["version"] if ready else engine["reason"]))
+    console.print(table)
 
 
 def _namespaces(isolation: dict[str, Any]) -> str:

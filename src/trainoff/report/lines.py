@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from trainoff.analyse import failure
+from trainoff.analyse import failure, varying
 from trainoff.analyse.words import about, seconds, size
 from trainoff.conduct.conductor import Task
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
 from trainoff.records import Record
+from trainoff.report.columns import setting
 
 
 class Lines:
@@ -19,8 +21,17 @@ class Lines:
         self._clock = clock
         self._say = say
         self._waiting = ""
+        self._keys: Sequence[str] = ()
 
-    def planned(self, tasks: Sequence[Task]) -> None: ...
+    def planned(self, tasks: Sequence[Task]) -> None:
+        self._keys = keys_of(tasks)
+
+    def _title(self, task: Task) -> str:
+        trial = task.trial
+        workers = f", {trial.workers} workers" if trial.workers > 1 else ""
+        values = _values(task)
+        told = [f", {key.replace('_', ' ')} {values[key]}" for key in self._keys if key in values]
+        return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}{''.join(told)})"
 
     def waiting(self, sentence: str) -> None:
         if sentence != self._waiting:
@@ -29,7 +40,7 @@ class Lines:
 
     def started(self, task: Task) -> None:
         self._clock.started(task)
-        self._say(f"{title(task)} ...")
+        self._say(f"{self._title(task)} ...")
 
     def update(self, task: Task, story: Story) -> None:
         self._clock.update(task, story)
@@ -38,14 +49,23 @@ class Lines:
         self._clock.finished(task)
         left = self._clock.left()
         more = f" ({about(left)} left)" if left > 1 else ""
-        self._say(f"{title(task)}: {result(record)}{more}")
+        self._say(f"{self._title(task)}: {result(record)}{more}")
 
 
-def title(task: Task) -> str:
-    """A trial in a few words."""
-    trial = task.trial
-    workers = f", {trial.workers} workers" if trial.workers > 1 else ""
-    return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}, seed {trial.seed})"
+def keys_of(tasks: Sequence[Task]) -> list[str]:
+    """The keys in which trials differ beyond engine, mode and workers."""
+    settings = [_values(task) for task in tasks]
+    return [key for key in varying(settings) if key not in ("params", "mode", "workers", "engine")]
+
+
+def setting_of(task: Task, keys: Sequence[str]) -> str:
+    """A trial's values of those keys."""
+    values = _values(task)
+    return setting([values.get(key, "-") for key in keys])
+
+
+def _values(task: Task) -> dict[str, Any]:
+    return {**task.trial.identity(), **task.trial.params}
 
 
 def result(record: Record) -> str:

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 def engine_rows() -> list[Row]:
     """Every engine with its status; `unavailable` comes with the command that changes it."""
-    return [_engine_row(engines.get(name)) for name in engines.names()]
+    return [_engine_row(engines.broken_or(name)) for name in engines.names()]
 
 
 def _engine_row(engine: engines.Engine) -> Row:
@@ -62,10 +62,14 @@ def workload_rows() -> list[Row]:
 
 
 def print_workloads(rows: Sequence[Row], console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
     for row in rows:
         targets = ", ".join(f"{target:.0%}" for target in row["targets"])
-        console.print(f"[bold]{row['name']}[/]  {row['about']}")
-        console.print(f"  targets {targets}; {recipe_line(row['recipe'])}", style="dim")
+        console.print(Text(row["name"], style="bold"))
+        for line in (row["about"], f"targets {targets}; {recipe_line(row['recipe'])}"):
+            console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
 
 
 def recipe_line(recipe: Mapping[str, Any]) -> str:

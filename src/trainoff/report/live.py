@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from trainoff.analyse import varying
 from trainoff.analyse.words import about, seconds, size
 from trainoff.conduct.conductor import Task
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
 from trainoff.records import Record
+from trainoff.report.columns import ALWAYS, Column, heading, table
+from trainoff.report.lines import keys_of, setting_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -34,7 +36,7 @@ class LiveTable:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._tasks: Sequence[Task] = ()
-        self._settings: dict[str, str] = {}
+        self._keys: Sequence[str] = ()
         self._running: Task | None = None
         self._story: Story | None = None
         self._note = ""
@@ -47,11 +49,14 @@ class LiveTable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._running = self._story = None
+        self._live.transient = not any(task.to_run for task in self._tasks)  # what was done stays in sight
+        self._draw()
         self._live.stop()
 
     def planned(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
-        self._settings = settings_of(tasks)
+        self._keys = keys_of(tasks)
         self._draw()
 
     def waiting(self, sentence: str) -> None:
@@ -79,14 +84,17 @@ class LiveTable:
         self._live.update(self._table(), refresh=True)
 
     def _table(self) -> RenderableType:
-        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-        for heading, justify in HEADINGS:
-            if heading != "setting" or self._settings:
-                table.add_column(heading, justify=justify, no_wrap=True)
-        for task in self._window():
-            table.add_row(*self._row(task))
+        rows = [self._row(task) for task in self._window()]
+        columns = [
+            Column(name, [row[at] for row in rows], worth, right)
+            for at, (name, worth, right) in enumerate(HEADINGS)
+        ]
+        if self._keys:
+            columns[2] = replace(columns[2], heading=heading(self._keys), shrinks=True)
+        else:
+            del columns[2]
         outer = Table.grid()
-        outer.add_row(table)
+        outer.add_row(table(columns, self._console.width, [None] * len(rows)))
         outer.add_row(Text(f"  {self._summary()}", style="dim"))
         return outer
 
@@ -101,15 +109,14 @@ class LiveTable:
 
     def _row(self, task: Task) -> list[Text | str]:
         trial = task.trial
-        setting = [self._settings[task.trial_id]] if self._settings else []
-        name = [trial.engine, *setting, trial.mode, str(trial.workers)]
+        name = [trial.engine, setting_of(task, self._keys), trial.mode, str(trial.workers)]
         if task is self._running:
             left = about(self._clock.running_left())
             return [Text("▶", style="cyan"), *name, *_progress(self._story), left]
         if task.record and not task.to_run:
             mark, style = MARKS.get(task.record.status, ("✗", "red"))
-            return [Text(mark, style=style), *name, *_result(task.record)]
-        return [Text("·", style="dim"), *name, Text("waiting", style="dim")]
+            return [Text(mark, style=style), *name, *_result(task.record), ""]
+        return [Text("·", style="dim"), *name, Text("waiting", style="dim"), *[""] * 6]
 
     def _summary(self) -> str:
         done = sum(not task.to_run for task in self._tasks)
@@ -119,32 +126,20 @@ class LiveTable:
         return f"{done} of {len(self._tasks)} · {gone} gone · about {left} left"
 
 
-HEADINGS: list[tuple[str, Literal["left", "right"]]] = [
-    (" ", "left"),
-    ("engine", "left"),
-    ("setting", "left"),
-    ("mode", "left"),
-    ("W", "right"),
-    ("phase", "left"),
-    ("accuracy", "right"),
-    ("train", "right"),
-    ("CPU", "right"),
-    ("memory", "right"),
-    ("network", "right"),
-    ("left", "right"),
+HEADINGS: list[tuple[str, int, bool]] = [  # name, worth, whether it is aligned to the right
+    (" ", ALWAYS, False),
+    ("engine", ALWAYS, False),
+    ("setting", ALWAYS, False),
+    ("mode", 20, False),
+    ("W", 25, True),
+    ("phase", ALWAYS, False),
+    ("accuracy", ALWAYS, True),
+    ("train", ALWAYS, True),
+    ("CPU", 30, True),
+    ("memory", 30, True),
+    ("network", 10, True),
+    ("left", 40, True),
 ]
-
-
-def settings_of(tasks: Sequence[Task]) -> dict[str, str]:
-    """By trial id, what a trial has and others have not; empty where engine, mode and workers say it all."""
-    each = {task.trial_id: {**task.trial.identity(), **task.trial.params} for task in tasks}
-    keys = [key for key in varying(list(each.values())) if key not in ("params", "mode", "workers", "engine")]
-    if not keys:
-        return {}
-    return {
-        name: " ".join(f"{key} {values[key]}" for key in keys if key in values)
-        for name, values in each.items()
-    }
 
 
 def _progress(story: Story | None) -> list[str]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainoff.analyse import varying
 from trainoff.analyse.words import about, count, seconds
 from trainoff.conduct.conductor import cannot, prepare
 from trainoff.conduct.estimate import Estimator
 from trainoff.records import Store, scan
-from trainoff.report.lists import plain_table
+from trainoff.report.columns import Column, heading, setting, table
 from trainoff.study import Study
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_SHOWN = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster")
 
 
 def plan_of(study: Study, out: Path) -> dict[str, Any]:
@@ -43,52 +48,67 @@ def estimator_for(out: Path) -> Estimator:
 
 
 def tell(planned: dict[str, Any], console: Console) -> None:
-    """The plan as a table, what all trials share above it."""
+    """The plan as a table, a line per setting, and what all of them share below it."""
     trials = planned["trials"]
-    shared = {
-        key: value
-        for key, value in trials[0]["params"].items()
-        if all(t["params"].get(key) == value for t in trials)
-    }
-    own = list(dict.fromkeys(key for trial in trials for key in trial["params"] if key not in shared))
-    headings = [
-        "engine",
-        "workload",
-        "mode",
-        "W",
-        "cores",
-        "seed",
-        *(key.replace("_", " ") for key in own),
-        "about",
-        "",
-    ]
-    table = plain_table(*headings)
+    by_setting: dict[str, list[dict[str, Any]]] = {}
     for trial in trials:
-        values = [str(trial[key]) for key in ("engine", "workload", "mode", "workers")]
-        values += [
-            f"{trial['cores']:g}",
-            str(trial["seed"]),
-            *(str(trial["params"].get(key, "-")) for key in own),
-        ]
-        table.add_row(
-            *values, seconds(trial["seconds"]), _note(trial), style=None if trial["to_run"] else "dim"
-        )
-    console.print(table)
-    told = ", ".join(f"{key} {value}" for key, value in shared.items() if value is not None)
-    console.print(f"\nAll with {told}.", style="dim")
+        by_setting.setdefault(json.dumps(_settings(trial), sort_keys=True), []).append(trial)
+    lines = list(by_setting.values())
+    settings = [_settings(line[0]) for line in lines]
+    keys = varying(settings)
+    shared = {key: value for key, value in settings[0].items() if key not in keys and value is not None}
+    console.print(table(_columns(lines, settings, keys), console.width, [None] * len(lines), folds=True))
+    told = ", ".join(f"{key} {value}" for key, value in shared.items() if key != "engine")
+    console.print(f"\nAll with {told}.", style="dim", markup=False)
+    console.print(_summary(planned))
+
+
+def _settings(trial: dict[str, Any]) -> dict[str, Any]:
+    """Everything that decides a trial but its seed."""
+    return {**{key: trial[key] for key in _SHOWN}, **trial["params"]}
+
+
+def _columns(
+    lines: list[list[dict[str, Any]]], settings: list[dict[str, Any]], keys: list[str]
+) -> list[Column]:
+    own = [key for key in keys if key != "engine"]
+    columns = [
+        Column("engine", [line[0]["engine"] for line in lines]),
+        Column("seeds", [_range([trial["seed"] for trial in line]) for line in lines], worth=50),
+        Column("about", [seconds(sum(trial["seconds"] for trial in line)) for line in lines], right=True),
+        Column("", [_note(line) for line in lines], worth=60),
+    ]
+    if own:
+        cells = [setting([one.get(key, "-") for key in own]) for one in settings]
+        columns.insert(1, Column(heading(own), cells, shrinks=True))
+    return columns
+
+
+def _range(seeds: list[int]) -> str:
+    first, last = min(seeds), max(seeds)
+    if first == last:
+        return str(first)
+    return f"{first}-{last}" if len(seeds) == last - first + 1 else ", ".join(map(str, sorted(seeds)))
+
+
+def _note(line: list[dict[str, Any]]) -> str:
+    """What is there of a setting already, or why it cannot run."""
+    if line[0]["unsupported"]:
+        return str(line[0]["unsupported"])
+    statuses = [trial["status"] for trial in line if not trial["to_run"]]
+    if not statuses:
+        return ""
+    told = ", ".join(dict.fromkeys(statuses))
+    return f"{told} already" if len(statuses) == len(line) else f"{len(statuses)} of {len(line)} already"
+
+
+def _summary(planned: dict[str, Any]) -> str:
+    trials = planned["trials"]
     missing = [trial for trial in trials if trial["to_run"]]
-    basis = (
-        "from earlier records"
-        if planned["from_records"] == len(trials)
-        else "a rough guess until there are records"
-    )
     there = len(trials) - len(missing)
     kept = f", {there} of them already there" if there else ""
+    basis = {0: "a rough guess until there are records", len(trials): "from earlier records"}.get(
+        planned["from_records"], "partly from earlier records"
+    )
     ahead = f"about {about(planned['seconds'])} ({basis})" if missing else "nothing to do"
-    console.print(f"{planned['study']}: {count(len(trials), 'trial')}{kept}; {ahead}")
-
-
-def _note(trial: dict[str, Any]) -> str:
-    if trial["unsupported"]:
-        return str(trial["unsupported"])
-    return "" if trial["to_run"] else f"{trial['status']} already"
+    return f"{planned['study']}: {count(len(trials), 'trial')}{kept}; {ahead}"

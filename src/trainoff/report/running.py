@@ -69,10 +69,9 @@ def _conduct(store: Store, tasks: list[Task], clock: Clock, console: Console) ->
 
 
 def _conclude(outcome: Outcome, store: Store, console: Console) -> None:
-    console.print()
     if outcome.interrupted:
         kept = sum(not task.to_run and not (task.record and task.record.unfinished) for task in outcome.tasks)
-        console.print(f"stopped; {count(kept, 'record')} kept; the same command goes on from here")
-        return
-    print_board(outcome.records, console)
-    console.print(f"\nRecords: {store.folder}", style="dim")
+        console.print(f"\nstopped; {count(kept, 'finished trial')} kept; the same command goes on from here")
+    else:
+        print_board(outcome.records, store.folder, console)
+    console.print(f"\nRecords: {store.folder}        Again: trainoff show {store.folder}", style="dim")

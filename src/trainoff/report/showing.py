@@ -27,27 +27,35 @@ def as_json(folder: Path) -> int:
 
 
 def tell(folder: Path, console: Console) -> int:
-    """Print the board and what it means; exit code 1 if a record is damaged."""
+    """Print the board and what it means; of a single record also its last words. 1 if a record is damaged."""
     records, damaged = scan(folder)
     if not records and not damaged:
         raise TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
-    print_board(newest(records), console)
+    if records:
+        print_board(newest(records), folder, console)
+    if (folder / "record.json").exists():
+        for record in records:
+            console.print(record.traceback or record.log_tail or "", markup=False, soft_wrap=True)
     return warn(damaged)
 
 
-def print_board(records: Sequence[Record], console: Console) -> None:
-    """The boards, where the time went, and the answer."""
+def print_board(records: Sequence[Record], folder: Path, console: Console) -> None:
+    """The boards, where the time went, and the answer; `folder` is where the records lie."""
+    from rich.padding import Padding
+    from rich.text import Text
+
     found = groups(records)
-    for table in boards(records):
+    for table in boards(found, console.width):
         console.print(table)
-    console.print("\nwhere the time went", style="dim")
-    for line in where_the_time_went(found):
-        console.print(f"  {line}", style="dim")
+    if lines := where_the_time_went(found):
+        console.print("\nwhere the time went", style="dim")
+        for line in lines:
+            console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2), expand=False))
     console.print()
     for sentence in answer(found):
-        console.print(sentence)
-    for remark in remarks(records):
-        console.print(remark, style="yellow")
+        console.print(sentence, markup=False)
+    for remark in remarks(found, folder):
+        console.print(remark, style="yellow", markup=False, soft_wrap=True)
 
 
 def draw(folder: Path, picture: Path) -> None:
@@ -55,9 +63,12 @@ def draw(folder: Path, picture: Path) -> None:
     from rich.console import Console
 
     drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
-    print_board(newest(scan(folder)[0]), drawing)
+    print_board(newest(scan(folder)[0]), folder, drawing)
     svg = drawing.export_svg(title=f"trainoff show {folder}")
-    picture.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
+    try:
+        picture.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
+    except OSError as error:
+        raise TrainoffError(f"{picture}: the picture cannot be written there ({error.strerror})") from error
 
 
 def warn(damaged: Sequence[Damaged]) -> int:
