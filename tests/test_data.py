@@ -301,6 +301,11 @@ def test_the_users_own_table(tmp_path):
     assert np.array_equal(data.get(tmp_path / "my.parquet").x_train, got.x_train)
 
 
+def test_names_of_columns_may_begin_with_or_be_digits(tmp_path):
+    (tmp_path / "my.csv").write_text("0,1_1,label\n" + "1,2,0\n3,4,1\n" * 10)
+    assert data.get(tmp_path / "my.csv").x_train.shape == (16, 2)
+
+
 def test_the_users_own_arrays_and_idx_files(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.random((30, 6)), np.arange(30) % 3
@@ -334,6 +339,15 @@ def test_own_data_is_known_by_its_content_not_by_its_name(tmp_path):
         ("hole.csv", "a,b,label\n1,2,0\n3,,1\n", "row 2, column 'b' is missing, NaN or infinite"),
         ("real.csv", "a,label\n1,0.5\n2,1.5\n", "the label 0.5 is not a whole number"),
         ("one.csv", "a,label\n1,7\n2,7\n", "all labels are 7; there must be at least two classes"),
+        ("bare.csv", "5,0.5,-1e3\n4,1.5,2\n", "the first line looks like data; a head line with the names"),
+        ("quoted.csv", '"5","0"\r\n"4","1"\r\n', "the first line looks like data"),
+        (
+            "semicolons.csv",
+            "a;b;label\n1,5;2;0\n",
+            "has one column; is its separator `;`. Only commas are read",
+        ),
+        ("title.csv", "flowers\na;label\n1;0\n", "is its separator `;`"),
+        ("tabs.csv", "a\tlabel\n1\t0\n2\t1\n", "is its separator a tab"),
         ("odd.txt", "hello", "ends in none of .npz, .csv, .parquet"),
         ("bad.npz", "hello", "is not a readable .npz file"),
         ("bad.parquet", "hello", "cannot be read as a table"),

@@ -8,7 +8,7 @@ import pytest
 
 from study_examples import ENGINES, HEAD, sentence, study
 from trainoff.errors import TrainoffError
-from trainoff.study import Limits, read
+from trainoff.study import EngineFacts, Limits, read
 
 FULL = """
 name = "quick"
@@ -90,6 +90,19 @@ MISTAKES = {
     "no engines": (
         'workload = "digits-mlp"',
         'my.toml: `engines` is missing; name at least one, as in engines = ["numpy"]',
+    ),
+    "one engine": (
+        'workload = "digits-mlp"\nengine = "numpy"',
+        'my.toml, line 2: `engine` is "numpy"; did you mean `engines`, as in engines = ["numpy"]?',
+    ),
+    "engines in the grid": (
+        'workload = "digits-mlp"\nengines = ["numpy"]\n[grid]\nengine = ["numpy", "torch"]',
+        "my.toml, line 4: `engine` is not a key that [grid] can vary; "
+        "did you mean `engines`, which belongs at the top of the file?",
+    ),
+    "another name of a parameter, at the top": (
+        "lr = 0.1\n" + HEAD,
+        "my.toml, line 1: `lr` is not a study key; did you mean `learning_rate`, which belongs in [params]?",
     ),
     "empty engines": (
         "engines = []",
@@ -179,6 +192,10 @@ MISTAKES = {
         HEAD + "[params]\nepochs = 0.5",
         "my.toml, line 4: `epochs` is 0.5; expected a whole number from 1 to 1,000,000",
     ),
+    "whole number with a point": (
+        HEAD + "[params]\nepochs = 5.0",
+        "my.toml, line 4: `epochs` is 5.0; expected a whole number from 1 to 1,000,000",
+    ),
     "huge number": (
         HEAD + "[params]\nepochs = 100000000000000000000",
         "my.toml, line 4: `epochs` is a number of more than 15 digits; "
@@ -252,6 +269,19 @@ MISTAKES = {
         HEAD + "[grid]\nepochs = 3",
         "my.toml, line 4: `epochs` is 3; expected a list of values, as in [1, 2]",
     ),
+    "sizes of one layer in the grid": (
+        HEAD + "[grid]\nhidden = [32, 64]",
+        "my.toml, line 4: `hidden` is 32; expected a list, each value a whole number from 1 to 1,000,000; "
+        "at most 100 values; list the lists, as in [[32], [64]]",
+    ),
+    "grid of lists without a list": (
+        HEAD + "[grid]\nhidden = 32",
+        "my.toml, line 4: `hidden` is 32; expected a list of values, as in [[32], [64]]",
+    ),
+    "bad size of a layer in the grid": (
+        HEAD + "[grid]\nhidden = [[32], [0]]",
+        "my.toml, line 4: `hidden` is 0; expected a whole number from 1 to 1,000,000",
+    ),
     "one bad value of a grid": (
         HEAD + "[grid]\nepochs = [\n  1,\n  -2,\n]",
         "my.toml, line 6: `epochs` is -2; expected a whole number from 1 to 1,000,000",
@@ -318,6 +348,60 @@ MISTAKES = {
 @pytest.mark.parametrize(("text", "answer"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_answered_with_a_sentence(text: str, answer: str, tmp_path: Path) -> None:
     assert sentence(tmp_path, text) == answer
+
+
+@pytest.mark.parametrize(
+    ("table", "other_names", "ours"),
+    [
+        ("params", "lr LR rate", "learning_rate"),
+        ("params", "batch batchsize", "batch_size"),
+        ("params", "optimiser", "optimizer"),
+        ("params", "layers hidden_layers units", "hidden"),
+        ("grid", "epoch iterations", "epochs"),
+        ("engine.torch", "weight_decay alpha", "l2"),
+        ("cluster", "threads cpus", "cores"),
+        ("cluster", "memory", "memory_gb"),
+        ("limits", "timeout", "timeout_s"),
+        ("", "repeats repetitions n", "repeat"),
+    ],
+)
+def test_what_other_programs_call_it_is_understood(
+    table: str, other_names: str, ours: str, tmp_path: Path
+) -> None:
+    for name in other_names.split():
+        text = HEAD + (f"[{table}]\n" if table else "") + f"{name} = 1"
+        assert sentence(tmp_path, text).endswith(f"; did you mean `{ours}`?"), name
+
+
+def test_another_name_of_a_key_is_nothing_to_an_engine_that_knows_it(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(HEAD + "[params]\nmax_iter = 3")
+    without = {name: ENGINES[name] for name in ("numpy", "torch")}
+    with pytest.raises(TrainoffError, match="did you mean `epochs`"):
+        read(tmp_path / "my.toml", without)
+    with pytest.raises(TrainoffError, match="it is a knob of `spark-mllib`"):
+        read(tmp_path / "my.toml", ENGINES)
+    with pytest.raises(TrainoffError, match=r"--set max_iter=3: .* it is a knob of `spark-mllib`"):
+        study(tmp_path, HEAD, sets=["max_iter=3"])
+
+
+@pytest.mark.parametrize(
+    ("other_name", "ours"), [("pytorch", "torch"), ("tf", "tensorflow"), ("scikit-learn", "sklearn")]
+)
+def test_an_engine_by_its_other_name_only_if_it_is_installed(
+    other_name: str, ours: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(f'workload = "digits-mlp"\nengines = ["{other_name}"]')
+    numpy = {"numpy": ENGINES["numpy"]}
+    with pytest.raises(TrainoffError, match=f"`{other_name}` is not an engine; did you mean `{ours}`"):
+        read(path, {**numpy, ours: EngineFacts(ours)})
+    with pytest.raises(TrainoffError, match=f"`{other_name}` is not an engine; the engines are numpy$"):
+        read(path, numpy)
+
+
+def test_the_table_of_an_engine_that_the_study_leaves_out_is_no_mistake(tmp_path: Path) -> None:
+    trials = study(tmp_path, HEAD + "[engine.spark-mllib]\nmax_iter = 3").trials()
+    assert {trial.engine for trial in trials} == {"numpy", "torch"}
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

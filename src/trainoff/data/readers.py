@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 _LABELS = ("label", "target", "class", "y")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def _table(path: Path) -> Part:
 
     try:
         if path.suffix.lower() == ".csv":
+            _check_head(path)
             table = polars.read_csv(path, infer_schema_length=None)
         else:
             table = polars.read_parquet(path)
@@ -93,6 +96,20 @@ def _table(path: Path) -> Part:
     if label is None or table.height == 0:
         raise TrainoffError(f"{path} is empty; it needs a column of labels, columns of features, and rows")
     return Part(_features(table.drop(label), path), _labels(table[label], path), table.drop(label).columns)
+
+
+def _check_head(path: Path) -> None:
+    """Refuse a CSV file whose columns have no names, or are not separated by commas."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:  # what is not UTF-8 is refused later
+        head, first = file.readline(), file.readline()
+    if "," not in head:
+        for separator, name in ((";", "`;`"), ("\t", "a tab")):
+            if separator in head + first:
+                raise TrainoffError(f"{path} has one column; is its separator {name}? Only commas are read")
+    if all(_NUMBER.fullmatch(cell.strip('" \n')) for cell in head.split(",")):
+        raise TrainoffError(
+            f"{path}: the first line looks like data; a head line with the names of the columns is needed"
+        )
 
 
 def _label_column(table: polars.DataFrame) -> str | None:

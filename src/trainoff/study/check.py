@@ -123,7 +123,7 @@ def show(value: Any) -> str:
     if isinstance(value, int):  # Python refuses to print a number of thousands of digits
         return str(value) if abs(value) < _FAR else "a number of more than 15 digits"
     if isinstance(value, float):
-        return f"{value:g}"
+        return repr(value)  # 5.0 stays 5.0: where a whole number is meant, the point is the mistake
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     return "a table" if isinstance(value, dict) else "a date or time"

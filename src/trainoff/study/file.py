@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.errors import TrainoffError
+from trainoff.study.check import show
 from trainoff.study.expand import Layers
 from trainoff.study.facts import EngineFacts
 from trainoff.study.keys import CLUSTER, LIMITS, TOP
@@ -62,6 +63,10 @@ def read(
 def _engines(source: Source, installed: Mapping[str, EngineFacts]) -> list[EngineFacts]:
     if "engines" not in source.tables:
         _check_top(source, Vocabulary([], installed))  # a misspelt `engines` is not a missing one
+        if not isinstance(one := source.tables.get("engine", {}), dict):
+            raise source.at("engine")(
+                f'`engine` is {show(one)}; did you mean `engines`, as in engines = ["numpy"]?'
+            )
         raise source.at()('`engines` is missing; name at least one, as in engines = ["numpy"]')
     names = source.tables["engines"]
     if names == []:

@@ -6,6 +6,31 @@ import difflib
 from collections.abc import Iterable
 
 _LONGEST = 60  # a longer word is not a slip of the finger
+_OTHER_NAMES = {  # what other programs call the same thing
+    name: ours
+    for ours, names in {
+        "learning_rate": ("lr", "rate"),
+        "batch_size": ("batch", "batchsize"),
+        "optimizer": ("optimiser",),
+        "hidden": ("layers", "hidden_layers", "units"),
+        "epochs": ("epoch", "iterations", "max_iter"),
+        "l2": ("weight_decay", "alpha"),
+        "cores": ("threads", "cpus"),
+        "memory_gb": ("memory",),
+        "timeout_s": ("timeout",),
+        "engines": ("engine",),
+        "repeat": ("repeats", "repetitions", "n"),
+        "torch": ("pytorch",),
+        "tensorflow": ("tf",),
+        "sklearn": ("scikit-learn",),
+    }.items()
+    for name in names
+}
+
+
+def same_as(word: str) -> str | None:
+    """What trainoff calls the thing that other programs call `word`, or None if that is not known."""
+    return _OTHER_NAMES.get(word.lower())
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
@@ -13,6 +38,9 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
     lower = {option.lower(): option for option in options}
     if len(word) > _LONGEST:
         return None
+    ours = same_as(word)
+    if ours in lower and word.lower() not in lower:
+        return lower[ours]
     found = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
     return lower[found[0]] if found else None
 

@@ -67,8 +67,9 @@ def _read_set(
         raise complain("`engines` cannot be set here; choose among the study's engines with --engine")
     options = [*_TOP, *LIMITS, *sweepable]
     last = key.rpartition(".")[2]
-    hint = f"did you mean {quote(last)}?" if last in options else suggest(key, options, "the keys are")
-    raise complain(f"{quote(key)} is not a key that can be set; {hint}")
+    if last in options:
+        raise complain(f"{quote(key)} is not a key that can be set; did you mean {quote(last)}?")
+    raise complain(words.unknown(key, "a key that can be set", options))
 
 
 def _read_engine_set(sets: Sets, key: str, value: Any, complain: Complain, words: Vocabulary) -> None:

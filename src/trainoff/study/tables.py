@@ -9,6 +9,8 @@ from trainoff.study.near import quote
 from trainoff.study.source import Source
 from trainoff.study.vocabulary import Allowed, Vocabulary, checked
 
+_LISTS = "[[32], [64]]"  # several values of a key whose value is itself a list
+
 
 def table(source: Source, *spot: str | int) -> dict[str, Any]:
     """The table at a spot of the file; empty if it is not there, an error if something else is."""
@@ -43,12 +45,17 @@ def read_grid(source: Source, words: Vocabulary, allowed: Allowed) -> dict[str, 
         complain = source.at("grid", name)
         if name not in allowed:
             raise complain(words.unknown(name, "a key that [grid] can vary", allowed))
+        takes_list = allowed[name][0].item is not None
         if not isinstance(values, list):
-            raise complain(f"{quote(name)} is {show(values)}; expected a list of values, as in [1, 2]")
+            example = _LISTS if takes_list else "[1, 2]"
+            raise complain(f"{quote(name)} is {show(values)}; expected a list of values, as in {example}")
         if not values:
             raise complain(f"{quote(name)} is an empty list; expected at least one value")
+        hint = f"; list the lists, as in {_LISTS}" if takes_list else ""
         grid[name] = [
-            checked(allowed[name], value, source.at("grid", name, index))
+            checked(
+                allowed[name], value, source.at("grid", name, index), "" if isinstance(value, list) else hint
+            )
             for index, value in enumerate(values)
         ]
     return grid

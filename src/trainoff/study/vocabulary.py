@@ -9,7 +9,7 @@ from typing import Any
 from trainoff.study.check import Key, Wrong, check, knob_key
 from trainoff.study.facts import EngineFacts
 from trainoff.study.keys import CLUSTER, LIMITS, PARAMS, TOP
-from trainoff.study.near import quote, suggest
+from trainoff.study.near import quote, same_as, suggest
 from trainoff.study.source import Complain
 
 Allowed = Mapping[str, Sequence[Key]]  # a knob that two engines have must fit both
@@ -46,24 +46,40 @@ class Vocabulary:
 
     def unknown(self, name: str, what: str, allowed: Iterable[str]) -> str:
         """The sentence for a key that is not known where it stands: where it belongs, or the nearest name."""
-        hint = self._belongs(name) or suggest(name, allowed, "the keys are")
+        names = list(allowed)
+        hint = self._belongs(name) or _elsewhere(name, names) or suggest(name, names, "the keys are")
         return f"{quote(name)} is not {what}; {hint}"
 
     def _belongs(self, name: str) -> str | None:
-        for keys, home in (
-            (PARAMS, "in [params]"),
-            (CLUSTER, "in [cluster]"),
-            (LIMITS, "in [limits]"),
-            (TOP, "at the top of the file"),
-        ):
-            if name in keys:
-                return f"it belongs {home}"
+        if home := _home(name):
+            return f"it belongs {home}"
         for engine in (*self.engines, *self.installed.values()):
             if name in engine.knobs:
                 here = engine in self.engines
                 other = f"it is a knob of {quote(engine.name)}, which is not among the study's engines"
                 return f"it belongs in [engine.{engine.name}]" if here else other
         return None
+
+
+def _home(name: str) -> str | None:
+    """Where a key of the catalogue stands in a study file."""
+    for keys, home in (
+        (PARAMS, "in [params]"),
+        (CLUSTER, "in [cluster]"),
+        (LIMITS, "in [limits]"),
+        (TOP, "at the top of the file"),
+    ):
+        if name in keys:
+            return home
+    return None
+
+
+def _elsewhere(name: str, allowed: Sequence[str]) -> str | None:
+    """The hint for another program's name of a key that does not belong here either."""
+    ours = same_as(name)
+    if ours is None or ours in allowed or not (home := _home(ours)):
+        return None
+    return f"did you mean {quote(ours)}, which belongs {home}?"
 
 
 def checked(keys: Sequence[Key], value: Any, complain: Complain, hint: str = "") -> Any:
