@@ -48,6 +48,7 @@ class BareWatch:
 
 def bare(trial_json: str) -> None:
     """Train once in this process and print the seconds, of the clock and of the CPU."""
+    os.sched_setaffinity(0, cpus()[:1])  # the CPU that a trial of one core gets
     trial = study.Trial.from_json(json.loads(trial_json))
     with tempfile.TemporaryDirectory() as folder:
         job = make_job(trial, Processes(1, Path(folder)), Path(folder))
@@ -73,7 +74,6 @@ class _WithPhases:
 def measure_bare(trial: study.Trial) -> tuple[float, float]:
     words = [sys.executable, __file__, "--bare", json.dumps(trial.to_json())]
     threads = {name: str(int(trial.cores)) for name in THREADS}
-    words = ["taskset", "--cpu-list", str(cpus()[0]), *words]  # the CPU that a trial of one core gets
     done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, **threads})
     seconds, cpu = json.loads(done.stdout)
     return seconds, cpu
@@ -94,9 +94,7 @@ def measure_trainoff(planned: study.Study, folder: Path) -> tuple[float, float, 
 
 
 def _train_cpu(events: Path) -> float:
-    phases = [
-        event for line in events.read_text().splitlines() if (event := json.loads(line))["kind"] == "phase"
-    ]
+    phases = [event for line in events.read_text().splitlines() if (event := json.loads(line))["kind"] == "phase"]
     at = next(index for index, event in enumerate(phases) if event["name"] == "train")
     spent: float = phases[at + 1]["process_cpu_s"] - phases[at]["process_cpu_s"]
     return spent
@@ -132,9 +130,7 @@ def main() -> int:
     return 0 if all(good) else 1
 
 
-def measure_pairs(
-    planned: study.Study, pairs: int, folder: Path
-) -> tuple[list[float], list[float], list[float]]:
+def measure_pairs(planned: study.Study, pairs: int, folder: Path) -> tuple[list[float], list[float], list[float]]:
     (trial,) = planned.trials()
     times, cpus_used, shares = [], [], []
     for pair in range(pairs):

@@ -45,9 +45,7 @@ def main() -> int:
         read = time.monotonic()
         frame = table(records)
         end = time.monotonic()
-    print(
-        f"{frame.height:,} records: {read - start:.2f} s to read, {end - read:.2f} s to tabulate, at most {MOST_S} s"
-    )
+    print(f"{frame.height:,} records: {read - start:.2f} s to read, {end - read:.2f} s to tabulate, at most {MOST_S} s")
     return 0 if end - start <= MOST_S and not damaged else 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +43,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_lock(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The tests do not wait for a run that the user has going, nor does it for them."""
-    path: Path = tmp_path_factory.mktemp("lock") / "trainoff.lock"
-    os.environ["TRAINOFF_LOCK"] = str(path)
+def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The tests do not wait for a run that the user has going, and leave the user's cache alone."""
+    os.environ["TRAINOFF_LOCK"] = f"trainoff-tests-{os.getpid()}"
+    os.environ["TRAINOFF_CACHE"] = str(tmp_path_factory.mktemp("cache"))

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +64,20 @@ def only_record(out: Path) -> dict[str, Any]:
 
 
 def survivors(folder: Path) -> list[str]:
-    """Processes of trials that were staged below a folder and still live."""
+    """Processes of trials that were staged below a folder and still live, daemons and workers included."""
     found = []
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        words = process.info["cmdline"] or []
-        if any("trainoff.conduct" in word for word in words) and any(str(folder) in word for word in words):
-            found.append(f"{process.info['pid']} {' '.join(words)}")
+    for process in psutil.process_iter(["pid", "cmdline", "environ"]):
+        words = " ".join(process.info["cmdline"] or [])
+        events = (process.info["environ"] or {}).get("TRAINOFF_EVENTS", "")
+        if ("trainoff.conduct" in words and str(folder) in words) or events.startswith(str(folder)):
+            found.append(f"{process.info['pid']} {words}")
     return found
+
+
+def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seconds: float = 60) -> None:
+    """Wait for something to happen during a run; fails if the run ends before it does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert run.poll() is None, "the run ended first"
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)

@@ -32,9 +32,7 @@ def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
 
 def test_who_never_got_there_is_said_not_dropped():
     found = groups([trial("fast", 2.0), trial("never", None)])
-    assert answer(found)[0] == (
-        "fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s."
-    )
+    assert answer(found)[0] == ("fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s.")
 
 
 def test_a_median_of_repetitions_counts_those_that_never_got_there():
@@ -64,7 +62,17 @@ def test_what_solves_the_problem_another_way_is_named():
 
 def test_a_grid_is_told_apart_by_what_varies():
     found = groups([trial("a", 1.0, params={"epochs": 2}), trial("a", 2.0, 2, params={"epochs": 4})])
-    assert [group.name for group in ranked(found)] == ["a epochs 2", "a epochs 4"]
+    assert [group.name for group in ranked(found)] == ["a with epochs 2", "a with epochs 4"]
+
+
+def test_a_target_is_told_as_it_was_given():
+    odd = trial("a", 1.0, targets=[0.945], time_to_target={"0.945": 1.0})
+    assert answer(groups([odd]))[0] == "a reached 94.5% after 1.0 s of training."
+
+
+def test_a_network_that_has_learnt_nothing_is_called_so():
+    lost = trial("a", None, time_to_target={}, test_accuracy=0.11, model={"sizes": [64, 10]})
+    assert answer(groups([lost]))[0].endswith("an accuracy of 0.1100, no better than guessing.")
 
 
 def test_only_failures_is_said_plainly():

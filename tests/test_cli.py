@@ -1,12 +1,13 @@
 """The command line as a user types it: lists, plans, pictures, and a sentence for every mistake."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from running import only_record, study, trainoff
+from running import command, environment, only_record, study, trainoff
 
 HEAVY = (
     "numpy",
@@ -37,10 +38,10 @@ def test_help_imports_nothing_heavy():
 
 
 def test_every_command_explains_itself():
-    for command in ("doctor", "engines", "workloads", "data", "plan", "run", "show", "check"):
-        shown = trainoff(command, "--help")
+    for word in ("doctor", "engines", "workloads", "data", "plan", "run", "show", "check"):
+        shown = trainoff(word, "--help")
         assert shown.returncode == 0
-        assert command in shown.stdout
+        assert word in shown.stdout
 
 
 def test_doctor_says_what_is_missing_and_how_to_get_it():
@@ -90,11 +91,59 @@ def test_show_fits_eighty_columns_and_draws(tmp_path):
     trainoff("run", path, "--out", out)
     shown = trainoff("show", out, "--svg", tmp_path / "board.svg", COLUMNS="80")
     assert shown.returncode == 0
-    assert max(len(line) for line in shown.stdout.splitlines()) <= 80
-    assert "crasher, seed 1: crashed in train" in shown.stdout
+    *board, remark = shown.stdout.splitlines()
+    assert max(len(line) for line in board) <= 80
+    assert remark.startswith("crasher, seed 1: crashed in train")
+    assert remark.endswith("/log.txt)"), "a path that is not broken can be copied"
     picture = (tmp_path / "board.svg").read_text()
     assert picture.startswith("<svg")
     assert "url(" not in picture.replace("url(#", ""), "the picture needs something from elsewhere"
+
+
+def test_a_grid_can_be_read_at_eighty_columns(tmp_path):
+    more = "[grid]\nbatch_size = [10, 20]\nlearning_rate = [0.05, 0.125]\nhidden = [[32], [64, 32]]"
+    path, out = study(tmp_path, "numpy", more=more), tmp_path / "out"
+    planned = trainoff("plan", path, "--out", out, COLUMNS="80").stdout
+    assert trainoff("run", path, "--out", out).returncode == 0
+    for shown in (planned, trainoff("show", out, COLUMNS="80").stdout):
+        assert "…" not in shown
+        for batch in (10, 20):
+            for rate in (0.05, 0.125):
+                for hidden in ("[32]", "[64, 32]"):
+                    assert sorted([str(batch), str(rate), hidden]) in _settings(shown)
+
+
+def _settings(shown):
+    return [sorted(found) for found in re.findall(r"(\S+) · (\S+) · (\[[\d, ]+\])", shown)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"COLUMNS": "abc"},
+        {"COLUMNS": "20"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"TERM": "dumb"},
+        {"JAVA_HOME": "/etc"},
+        {"PATH": "/nowhere"},
+        {"XDG_CACHE_HOME": "relative"},
+    ],
+    ids=str,
+)
+def test_odd_surroundings_do_no_harm(tmp_path, odd):
+    done = trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "o[/x]", cwd=tmp_path, **odd)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_output_may_be_closed(tmp_path):
+    words = " ".join(command("doctor"))
+    assert subprocess.run(f"{words} >&-", shell=True, env=environment()).returncode == 0
+
+
+def test_a_slip_in_a_command_is_one_sentence():
+    assert trainoff("shwo", "results").stderr == "trainoff: `shwo` is not a command; did you mean `show`?\n"
+    assert "commands:" in trainoff().stdout
 
 
 MISTAKES = {
@@ -150,6 +199,7 @@ def test_a_mistake_in_a_study_is_one_sentence(tmp_path, mistake):
         (("run", "nowhere.toml"), "nowhere.toml: there is no such file"),
         (("show", "nowhere"), "nowhere: there is no such folder; `trainoff run` makes one under results/"),
         (("show", "."), ".: no records here yet; `trainoff run STUDY` makes some"),
+        (("show", __file__), f"{__file__}: this is a file, not a folder of records"),
         (("check", "nunpy"), "`nunpy` is not an engine; did you mean `numpy`?"),
         (
             ("check", "needy"),
@@ -169,6 +219,19 @@ def test_an_unknown_status_to_retry_is_one_sentence(tmp_path):
     done = trainoff("run", study(tmp_path, "numpy"), "--retry", "faild", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr == "trainoff: --retry faild: that is not a status; did you mean `failed`?\n"
+
+
+def test_a_picture_that_cannot_be_written_is_one_sentence(tmp_path):
+    trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "out")
+    done = trainoff("show", tmp_path / "out", "--svg", "/nowhere/board.svg")
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainoff: /nowhere/board.svg: the picture cannot be written there")
+
+
+def test_a_network_of_absurd_size_is_one_sentence(tmp_path):
+    done = trainoff("run", study(tmp_path, "numpy"), "--set", "hidden=[1000000, 1000000]", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "makes a network of 1,000,0" in done.stderr
 
 
 def test_more_rows_than_there_are_is_one_sentence(tmp_path):

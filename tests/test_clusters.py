@@ -31,9 +31,7 @@ def test_a_process_is_ready_when_it_says_so(cluster):
 
 
 def test_a_process_that_dies_first_is_told_with_its_last_words(cluster):
-    with pytest.raises(
-        TrainoffError, match=r"worker-0 ended with code 1 before it was ready:(.|\n)*ZeroDivisionError"
-    ):
+    with pytest.raises(TrainoffError, match=r"worker-0 ended with code 1 before it was ready:(.|\n)*ZeroDivisionError"):
         cluster.spawn(cluster.nodes[0], [*PYTHON, "1 / 0"], {}, "worker-0", ready=lambda process: False)
     assert cluster.failed().role == "worker-0"
 

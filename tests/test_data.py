@@ -213,9 +213,7 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
 
 def test_two_processes_may_ask_at_once(tmp_path):
     ask = "from trainoff import data; print(len(data.get('digits').x_train))"
-    both = [
-        subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
+    both = [subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate()[0].strip() for process in both] == ["1437"] * 3
     assert not list((tmp_path / "cache" / "data").glob("*.new"))
 
@@ -245,9 +243,7 @@ def test_mnist_large_is_mnist_a_little_distorted():
     assert one.y_train.tolist() == (np.arange(30) % 10).tolist() * 4
     assert len(np.unique(one.x_train, axis=0)) == 120
     still = np.tile(np.array([[[1, 0, 0], [0, 1, 0]]], np.int32) << 16, (30, 1, 1))
-    assert np.array_equal(distort.distort(train, still), train), (
-        "the map that changes nothing changes nothing"
-    )
+    assert np.array_equal(distort.distort(train, still), train), "the map that changes nothing changes nothing"
 
 
 def emnist_archive(path, rows=20):
@@ -359,6 +355,17 @@ def test_own_data_that_cannot_be_used_is_one_sentence(tmp_path, name, content, s
     with pytest.raises(TrainoffError, match=sentence) as caught:
         data.get(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_own_data_that_cannot_be_scaled_is_one_sentence(tmp_path):
+    (tmp_path / "wide.csv").write_text("a,label\n-1e308,0\n1e308,1\n0,0\n1,1\n2,0\n3,1\n")
+    with pytest.raises(TrainoffError, match="the features are too large to be scaled"):
+        data.get(tmp_path / "wide.csv")
+    import polars
+
+    polars.DataFrame({"a": [1.0, 2.0], "label": [[1], [2]]}).write_parquet(tmp_path / "nested.parquet")
+    with pytest.raises(TrainoffError, match="column 'label' holds List"):
+        data.get(tmp_path / "nested.parquet")
 
 
 def test_own_parts_that_do_not_fit_are_one_sentence(tmp_path):

@@ -124,9 +124,7 @@ def test_the_catalogue_lists_what_there_is_and_the_users_own(tmp_path: Path):
 def test_a_misspelt_name_is_answered_with_the_nearest():
     with pytest.raises(TrainoffError, match=r"there is no dataset 'minst'; did you mean mnist\?"):
         data.get("minst")
-    with pytest.raises(
-        TrainoffError, match="there is no dataset 'birds'; there are mnist, digits, mnist-large"
-    ):
+    with pytest.raises(TrainoffError, match="there is no dataset 'birds'; there are mnist, digits, mnist-large"):
         data.identity("birds")
 
 

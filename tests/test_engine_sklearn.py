@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from trainings import OPTIMIZERS, distances, make_job, pictures, train
+from trainoff.engines import Refused
 from trainoff.engines import sklearn as adapter
 from trainoff.engines.sklearn import Sklearn
-from trainoff.errors import TrainoffError
 from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, loss_and_gradient
 
 EXACT, TOLERATED = 1e-3, 5e-3
@@ -95,7 +95,7 @@ def test_a_training_that_diverges_says_so_by_its_loss() -> None:
 
 
 def test_two_classes_are_refused_with_a_sentence() -> None:
-    with pytest.raises(TrainoffError, match="scikit-learn trains two classes with one logistic output"):
+    with pytest.raises(Refused, match="scikit-learn trains two classes with one logistic output"):
         train(Sklearn(), make_job(pictures(classes=2)))
 
 

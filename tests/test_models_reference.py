@@ -33,19 +33,14 @@ def numerical_gradient(model: Mlp, flat: np.ndarray, x: np.ndarray, y: np.ndarra
 
     h = 1e-4
     return np.array(
-        [
-            (8 * (loss(i, h) - loss(i, -h)) - (loss(i, 2 * h) - loss(i, -2 * h))) / (12 * h)
-            for i in range(len(flat))
-        ]
+        [(8 * (loss(i, h) - loss(i, -h)) - (loss(i, 2 * h) - loss(i, -2 * h))) / (12 * h) for i in range(len(flat))]
     )
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("l2", [0.0, 0.1])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_gradient_agrees_with_finite_differences(
-    activation: str, l2: float, sizes: tuple[int, ...]
-) -> None:
+def test_the_gradient_agrees_with_finite_differences(activation: str, l2: float, sizes: tuple[int, ...]) -> None:
     model = Mlp(sizes, activation, l2)
     rng = np.random.default_rng(3)
     flat = rng.standard_normal(model.parameters)  # biases too, so that none of them hides
@@ -64,9 +59,7 @@ def test_the_loss_of_a_network_that_knows_nothing_is_that_of_guessing() -> None:
 
 def test_l2_counts_the_matrices_and_not_the_biases() -> None:
     model = Mlp((1, 1), l2=0.5)
-    loss, gradient = loss_and_gradient(
-        model, [np.array([[3.0]]), np.array([7.0])], np.ones((1, 1)), np.array([0])
-    )
+    loss, gradient = loss_and_gradient(model, [np.array([[3.0]]), np.array([7.0])], np.ones((1, 1)), np.array([0]))
     assert loss == pytest.approx(0.5 / 2 * 3.0**2)  # one class alone has no cross-entropy
     assert [float(part.item()) for part in gradient] == [1.5, 0.0]
 

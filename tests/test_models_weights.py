@@ -42,9 +42,7 @@ def test_an_unknown_optimizer_is_refused_with_a_sentence() -> None:
         make_optimizer("sdg", [])
 
 
-@pytest.mark.parametrize(
-    ("activation", "spread"), [("relu", 2 / 784), ("sigmoid", 2 / 1584), ("tanh", 2 / 1584)]
-)
+@pytest.mark.parametrize(("activation", "spread"), [("relu", 2 / 784), ("sigmoid", 2 / 1584), ("tanh", 2 / 1584)])
 def test_initial_weights_have_the_published_spread(activation: str, spread: float) -> None:
     first, bias, *_ = initial_weights(Mlp((784, 800, 10), activation), seed=1)
     assert first.dtype == bias.dtype == np.float32

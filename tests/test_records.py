@@ -80,9 +80,7 @@ def test_damaged_records_are_named_and_the_rest_is_shown(tmp_path, store):
     shown = trainoff("show", store.folder)
     assert shown.returncode == 1
     assert f"{broken}: record.json cannot be read" in shown.stderr
-    assert (
-        f"{bent}: record.json cannot be read: Expected `object`, got `str` - at `$.phases_s`" in shown.stderr
-    )
+    assert f"{bent}: record.json cannot be read: Expected `object`, got `str` - at `$.phases_s`" in shown.stderr
     assert f"{gone}: record.json is missing; move it away and run the study again" in shown.stderr
     assert f"{foreign}: its schema version is 99, this trainoff reads 1" in shown.stderr
     assert "numpy" in shown.stdout
@@ -105,10 +103,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
         Store(tmp_path / "file" / "tiny").prepare()
     done = trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "file")
     assert done.returncode == 2
-    assert (
-        "results cannot be written there (Not a directory); choose another folder"
-        in done.stderr
-    )
+    assert "results cannot be written there (Not a directory); choose another folder" in done.stderr
 
 
 def in_small_folder(folder: Path, size: str, *words: object) -> subprocess.CompletedProcess[str]:

@@ -106,8 +106,7 @@ MISTAKES = {
     ),
     "empty engines": (
         "engines = []",
-        "my.toml, line 1: `engines` is an empty list; "
-        "name at least one of numpy, sklearn, torch, spark-mllib",
+        "my.toml, line 1: `engines` is an empty list; name at least one of numpy, sklearn, torch, spark-mllib",
     ),
     "engines as a text": (
         'engines = "numpy"',
@@ -127,13 +126,11 @@ MISTAKES = {
     ),
     "name with a slash": (
         HEAD + 'name = "a/b"',
-        'my.toml, line 3: `name` is "a/b"; '
-        "expected at most 100 letters, digits, - _ or ., the first a letter or digit",
+        'my.toml, line 3: `name` is "a/b"; expected at most 100 letters, digits, - _ or ., the first a letter or digit',
     ),
     "name that leads upwards": (
         HEAD + 'name = ".."',
-        'my.toml, line 3: `name` is ".."; '
-        "expected at most 100 letters, digits, - _ or ., the first a letter or digit",
+        'my.toml, line 3: `name` is ".."; expected at most 100 letters, digits, - _ or ., the first a letter or digit',
     ),
     "zero repetitions": (
         HEAD + "repeat = 0",
@@ -198,8 +195,7 @@ MISTAKES = {
     ),
     "huge number": (
         HEAD + "[params]\nepochs = 100000000000000000000",
-        "my.toml, line 4: `epochs` is a number of more than 15 digits; "
-        "expected a whole number from 1 to 1,000,000",
+        "my.toml, line 4: `epochs` is a number of more than 15 digits; expected a whole number from 1 to 1,000,000",
     ),
     "number of a million digits": (
         HEAD + "[params]\nepochs = " + "9" * 10_000,
@@ -207,8 +203,7 @@ MISTAKES = {
     ),
     "hexadecimal number of many digits": (
         HEAD + "[params]\nepochs = 0x" + "f" * 10_000,
-        "my.toml, line 4: `epochs` is a number of more than 15 digits; "
-        "expected a whole number from 1 to 1,000,000",
+        "my.toml, line 4: `epochs` is a number of more than 15 digits; expected a whole number from 1 to 1,000,000",
     ),
     "a date": (
         HEAD + "[params]\nepochs = 2024-01-01",
@@ -234,8 +229,7 @@ MISTAKES = {
     ),
     "mode that no engine has": (
         HEAD + '[params]\nmode = "asink"',
-        'my.toml, line 4: `mode` is "asink"; '
-        "expected one of single, sync, async, local; did you mean `async`?",
+        'my.toml, line 4: `mode` is "asink"; expected one of single, sync, async, local; did you mean `async`?',
     ),
     "mode that this engine has not": (
         HEAD + '[engine.numpy]\nmode = "sync"',
@@ -365,9 +359,7 @@ def test_a_mistake_is_answered_with_a_sentence(text: str, answer: str, tmp_path:
         ("", "repeats repetitions n", "repeat"),
     ],
 )
-def test_what_other_programs_call_it_is_understood(
-    table: str, other_names: str, ours: str, tmp_path: Path
-) -> None:
+def test_what_other_programs_call_it_is_understood(table: str, other_names: str, ours: str, tmp_path: Path) -> None:
     for name in other_names.split():
         text = HEAD + (f"[{table}]\n" if table else "") + f"{name} = 1"
         assert sentence(tmp_path, text).endswith(f"; did you mean `{ours}`?"), name
@@ -387,9 +379,7 @@ def test_another_name_of_a_key_is_nothing_to_an_engine_that_knows_it(tmp_path: P
 @pytest.mark.parametrize(
     ("other_name", "ours"), [("pytorch", "torch"), ("tf", "tensorflow"), ("scikit-learn", "sklearn")]
 )
-def test_an_engine_by_its_other_name_only_if_it_is_installed(
-    other_name: str, ours: str, tmp_path: Path
-) -> None:
+def test_an_engine_by_its_other_name_only_if_it_is_installed(other_name: str, ours: str, tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text(f'workload = "digits-mlp"\nengines = ["{other_name}"]')
     numpy = {"numpy": ENGINES["numpy"]}
@@ -417,9 +407,7 @@ def test_a_folder_is_not_a_study(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_bytes(b'name = "a"\n# caf\xe9\n')
-    with pytest.raises(
-        TrainoffError, match=r"my\.toml, line 2: the file is not UTF-8 text; save it as UTF-8"
-    ):
+    with pytest.raises(TrainoffError, match=r"my\.toml, line 2: the file is not UTF-8 text; save it as UTF-8"):
         read(path, ENGINES)
 
 
@@ -431,9 +419,7 @@ def test_a_file_that_never_ends_is_refused() -> None:
 def test_a_file_name_that_is_no_study_name(tmp_path: Path) -> None:
     path = tmp_path / "my study.toml"
     path.write_text(HEAD)
-    with pytest.raises(
-        TrainoffError, match=r'`name` is "my study"; .* write one into the file, as in name = "quick"'
-    ):
+    with pytest.raises(TrainoffError, match=r'`name` is "my study"; .* write one into the file, as in name = "quick"'):
         read(path, ENGINES)
     assert read(path, ENGINES, sets=["name=mine"]).name == "mine"
 

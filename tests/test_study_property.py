@@ -158,9 +158,7 @@ def changed_texts(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
         end = min(len(text), start + draw(st.integers(0, 12)))
-        insert = draw(
-            st.sampled_from(["", "[", "]", "=", "\n", '"', "'''", "#", "-", "0", ".", text[start:end] * 2])
-        )
+        insert = draw(st.sampled_from(["", "[", "]", "=", "\n", '"', "'''", "#", "-", "0", ".", text[start:end] * 2]))
         text = text[:start] + insert + text[end:]
     return text.encode()
 

@@ -53,12 +53,8 @@ def test_the_single_mode_has_one_worker(tmp_path: Path) -> None:
 
 
 def test_cases_vary_together_and_the_grid_multiplies_them(tmp_path: Path) -> None:
-    text = (
-        HEAD + "[grid]\nepochs = [1, 2]\n[[case]]\ncores = 1\nworkers = 2\n[[case]]\ncores = 2\nworkers = 1"
-    )
-    found = {
-        (trial.cores, trial.workers, trial.params["epochs"]) for trial in trials(tmp_path, text, "torch")
-    }
+    text = HEAD + "[grid]\nepochs = [1, 2]\n[[case]]\ncores = 1\nworkers = 2\n[[case]]\ncores = 2\nworkers = 1"
+    found = {(trial.cores, trial.workers, trial.params["epochs"]) for trial in trials(tmp_path, text, "torch")}
     assert found == {(1, 2, 1), (1, 2, 2), (2, 1, 1), (2, 1, 2)}
 
 
@@ -171,12 +167,9 @@ def test_repetition_r_has_seed_r(tmp_path: Path) -> None:
 def test_trials_run_repetition_by_repetition_in_a_random_order_that_is_stored(tmp_path: Path) -> None:
     text = HEAD + f"repeat = 3\n[grid]\nepochs = {list(range(1, 21))}"
     found = study(tmp_path, text).trials()
-    assert [(trial.repetition, trial.position) for trial in found] == [
-        (r, p) for r in (1, 2, 3) for p in range(40)
-    ]
+    assert [(trial.repetition, trial.position) for trial in found] == [(r, p) for r in (1, 2, 3) for p in range(40)]
     orders = [
-        tuple((trial.engine, trial.params["epochs"]) for trial in found if trial.repetition == r)
-        for r in (1, 2, 3)
+        tuple((trial.engine, trial.params["epochs"]) for trial in found if trial.repetition == r) for r in (1, 2, 3)
     ]
     assert len(set(orders)) == 3
     assert len({frozenset(order) for order in orders}) == 1
@@ -206,9 +199,7 @@ def test_ten_thousand_trials_are_the_most(tmp_path: Path) -> None:
 
 
 def test_trials_are_counted_without_making_them(tmp_path: Path) -> None:
-    found = study(
-        tmp_path, ALL + "[grid]\nworkers = [1, 2]\ntau = [1, 2, 3]\n[[case]]\ncores = 1\n[[case]]\ncores = 2"
-    )
+    found = study(tmp_path, ALL + "[grid]\nworkers = [1, 2]\ntau = [1, 2, 3]\n[[case]]\ncores = 1\n[[case]]\ncores = 2")
     assert [count(engine, found.layers) for engine in found.engines] == [2, 12, 4]
 
 

@@ -76,9 +76,7 @@ def test_what_is_not_there_is_found_at_what_is_around_it() -> None:
 
 def spots(value: Any, spot: Spot = ()) -> list[Spot]:
     """Every spot of a document as Python's reader sees it."""
-    pairs: Any = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    )
+    pairs: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [found for key, inner in pairs for found in ((*spot, key), *spots(inner, (*spot, key)))]
 
 

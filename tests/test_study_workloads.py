@@ -59,9 +59,7 @@ def test_several_workloads_each_with_its_own_override(tmp_path: Path) -> None:
         ONE + "targets = [0.5]\n[grid]\nworkload = ['digits-mlp', 'mnist-mlp']\n"
         "[workload.mnist-mlp]\nepochs = 1\ntargets = [0.6]\n"
     )
-    found = {
-        trial.workload: (trial.params["epochs"], trial.targets) for trial in study(tmp_path, text).trials()
-    }
+    found = {trial.workload: (trial.params["epochs"], trial.targets) for trial in study(tmp_path, text).trials()}
     assert found == {"digits-mlp": (20, (0.5,)), "mnist-mlp": (1, (0.6,))}
 
 
@@ -108,8 +106,7 @@ MISTAKES = {
     ),
     "several and no choice": (
         "[workload.mnist-mlp]\n[workload.digits-mlp]",
-        "my.toml, line 2: there are several workloads; "
-        'choose in [grid], as in workload = ["mnist-mlp", "digits-mlp"]',
+        'my.toml, line 2: there are several workloads; choose in [grid], as in workload = ["mnist-mlp", "digits-mlp"]',
     ),
     "a name and a table": (
         'workload = "digits-mlp"\n[workload.digits-mlp]\nepochs = 1',

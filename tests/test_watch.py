@@ -88,6 +88,22 @@ def test_the_clock_stands_while_a_snapshot_is_taken(watch, pipe):
     assert second["train_s"] - first["train_s"] < second["t"] - first["t"]
 
 
+def test_a_snapshot_that_was_due_and_never_came_stops_no_clock(watch, pipe):
+    with watch.phase("train"):
+        watch.progress(20, 0.5)
+        assert watch.due()
+        time.sleep(0.05)
+        watch.progress(21, 0.5)
+        watch.snapshot(210, [np.zeros(6)])
+    (pause,) = [event["seconds"] for event in pipe.events() if event["kind"] == "pause"]
+    assert pause < 0.05
+
+
+def test_an_event_that_cannot_fit_is_refused(pipe):
+    with pytest.raises(ValueError, match="does not fit"):
+        Channel(pipe.path).say("spent", roles=list(range(5000)), text="")
+
+
 def test_a_loss_or_weight_that_is_no_number_ends_training(watch):
     with pytest.raises(Diverged, match="the loss became nan at step 3"):
         watch.progress(3, float("nan"))

@@ -38,7 +38,7 @@ class Results:
         from rich.console import Console
 
         text = io.StringIO()
-        print_board(self.records, self.folder, Console(file=text, width=width, highlight=False))
+        print_board(self.records, self.folder, Console(file=text, width=width, highlight=False, markup=False))
         return text.getvalue()
 
     def __repr__(self) -> str:

@@ -45,9 +45,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a problem that a person can solve is one sentence and a non-zero exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no `·` gets a `?`, not a traceback
+    _settle_streams()
     options = parser().parse_args(arguments)
     try:
         code: int = options.command(options)
@@ -61,6 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if os.environ.get("TRAINOFF_DEBUG"):
+            raise
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        print(f"trainoff: this should not happen: {told}; with TRAINOFF_DEBUG=1 it says where", file=sys.stderr)
+        return 3
+
+
+def _settle_streams() -> None:
+    """Write to nowhere where there is no output, and a `?` where a terminal knows no `·`; never a traceback."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # as long as the process lives
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,9 +88,7 @@ def parser() -> argparse.ArgumentParser:
         one.set_defaults(command=function)
         return one
 
-    with_json(
-        command("doctor", doctor, "what this machine can run, and the command that brings what is missing")
-    )
+    with_json(command("doctor", doctor, "what this machine can run, and the command that brings what is missing"))
     with_json(command("engines", list_engines, "the training systems, ready or not"))
     with_json(command("workloads", list_workloads, "the datasets with the networks to train on them"))
     _add_data(command("data", data_list, "list, get and verify datasets"))
@@ -91,9 +102,7 @@ def parser() -> argparse.ArgumentParser:
     )
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
     checking = command("check", check, "the contract tests, for authors of engines")
-    checking.add_argument(
-        "engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it"
-    )
+    checking.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
     return top
 
 
@@ -109,16 +118,10 @@ def with_json(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def _add_study(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
     one.add_argument("study", type=Path, metavar="STUDY", help="a study file, such as studies/quick.toml")
-    one.add_argument(
-        "--engine", action="append", default=[], metavar="E", help="only this engine; may be given again"
-    )
-    one.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the study"
-    )
+    one.add_argument("--engine", action="append", default=[], metavar="E", help="only this engine; may be given again")
+    one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the study")
     one.add_argument("--repeat", type=int, metavar="N", help="repetitions, each with a seed of its own")
-    one.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="where results go (results)"
-    )
+    one.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results go (results)")
     return one
 
 
@@ -127,15 +130,11 @@ def _add_data(one: argparse.ArgumentParser) -> None:
     listing = with_json(actions.add_parser("list", help="the datasets, and which are here"))
     listing.set_defaults(command=data_list)
     getting = actions.add_parser("get", help="bring a dataset, or your own by its path, into the cache")
-    getting.add_argument(
-        "name", metavar="NAME", help="a name from `trainoff data list`, or the path of your own data"
-    )
+    getting.add_argument("name", metavar="NAME", help="a name from `trainoff data list`, or the path of your own data")
     getting.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="a folder with the files")
     getting.add_argument("--force", action="store_true", help="get it anew even if it is here")
     getting.set_defaults(command=data_get)
-    actions.add_parser("verify", help="compare every cached byte with its checksum").set_defaults(
-        command=data_verify
-    )
+    actions.add_parser("verify", help="compare every cached byte with its checksum").set_defaults(command=data_verify)
     one.set_defaults(json=False)
 
 
@@ -233,17 +232,16 @@ def check(options: argparse.Namespace) -> int:
 def _read(options: argparse.Namespace) -> Study:
     from trainoff import engines, study
 
-    return study.read(
-        options.study, engines.facts(), sets=options.set, only=options.engine, repeat=options.repeat
-    )
+    return study.read(options.study, engines.facts(), sets=options.set, only=options.engine, repeat=options.repeat)
 
 
 def console(stderr: bool = False) -> Console:
     """The terminal; where there is none, plain text that is not wrapped unless COLUMNS says so."""
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or UNWRAPPED)
-    return Console(highlight=False, width=wide, stderr=stderr)
+    columns = os.environ.get("COLUMNS", "")
+    wide = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else UNWRAPPED
+    return Console(highlight=False, markup=False, width=wide, stderr=stderr)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,42 @@ class Steady(Numpy):
         super().train(job, watch)
 
 
+class Family(Steady):
+    """Steady, with a worker and a daemon beside it."""
+
+    name = "family"
+    modes = ("sync",)
+
+    def open(self, job, watch):
+        super().open(job, watch)
+        sleep = "import time; time.sleep(1000)"
+        job.cluster.spawn(job.cluster.nodes[0], [sys.executable, "-c", sleep], {}, "worker-0")
+        subprocess.run([sys.executable, "-c", DAEMON], check=True)
+
+
+DAEMON = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(1000)"
+
+
+class Gossip(Numpy):
+    """Writes things into the pipe that are no events, and raises with brackets in its text."""
+
+    name = "gossip"
+
+    def train(self, job, watch):
+        with Path(os.environ["TRAINOFF_EVENTS"]).open("w") as pipe:
+            pipe.write('5\n{"a": 1}\n{"kind": "progress"}\nhello\n')
+        raise ValueError("cannot open [/data/x] of [rows, features]")
+
+
+class Unknown(Numpy):
+    """Does not know its own version."""
+
+    name = "unknown-version"
+
+    def version(self):
+        raise RuntimeError("who am I?")
+
+
 class Crasher(Numpy):
     """Raises in the middle of training."""
 
@@ -87,8 +123,7 @@ class Leaver(Numpy):
 
     def open(self, job, watch):
         super().open(job, watch)
-        daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(1000)"
-        subprocess.run([sys.executable, "-c", daemon], check=True)
+        subprocess.run([sys.executable, "-c", DAEMON], check=True)
 
 
 class Liar(Numpy):
@@ -182,9 +217,7 @@ class Talker(Numpy):
                 ready=lambda process: process.says(r"^port \d+"),
             )
             port = receiver.tail().split()[1]
-            sender = job.cluster.spawn(
-                job.cluster.nodes[1], [sys.executable, "-c", SEND, port], {}, "worker-1"
-            )
+            sender = job.cluster.spawn(job.cluster.nodes[1], [sys.executable, "-c", SEND, port], {}, "worker-1")
             sender.wait(30)
             receiver.wait(30)
         watch.count("bytes_sent", 20_000_000)
@@ -197,8 +230,6 @@ class Unlucky(Numpy):
     modes = ("sync",)
 
     def train(self, job, watch):
-        worker = job.cluster.spawn(
-            job.cluster.nodes[0], [sys.executable, "-c", "{}['the key']"], {}, "worker-0"
-        )
+        worker = job.cluster.spawn(job.cluster.nodes[0], [sys.executable, "-c", "{}['the key']"], {}, "worker-0")
         worker.wait(30)
         raise ConnectionError("lost worker-0")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from trainoff.analyse.groups import Group
-from trainoff.analyse.words import seconds
+from trainoff.analyse.words import percent, seconds
 from trainoff.records import Record
 
 BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
@@ -55,13 +55,15 @@ def _winner(groups: Sequence[Group]) -> str:
     if not best.good:
         return "No trial ended well."
     if target is None:
+        if not any(group.first.targets for group in groups):
+            return f"There was no target to reach; {best.name} came furthest with {_closest(best)}."
         return f"No engine reached a target; {best.name} came closest with {_closest(best)}."
     time = best.time_to(target) or 0.0
     others = [group for group in groups[1:] if group.good]
     if not others:
-        return f"{best.name} reached {target:.0%} after {seconds(time)} of training."
+        return f"{best.name} reached {percent(target)} after {seconds(time)} of training."
     beside = "; ".join(_beside(other, target, time) for other in others[:3])
-    return f"{best.name} reached {target:.0%} first: {seconds(time)} of training; {beside}{_and_more(others[3:])}."
+    return f"{best.name} reached {percent(target)} first: {seconds(time)} of training; {beside}{_and_more(others[3:])}."
 
 
 def _closest(best: Group) -> str:
@@ -78,9 +80,7 @@ def _beside(other: Group, target: float, best: float) -> str:
     if time is None:
         spent = other.median(lambda record: record.train_s) or 0.0
         return f"{other.name} had not got there after {seconds(spent)}"
-    return (
-        f"{other.name} took {time / best:.1f} times as long" if best else f"{other.name} took {seconds(time)}"
-    )
+    return f"{other.name} took {time / best:.1f} times as long" if best else f"{other.name} took {seconds(time)}"
 
 
 def _and_more(others: Sequence[Group]) -> str:
@@ -98,17 +98,10 @@ def _caution(groups: Sequence[Group]) -> str | None:
 def _arithmetic(groups: Sequence[Group]) -> list[str]:
     """Whether what was timed was the same work."""
     good = [group.good[0] for group in groups if group.good]
-    different = {
-        record.engine: record for record in good if record.equivalence.get("verdict") == "different by design"
-    }
+    different = {record.engine: record for record in good if record.equivalence.get("verdict") == "different by design"}
     if not different:
-        return (
-            ["All of them did the same arithmetic, checked against the reference."] if len(good) > 1 else []
-        )
-    told = [
-        f"{name} solves the problem another way ({each.equivalence['reason']})"
-        for name, each in different.items()
-    ]
+        return ["All of them did the same arithmetic, checked against the reference."] if len(good) > 1 else []
+    told = [f"{name} solves the problem another way ({each.equivalence['reason']})" for name, each in different.items()]
     same = {record.engine for record in good} - different.keys()
     return ["; ".join(told) + ("; all others did the same arithmetic, checked." if same else ".")]
 

@@ -35,12 +35,13 @@ class Group:
     def name(self) -> str:
         """The engine, with its mode and workers where there is a choice, and what else sets the group apart."""
         first = self.first
-        parts = (
-            [first.engine]
-            if first.workers == 1
-            else [f"{first.engine} ({first.mode}, {first.workers} workers)"]
-        )
-        return " ".join(parts + [f"{key} {value}" for key, value in self.label.items()])
+        parts = [first.engine] if first.workers == 1 else [f"{first.engine} ({first.mode}, {first.workers} workers)"]
+        if len(self.label) == 1:
+            ((key, value),) = self.label.items()
+            parts.append(f"with {key.replace('_', ' ')} {value}")
+        elif self.label:
+            parts.append(f"({' · '.join(str(value) for value in self.label.values())})")
+        return " ".join(parts)
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
         """The median of a figure over the repetitions that have it."""
@@ -55,7 +56,7 @@ class Group:
 
     def time_to(self, target: float) -> float | None:
         """The median time to a target. Runs that never got there count as longer than any that did."""
-        values = [record.time_to_target.get(f"{target:g}") for record in self.good]
+        values = [record.time_to_target.get(str(target)) for record in self.good]
         if not values:
             return None
         middle = statistics.median([math.inf if value is None else value for value in values])
@@ -70,9 +71,7 @@ def newest(records: Iterable[Record]) -> list[Record]:
     """The newest attempt at each trial; one of a changed adapter or engine version replaces the older one's."""
     latest: dict[str, Record] = {}
     for record in sorted(records, key=lambda record: (record.started_at or "", record.attempt)):
-        latest[json.dumps([record.study, record.seed, _setting(record)], sort_keys=True, default=str)] = (
-            record
-        )
+        latest[json.dumps([record.study, record.seed, _setting(record)], sort_keys=True, default=str)] = record
     return list(latest.values())
 
 
@@ -92,9 +91,7 @@ def _setting(record: Record) -> dict[str, Any]:
 def varying(settings: Sequence[dict[str, Any]]) -> list[str]:
     """The keys in which settings differ; a key that only some engines have does not tell engines apart."""
     keys = list(dict.fromkeys(key for setting in settings for key in setting))
-    return [
-        key for key in keys if len({json.dumps(setting[key]) for setting in settings if key in setting}) > 1
-    ]
+    return [key for key in keys if len({json.dumps(setting[key]) for setting in settings if key in setting}) > 1]
 
 
 def _label(setting: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:

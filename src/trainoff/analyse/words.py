@@ -34,6 +34,11 @@ def size(value: float | None) -> str:
     return f"{value:.1f} TB"
 
 
+def percent(share: float) -> str:
+    """A share as per cent, as exactly as it was given: `97%`, `94.5%`."""
+    return f"{100 * share:.6g}%"
+
+
 def count(number: int, word: str) -> str:
     """A number with its noun: `1 trial`, `13 trials`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

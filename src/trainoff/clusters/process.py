@@ -57,9 +57,7 @@ class Process:
         deadline = time.monotonic() + timeout_s
         while not ready(self):
             if self.exit_code is not None:
-                raise TrainoffError(
-                    f"{self.role} ended with code {self.exit_code} before it was ready:\n{self.tail()}"
-                )
+                raise TrainoffError(f"{self.role} ended with code {self.exit_code} before it was ready:\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise TrainoffError(f"{self.role} was not ready after {timeout_s:g} s:\n{self.tail()}")
             time.sleep(0.05)

@@ -17,7 +17,7 @@ def book_resources(record: Record, story: Story) -> None:
     if usage:
         record.cpu_s = usage["user_s"] + usage["system_s"]
         record.context_switches, record.orphans = usage["switches"], usage["orphans"]
-        record.cpu_s_by_role = _account_for(record.cpu_s, usage["by_role"])
+        record.cpu_s_by_role = _account_for(record.cpu_s, story.spent)
         record.sampler = {"cpu_s": usage["sampler_s"]}
     ticks = _by_tick(story.samples)
     record.sampler["samples"] = len(ticks)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainoff import engines
 from trainoff.conduct.account import book_resources
 from trainoff.conduct.certify import certificate
 from trainoff.conduct.evaluate import curve
@@ -40,7 +41,7 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
         attempt=identity.attempt,
         study=trial.study,
         engine=trial.engine,
-        engine_version=engine.version(),
+        engine_version=engines.version_of(engine),
         workload=trial.workload,
         mode=trial.mode,
         workers=trial.workers,
@@ -59,32 +60,46 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
         reason=verdict.reason,
         traceback=verdict.traceback,
         unfinished=verdict.unfinished,
-        time_to_target={f"{target:g}": None for target in trial.targets},
+        time_to_target={str(target): None for target in trial.targets},
         environment=environment(),
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
 
 
 def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -> None:
-    """Add to a bare record all that was measured; writes curve.parquet and samples.parquet beside it."""
+    """Add to a bare record all that was measured; writes curve.parquet and samples.parquet beside it.
+
+    What cannot be evaluated still becomes a record, with everything that was measured.
+    """
     _book_times(record, ending)
     book_resources(record, ending.story)
+    record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test)}
     record.model = {
         "kind": job.model.kind,
         "sizes": list(job.model.sizes),
         "parameters": job.model.parameters,
     }
-    record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test)}
+    verdict = judge(ending)
+    try:
+        verdict = _evaluate(record, ending, job, differs, verdict)
+    except Exception as error:
+        reason = f"the result could not be evaluated: {type(error).__name__}: {error}"
+        verdict = replace(verdict, status="wrong-result", reason=reason) if verdict.status == "ok" else verdict
+    _apply(record, verdict)
+    _drop_snapshots(job.folder)
+    _gather_logs(job.folder)
+    record.log_tail = _tail(job.folder / "log.txt") if record.failed else None
+    _write(_series(ending.story), job.folder / "samples.parquet")
+
+
+def _evaluate(record: Record, ending: Ending, job: Job, differs: str | None, verdict: Verdict) -> Verdict:
+    """The curve, the certificate, the accuracy; and what they make of the verdict."""
     with np.errstate(all="ignore"):  # a network that diverged is evaluated like any other
         rows = curve(ending.story, job.folder, job.model, job.data)
         record.equivalence = certificate(job, ending.story, differs)
-    _drop_snapshots(job.folder)
     _book_quality(record, rows, job)
-    _apply(record, _second_thoughts(judge(ending), record, rows))
-    _gather_logs(job.folder)
-    record.log_tail = _tail(job.folder / "log.txt") if record.failed else None
     _write(rows, job.folder / "curve.parquet")
-    _write(_series(ending.story), job.folder / "samples.parquet")
+    return _second_thoughts(verdict, record, rows)
 
 
 def _drop_snapshots(folder: Path) -> None:
@@ -107,7 +122,7 @@ def _book_times(record: Record, ending: Ending) -> None:
 def _book_quality(record: Record, rows: list[dict[str, Any]], job: Job) -> None:
     times, accuracies = [row["train_s"] for row in rows], [row["accuracy"] for row in rows]
     for target in record.targets:
-        record.time_to_target[f"{target:g}"] = time_to_target(times, accuracies, target)
+        record.time_to_target[str(target)] = time_to_target(times, accuracies, target)
     predictions = job.folder / "predictions.npy"
     if predictions.exists():
         labels = np.load(predictions)
@@ -128,9 +143,7 @@ def _second_thoughts(verdict: Verdict, record: Record, rows: list[dict[str, Any]
         return replace(wrong, phase="test", reason="predict did not return one label per row of the test set")
     if abs(record.test_accuracy - rows[-1]["accuracy"]) > SAME_ACCURACY:
         own, ours = record.test_accuracy, rows[-1]["accuracy"]
-        return replace(
-            wrong, phase="test", reason=f"predict scores {own:.4f}, but the final weights score {ours:.4f}"
-        )
+        return replace(wrong, phase="test", reason=f"predict scores {own:.4f}, but the final weights score {ours:.4f}")
     return verdict
 
 
@@ -154,7 +167,8 @@ def _series(story: Story) -> list[dict[str, Any]]:
 def _write(rows: list[dict[str, Any]], path: Path) -> None:
     import polars
 
-    polars.DataFrame(rows, infer_schema_length=None).write_parquet(path)
+    with path.open("wb") as file:
+        polars.DataFrame(rows, infer_schema_length=None).write_parquet(file)
 
 
 def _gather_logs(folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import tempfile
+import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from trainoff.conduct.story import Story
 from trainoff.data.cache import root as cache_folder
 from trainoff.engines import Job
 from trainoff.engines.watch import CERTIFIED_STEPS
-from trainoff.models import Weights, fingerprint, flatten, trajectory
+from trainoff.models import Weights, fingerprint, flatten, trajectory, unflatten
 
+REFERENCE = 1  # its version: a corrected reference must not meet old trajectories
 EXACT = 1e-3  # float32 rounding measures about 1e-4
 TOLERATED = 5e-3  # a gradient that is 1 % off measures at least 7e-3
 KEPT_TRAJECTORIES = 64  # of two sets of float64 weights each
@@ -31,25 +34,40 @@ def certificate(job: Job, story: Story, differs: str | None) -> dict[str, Any]:
     if differs:
         return {**result, "verdict": "different by design", "reason": differs}
     seen = {event["step"]: event for event in story.snapshots}
-    reference = reference_weights(job)
-    for step, weights in reference.items():
+    telling = []
+    for step, weights in reference_weights(job).items():
         if step in seen:
-            distance = relative_distance(
-                read_snapshot(seen[step], job.folder, job.model), weights, job.weights
-            )
+            distance = relative_distance(read_snapshot(seen[step], job.folder, job.model), weights, job.weights)
             result["steps"][str(step)] = distance
+            if rounding(weights, job.weights, step) <= TOLERATED:
+                telling.append(distance)
     if not result["steps"]:
         return {**result, "verdict": None, "reason": "training did not get as far as the first snapshot"}
-    worst = result["max_rel_diff"] = max(result["steps"].values())
+    if not telling:
+        return {
+            **result,
+            "verdict": None,
+            "reason": "the steps are too small to be told from float32 rounding",
+        }
+    worst = result["max_rel_diff"] = max(telling)
     return {**result, **_judge(worst)}
 
 
 def relative_distance(weights: Weights, reference: Weights, initial: Weights) -> float:
     """`|w - w_ref| / |w_ref - w_0|`, over all weights at once."""
     target = flatten(reference).astype(np.float64)
-    moved = np.linalg.norm(target - flatten(initial))
-    apart = np.linalg.norm(flatten(weights) - target)
-    ratio = float(apart / moved) if moved else float(apart)
+    return _ratio(np.linalg.norm(flatten(weights) - target), np.linalg.norm(target - flatten(initial)))
+
+
+def rounding(reference: Weights, initial: Weights, step: int) -> float:
+    """The distance that float32 alone may cause: half a unit in the last place of each weight and step."""
+    target = flatten(reference).astype(np.float64)
+    noise = np.linalg.norm(target) * np.finfo(np.float32).eps / 2 * np.sqrt(step)
+    return _ratio(noise, np.linalg.norm(target - flatten(initial)))
+
+
+def _ratio(distance: Any, moved: Any) -> float:
+    ratio = float(distance / moved) if moved else float(distance > 0)
     return ratio if np.isfinite(ratio) else 1e9
 
 
@@ -65,20 +83,26 @@ def _judge(worst: float) -> dict[str, Any]:
 def reference_weights(job: Job) -> dict[int, Weights]:
     """The reference's weights at the certified steps, computed once for all engines and kept in the cache."""
     params = job.params
+    first_rates = [float(rate) for rate in job.rates[: max(CERTIFIED_STEPS)]]
     key = [
+        REFERENCE,
         job.model,
         job.data.identity,
         job.order,
         params["optimizer"],
         params["momentum"],
-        *map(float, job.rates[:20]),
+        first_rates,
     ]
     name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
     path = cache_folder() / "reference" / f"{name}.npz"
-    if not path.exists():
-        _keep(path, _trajectory(job))
-    with np.load(path) as stored:
-        return _split({int(step): stored[step] for step in stored.files}, job)
+    try:
+        with np.load(path) as stored:
+            return {int(step): unflatten(job.model, stored[step]) for step in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile):  # not there, or damaged
+        computed = _trajectory(job)
+    with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+        _keep(path, computed)
+    return computed
 
 
 def _trajectory(job: Job) -> dict[int, Weights]:
@@ -96,17 +120,15 @@ def _trajectory(job: Job) -> dict[int, Weights]:
     )
 
 
-def _split(flat: dict[int, Any], job: Job) -> dict[int, Weights]:
-    from trainoff.models import unflatten
-
-    return {step: unflatten(job.model, weights) for step, weights in flat.items()}
-
-
 def _keep(path: Path, weights: dict[int, Weights]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        np.savez(file, allow_pickle=False, **{str(step): flatten(value) for step, value in weights.items()})
-    Path(file.name).replace(path)
+    draft = path.with_suffix(f".{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{str(step): flatten(value) for step, value in weights.items()})
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     oldest_first = sorted(path.parent.glob("*.npz"), key=lambda kept: kept.stat().st_mtime)
     for old in oldest_first[:-KEPT_TRAJECTORIES]:
         old.unlink(missing_ok=True)

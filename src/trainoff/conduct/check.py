@@ -149,8 +149,4 @@ def _note(record: Record) -> str:
     verdict, distance = record.equivalence.get("verdict"), record.equivalence.get("max_rel_diff")
     if verdict == "different by design":
         return f"{verdict}: {record.equivalence['reason']}"
-    return (
-        f"{verdict} ({distance:.1e})"
-        if record.status == "ok" and distance is not None
-        else record.reason or ""
-    )
+    return f"{verdict} ({distance:.1e})" if record.status == "ok" and distance is not None else record.reason or ""

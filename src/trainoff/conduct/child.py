@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from trainoff.clusters import Process, Processes
 from trainoff.conduct import isolate
+from trainoff.engines.contract import Refused
 from trainoff.engines.watch import Channel, Diverged, TrialWatch
 
 THREADS = (
@@ -30,6 +31,9 @@ THREADS = (
 
 class Ended(BaseException):
     """The conductor asked the trial to end."""
+
+
+STATUS = {MemoryError: "out-of-memory", Diverged: "diverged", Refused: "unsupported", Ended: "interrupted"}
 
 
 def main() -> int:
@@ -121,17 +125,14 @@ def describe(error: BaseException) -> dict[str, Any]:
 
     lines = str(error).strip().splitlines() or [""]
     reason = (
-        lines[0] if isinstance(error, TrainoffError | Diverged) else f"{type(error).__name__}: {lines[0]}"
+        lines[0] if isinstance(error, TrainoffError | Diverged | Refused) else f"{type(error).__name__}: {lines[0]}"
     )
-    status = {MemoryError: "out-of-memory", Diverged: "diverged", Ended: "interrupted"}.get(
-        type(error), "crashed"
-    )
+    status = STATUS.get(type(error), "crashed")
     return {
         "status": status,
         "reason": reason,
         "traceback": "".join(traceback.format_exception(error)),
-        "unfinished": isinstance(error, Ended)
-        or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT),
+        "unfinished": isinstance(error, Ended) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT),
     }
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from trainoff.clusters import Processes
 from trainoff.conduct import isolate
 from trainoff.conduct.assemble import Identity, bare_record, full_record
 from trainoff.conduct.child import threads
-from trainoff.conduct.job import make_job, rows_of
+from trainoff.conduct.job import make_job, model_of, rows_of
 from trainoff.conduct.lock import machine_lock
 from trainoff.conduct.performance import Ending, Performance, Stage, choose_cpus
 from trainoff.conduct.story import Story
@@ -24,6 +25,8 @@ from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
 from trainoff.study import Study, Trial
+
+MOST_PARAMETERS = 10**9
 
 
 class View(Protocol):
@@ -74,10 +77,14 @@ class Outcome:
 
 def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]:
     """The trials of a study in the order they run, each with its newest record; marks which to run again."""
-    tasks, newest = [], store.newest()
+    tasks, newest, identity = [], store.newest(), cache(data.identity)
+    known: dict[str, tuple[Engine, str, str]] = {}
     for trial in study.trials():
-        engine = engines.broken_or(trial.engine)
-        trial_id = trial.id(engine.version(), engines.source_hash(engine), data.identity(trial.data))
+        if trial.engine not in known:
+            engine = engines.broken_or(trial.engine)
+            known[trial.engine] = engine, engines.version_of(engine), engines.source_hash(engine)
+        engine, version, source = known[trial.engine]
+        trial_id = trial.id(version, source, identity(trial.data))
         record = newest.get(trial_id)
         again = record is not None and _deserves_another_try(record, engine, retry)
         tasks.append(Task(trial, engine, trial_id, record, again))
@@ -139,10 +146,13 @@ class Conductor:
                     task.record = record
                     return
                 self._view.started(task)
+                # Made before the trial: what it takes to judge the trial is at hand when it ends.
+                job = make_job(task.trial, Processes(task.trial.workers, folder), folder)
                 ending = self._perform(task, record, folder)
                 with finish_first():
-                    task.record = self._file(task, record, ending, folder)
-                    task.again = False
+                    full_record(record, ending, job, task.engine.differs(task.trial))
+                    self._store.commit(record, folder)
+                    task.record, task.again = record, False
         except OSError as error:
             raise TrainoffError(cannot_write(self._store.folder, error)) from error
 
@@ -160,15 +170,8 @@ class Conductor:
         }
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()
-        self._interrupted = ending.cut_short == "interrupted"
+        self._interrupted = ending.stopped
         return ending
-
-    def _file(self, task: Task, record: Record, ending: Ending, folder: Path) -> Record:
-        """Evaluate, certify, and store what came out."""
-        job = make_job(task.trial, Processes(task.trial.workers, folder), folder)
-        full_record(record, ending, job, task.engine.differs(task.trial))
-        self._store.commit(record, folder)
-        return record
 
 
 @contextmanager
@@ -178,11 +181,13 @@ def finish_first() -> Iterator[None]:
         yield
         return
     asked: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    polite = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in polite}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     if asked:
         raise KeyboardInterrupt
 
@@ -202,9 +207,7 @@ def _refusal(trial: Trial, engine: Engine) -> Verdict | None:
         known = ", ".join(sorted(engine.models))
         return Verdict("unsupported", None, f"{engine.name} has no model {trial.model}; it has {known}")
     if trial.mode not in engine.modes:
-        return Verdict(
-            "unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}"
-        )
+        return Verdict("unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}")
     engine.differs(trial)  # asked again after the trial; if it cannot answer, better now than then
     reason = engine.refuses(trial)
     return Verdict("unsupported", None, reason) if reason else None
@@ -215,4 +218,10 @@ def get_data(study: Study, say: data.Progress | None) -> None:
     trials = study.trials()
     loaded = {name: data.get(name, say=say) for name in dict.fromkeys(trial.data for trial in trials)}
     for trial in trials:
-        rows_of(trial, loaded[trial.data])
+        rows = rows_of(trial, loaded[trial.data])
+        parameters = model_of(trial, rows).parameters
+        if parameters > MOST_PARAMETERS:
+            raise TrainoffError(
+                f"hidden = {trial.params['hidden']} makes a network of {parameters:,} weights; "
+                f"at most {MOST_PARAMETERS:,} can be trained here"
+            )

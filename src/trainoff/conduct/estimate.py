@@ -18,9 +18,7 @@ from trainoff.study import Trial
 
 STARTUP_S = 3.0
 FLOPS = 3e10  # of one core on small matrices; a guess that only serves until there are records
-UNKNOWN = Entry(
-    "", "", 10_000, 2_000, 100, 10
-)  # what the user's own data is taken for until it has been read
+UNKNOWN = Entry("", "", 10_000, 2_000, 100, 10)  # what the user's own data is taken for until it has been read
 
 
 class Estimator:

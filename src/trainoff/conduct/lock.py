@@ -4,66 +4,83 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
+import socket
+import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 from trainoff.errors import TrainoffError
+
+NAME = "trainoff.lock"
+ASK_S = 1.0
+
+
+class _Held(Protocol):
+    def close(self) -> None: ...
 
 
 @contextmanager
 def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold the machine for one trial. While another run holds it, `waiting` is told who, once a second."""
-    with _open() as file:
-        while not _try(file):
-            waiting(f"waiting for another trainoff run (process {_holder(file)}) to finish its trial")
-            time.sleep(1.0)
-        _sign(file)
+    """Hold the machine for one trial. While another run holds it, `waiting` is told who.
+
+    On Linux the lock is a name that only one process can listen on: it needs no file that somebody could
+    delete, holds for all users, and ends with its holder. Elsewhere it is a file in /tmp.
+    TRAINOFF_LOCK gives it another name, for runs that may go on side by side.
+    """
+    name = os.environ.get("TRAINOFF_LOCK", NAME)
+    take = _listen if sys.platform == "linux" else _lock_file
+    holder = None
+    while (held := take(name)) is None:
+        holder = holder or _who(name)
+        waiting(f"waiting for another trainoff run (process {holder}) to finish its trial")
+        time.sleep(ASK_S)
+    try:
         yield
+    finally:
+        held.close()
 
 
-def _path() -> Path:
-    return Path(os.environ.get("TRAINOFF_LOCK", Path(tempfile.gettempdir()) / "trainoff.lock"))
-
-
-def _open() -> IO[str]:
-    path = _path()
+def _listen(name: str) -> _Held | None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        return os.fdopen(_handle(path), "r+")
+        listener.bind(_address(name))
+        listener.listen()
+        return listener
+    except OSError:
+        listener.close()
+        return None
+
+
+def _address(name: str) -> bytes:
+    """In the abstract name space, which has no files."""
+    return b"\0" + name.encode()[-100:]
+
+
+def _who(name: str) -> str:
+    """The process that holds the lock, as the kernel knows it."""
+    if sys.platform == "linux":
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(ASK_S)
+            asking.connect(_address(name))
+            pid: int = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            return str(pid)
+    return "unknown"
+
+
+def _lock_file(name: str) -> _Held | None:
+    path = Path("/tmp") / Path(name).name
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
-        raise TrainoffError(
-            f"{path}: the machine's lock cannot be opened ({error.strerror}); name another file in TRAINOFF_LOCK"
-        ) from error
-
-
-def _handle(path: Path) -> int:
-    """Open the file without following a link; create it, writable for every user of the machine, if need be."""
-    try:
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT, 0o666)
-        os.fchmod(handle, 0o666)  # the user's mask would keep others out
-        return handle
-
-
-def _try(file: IO[str]) -> bool:
+        raise TrainoffError(f"{path}: the machine's lock cannot be opened ({error.strerror})") from error
+    file = os.fdopen(handle, "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
+        return file
     except BlockingIOError:
-        return False
-
-
-def _holder(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read().strip() or "unknown"
-
-
-def _sign(file: IO[str]) -> None:
-    file.seek(0)
-    file.truncate()
-    file.write(f"{os.getpid()}\n")
-    file.flush()
+        file.close()
+        return None

@@ -64,7 +64,10 @@ def java() -> str | None:
     command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not command or not Path(command).exists():
         return None
-    said = subprocess.run([command, "-version"], capture_output=True, text=True).stderr
+    try:
+        said = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=20).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     found = re.search(r'version "([^"]+)"', said)
     return found[1] if found else None
 
@@ -82,9 +85,7 @@ def gpu() -> str | None:
     command = shutil.which("nvidia-smi")
     if not command:
         return None
-    said = subprocess.run(
-        [command, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
-    )
+    said = subprocess.run([command, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
     return said.stdout.strip().splitlines()[0] if said.returncode == 0 and said.stdout.strip() else None
 
 
@@ -93,9 +94,7 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _blas() -> str | None:

@@ -22,6 +22,7 @@ import psutil
 from trainoff.clusters.process import GRACE_S
 from trainoff.conduct.story import Story
 from trainoff.conduct.warden import Orders
+from trainoff.data import cache
 from trainoff.study.trial import Trial
 
 GIB = 2**30
@@ -47,6 +48,7 @@ class Ending:
     exit_code: int | None
     cut_short: str | None  # the status that the conductor gave it: timeout or interrupted
     reason: str | None
+    stopped: bool = False  # by the user, who wants no further trials
     oom_kills: int = 0
 
 
@@ -58,15 +60,14 @@ class Performance:
     stage: Stage
     update: Callable[[Story], None]
     _cut_short: str | None = field(default=None, init=False)
+    _stopped: bool = field(default=False, init=False)
     _reason: str | None = field(default=None, init=False)
     _kill_at: float = field(default=math.inf, init=False)
 
     def __enter__(self) -> Self:
         folder = self.stage.folder
         memory = self.trial.memory_gb
-        Orders(
-            str(folder), self.stage.namespaces, self.stage.network, int(memory * GIB) if memory else None
-        ).write()
+        Orders(str(folder), self.stage.namespaces, self.stage.network, int(memory * GIB) if memory else None).write()
         spec = {"trial": self.trial.to_json(), "cpus": self.stage.cpus}
         (folder / "trial.json").write_text(json.dumps(spec))
         os.mkfifo(folder / "events")
@@ -82,7 +83,7 @@ class Performance:
             stdin=life_line,
             stdout=(folder / "log.txt").open("ab"),
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": _absolute(os.environ.get("PYTHONPATH", ""))},
+            env={**os.environ, **_absolute()},
             start_new_session=True,
         )
         os.close(life_line)
@@ -107,6 +108,7 @@ class Performance:
                 self._check_deadlines()
                 self.update(self.story)
             except KeyboardInterrupt:
+                self._stopped = True
                 self.cut_short("interrupted", "stopped by the user")
         self._listen(0.0)
         last_word = self.story.usage["t"] if self.story.usage else time.monotonic()
@@ -116,6 +118,7 @@ class Performance:
             self._launcher.returncode,
             self._cut_short,
             self._reason,
+            self._stopped,
             oom_kills() - self._oom_before,
         )
 
@@ -130,6 +133,8 @@ class Performance:
 
     def _check_deadlines(self) -> None:
         now, limits = time.monotonic(), self.trial.limits
+        if self.story.usage or self._launcher.poll() is not None:
+            return  # it has ended already; this process may just have been held up
         if now > self._kill_at:
             self._kill()
         elif self._cut_short:
@@ -160,16 +165,17 @@ class Performance:
     def _take(self, line: bytes) -> None:
         try:
             event: dict[str, Any] = json.loads(line)
-        except ValueError:
+            self.story.hear(event)
+            if event["kind"] != "sample":
+                self._events.write(line + b"\n")
+        except (ValueError, TypeError, KeyError, AttributeError):
             return  # not an event: somebody else wrote into the pipe
-        if event["kind"] != "sample":
-            self._events.write(line + b"\n")
-        self.story.hear(event)
 
 
-def _absolute(paths: str) -> str:
-    """A search path that means the same in the trial's own folder."""
-    return os.pathsep.join(str(Path(path).absolute()) for path in paths.split(os.pathsep) if path)
+def _absolute() -> dict[str, str]:
+    """Paths in the environment that must mean the same in the trial's own folder."""
+    search = [str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return {"PYTHONPATH": os.pathsep.join(search), "TRAINOFF_CACHE": str(cache.root().absolute())}
 
 
 def _kill_tree(pid: int) -> None:
@@ -190,10 +196,6 @@ def oom_kills() -> int:
 
 def choose_cpus(trial: Trial) -> tuple[list[int], bool]:
     """The CPUs for a trial, and whether it asks for more than there are."""
-    here = (
-        sorted(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else list(range(os.cpu_count() or 1))
-    )
+    here = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     wanted = math.ceil(trial.workers * trial.cores)
     return here[:wanted], wanted > len(here)

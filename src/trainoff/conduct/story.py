@@ -30,6 +30,7 @@ class Story:
     samples: list[Event] = field(default_factory=list)
     latest: dict[str, Event] = field(default_factory=dict)  # the newest sample of each role
     counts: dict[str, float] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)  # CPU seconds by role, at the end
     last_progress: float = 0.0
     train_start: float | None = None
     _phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -90,6 +91,9 @@ class Story:
 
     def _hear_count(self, event: Event) -> None:
         self.counts[event["name"]] = event["value"]
+
+    def _hear_spent(self, event: Event) -> None:
+        self.spent[event["role"]] = event["cpu_s"]
 
     def _hear_sample(self, event: Event) -> None:
         self.samples.append(event)

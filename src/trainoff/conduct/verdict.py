@@ -71,9 +71,7 @@ def _killed(ending: Ending, phase: str) -> Verdict:
         return Verdict("crashed", phase, "its processes were killed from outside", unfinished=True)
     if code in (-signal.SIGKILL, -signal.SIGTERM):
         name = signal.Signals(-code).name
-        return Verdict(
-            "crashed", phase, f"the trial process was killed from outside ({name})", unfinished=True
-        )
+        return Verdict("crashed", phase, f"the trial process was killed from outside ({name})", unfinished=True)
     if code < 0:
         return Verdict("crashed", phase, f"the trial process died of {signal.Signals(-code).name}")
     status = "start-failed" if phase in BEFORE_TRAINING else "crashed"

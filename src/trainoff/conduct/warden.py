@@ -148,16 +148,13 @@ class Warden:
     def _report(self, orphans: int) -> None:
         """The kernel's own account of the whole tree, exact because everything has been reaped."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        by_role = {
-            role: round(account.user_s + account.system_s, 3)
-            for role, account in self._probe.by_role().items()
-        }
+        for role, account in self._probe.by_role().items():
+            self._channel.say("spent", role=role, cpu_s=round(account.user_s + account.system_s, 3))
         self._channel.say(
             "usage",
             user_s=used.ru_utime,
             system_s=used.ru_stime,
             switches=used.ru_nvcsw + used.ru_nivcsw,
-            by_role=by_role,
             largest_rss=used.ru_maxrss * (1024 if sys.platform == "linux" else 1),
             orphans=orphans,
             sampler_s=time.process_time(),

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,11 @@ def root() -> Path:
     """Where the cache lies: $TRAINOFF_CACHE, else the user's cache folder."""
     if own := os.environ.get("TRAINOFF_CACHE"):
         return Path(own).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainoff"
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        home = Path(tempfile.gettempdir())
+    return home.absolute() / "trainoff"
 
 
 def place(key: str) -> Path:

@@ -45,9 +45,7 @@ def _make_large(folder: Path | None, say: Progress) -> Made:
 ENTRIES = (
     Entry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10),
     Entry("digits", "digits of 8 x 8 pixels that come with scikit-learn; always offline", 1_437, 360, 64, 10),
-    Entry(
-        "mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10
-    ),
+    Entry("mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10),
     Entry("emnist-digits", "handwritten digits of EMNIST, a download of 536 MB", 240_000, 40_000, 784, 10),
 )
 RECIPES = {
@@ -121,11 +119,7 @@ def _find(name_or_path: str | Path) -> Recipe:
     if path.exists() or "/" in name or path.suffix.lower() in SUFFIXES:
         return own.recipe(path)
     near = get_close_matches(name, RECIPES, n=1)
-    hint = (
-        f"did you mean {near[0]}?"
-        if near
-        else f"there are {', '.join(RECIPES)}, and your own data by its path"
-    )
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RECIPES)}, and your own data by its path"
     raise TrainoffError(f"there is no dataset {name!r}; {hint}")
 
 
@@ -139,9 +133,7 @@ def _whole(recipe: Recipe) -> Data | None:
 
 def _cached() -> list[Path]:
     """The folders of all datasets in the cache."""
-    return sorted(
-        folder for folder in (cache.root() / "data").glob("*") if folder.is_dir() and folder.suffix != ".new"
-    )
+    return sorted(folder for folder in (cache.root() / "data").glob("*") if folder.is_dir() and folder.suffix != ".new")
 
 
 def _own_entry(folder: Path) -> Entry | None:
@@ -152,9 +144,7 @@ def _own_entry(folder: Path) -> Entry | None:
         return None
     if about is None or about["name"] in RECIPES:
         return None
-    (train_rows, features), (test_rows, _) = (
-        about["arrays"][part]["shape"] for part in ("x_train", "x_test")
-    )
+    (train_rows, features), (test_rows, _) = (about["arrays"][part]["shape"] for part in ("x_train", "x_test"))
     return Entry(about["name"], "your own data", train_rows, test_rows, features, about["classes"], True)
 
 

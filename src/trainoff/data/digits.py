@@ -22,15 +22,11 @@ def make(folder: Path | None, say: Progress) -> Made:
     """Read the table from the installed package's files, without importing it; a fifth is held out."""
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
-        raise TrainoffError(
-            "digits comes with scikit-learn, which is not installed; run: pip install scikit-learn"
-        )
+        raise TrainoffError("digits comes with scikit-learn, which is not installed; run: pip install scikit-learn")
     path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     table = idx.content(path)
     if hashlib.sha256(table).hexdigest() != SHA256:
-        raise TrainoffError(
-            f"{path} is not the table it should be; run: pip install --force-reinstall scikit-learn"
-        )
+        raise TrainoffError(f"{path} is not the table it should be; run: pip install --force-reinstall scikit-learn")
     values = np.loadtxt(table.decode().splitlines(), delimiter=",", dtype=np.float32)
     x, y = values[:, :64], values[:, 64].astype(np.int64)
     train, test = hold_out(y)

@@ -43,9 +43,7 @@ def download(address: str, folder: Path, say: Progress) -> Path:
 def _transfer(address: str, part: Path, what: str, say: Progress) -> bool:
     """Receive what is still missing; whether the file is complete then."""
     have = _size(part)
-    request = Request(
-        address, headers={"User-Agent": "trainoff"} | ({"Range": f"bytes={have}-"} if have else {})
-    )
+    request = Request(address, headers={"User-Agent": "trainoff"} | ({"Range": f"bytes={have}-"} if have else {}))
     with urlopen(request, timeout=_PATIENCE_S) as answer:
         goes_on = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         done = have if goes_on else 0

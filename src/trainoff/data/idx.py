@@ -57,7 +57,5 @@ def parse(raw: bytes, where: str) -> NDArray[Any]:
     expected = start + math.prod(shape) * dtype.itemsize
     if len(raw) != expected:
         fault = "is truncated" if len(raw) < expected else "is too long"
-        raise TrainoffError(
-            f"{where} {fault}: {expected:,} bytes expected, {len(raw):,} found; fetch it again"
-        )
+        raise TrainoffError(f"{where} {fault}: {expected:,} bytes expected, {len(raw):,} found; fetch it again")
     return np.frombuffer(raw, dtype, offset=start).reshape(shape)

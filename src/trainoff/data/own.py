@@ -37,9 +37,7 @@ def _make(path: Path, folder: Path | None, say: Progress) -> Made:
     labels, classes = _numbered([part.y for part in parts], path)
     if len(parts) == 2 and parts[0].x.shape[1:] != parts[1].x.shape[1:]:
         shapes = " and ".join(str(list(part.x.shape[1:])) for part in parts)
-        raise TrainoffError(
-            f"{path}: the features of the training and the test part differ in shape: {shapes}"
-        )
+        raise TrainoffError(f"{path}: the features of the training and the test part differ in shape: {shapes}")
     image = (parts[0].x.shape[1], parts[0].x.shape[2]) if parts[0].x.ndim == 3 else None
     flat = [part.x.reshape(len(part.x), -1) for part in parts]
     if len(parts) == 1:
@@ -96,6 +94,9 @@ def _scaled(x_train: NDArray[Any], x_test: NDArray[Any]) -> tuple[NDArray[np.flo
         return x_train.astype(np.float32), x_test.astype(np.float32)
     if x_train.dtype == np.uint8:
         low, high = np.zeros_like(low), np.full_like(high, 255)
-    span = np.where(high > low, high - low, 1)  # a column that never changes becomes 0
-    train, test = (((x - low) / span).astype(np.float32) for x in (x_train, x_test))
+    with np.errstate(over="ignore", invalid="ignore"):  # told below
+        span = np.where(high > low, high - low, 1)  # a column that never changes becomes 0
+        train, test = (((x - low) / span).astype(np.float32) for x in (x_train, x_test))
+    if not np.isfinite(span).all() or not np.isfinite(test).all():
+        raise TrainoffError("the features are too large to be scaled; divide them by their size first")
     return train, test

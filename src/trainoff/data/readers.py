@@ -128,9 +128,7 @@ def _features(table: polars.DataFrame, path: Path) -> NDArray[np.float64]:
             f"{path} has no numeric features: besides the label it holds {', '.join(text) or 'nothing'}"
         )
     if text:
-        raise TrainoffError(
-            f"{path}: column {text[0]!r} is not numeric; leave it out or turn it into numbers"
-        )
+        raise TrainoffError(f"{path}: column {text[0]!r} is not numeric; leave it out or turn it into numbers")
     return table.cast(polars.Float64).to_numpy()
 
 
@@ -138,4 +136,8 @@ def _labels(column: polars.Series, path: Path) -> NDArray[Any]:
     if column.null_count():
         row = int(column.is_null().arg_true()[0]) + 1
         raise TrainoffError(f"{path}: row {row} has no label in column {column.name!r}")
+    if column.dtype.is_nested():
+        raise TrainoffError(
+            f"{path}: column {column.name!r} holds {column.dtype}; labels must be whole numbers or text"
+        )
     return column.to_numpy() if column.dtype.is_numeric() else column.cast(str).to_numpy().astype(str)

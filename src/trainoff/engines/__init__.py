@@ -9,11 +9,24 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from trainoff.engines.contract import Broken, Engine, Job, Knob, Missing, Watch
+from trainoff.engines.contract import Broken, Engine, Job, Knob, Missing, Refused, Watch
 from trainoff.errors import TrainoffError
 from trainoff.study import EngineFacts
 
-__all__ = ["Engine", "Job", "Knob", "Missing", "Watch", "broken_or", "facts", "get", "names", "source_hash"]
+__all__ = [
+    "Engine",
+    "Job",
+    "Knob",
+    "Missing",
+    "Refused",
+    "Watch",
+    "broken_or",
+    "facts",
+    "get",
+    "names",
+    "source_hash",
+    "version_of",
+]
 
 GROUP = "trainoff.engines"
 
@@ -37,9 +50,7 @@ def get(name: str) -> Engine:
     try:
         engine: Engine = _found()[name].load()()
     except Exception as error:
-        raise TrainoffError(
-            f"the engine `{name}` cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+        raise TrainoffError(f"the engine `{name}` cannot be loaded: {type(error).__name__}: {error}") from error
     return engine
 
 
@@ -57,9 +68,15 @@ def broken_or(name: str) -> Engine:
 def facts() -> dict[str, EngineFacts]:
     """What a study must know of every engine to be checked; of a broken adapter only that it is there."""
     found = {name: broken_or(name) for name in names()}
-    return {
-        name: EngineFacts(name, engine.models, engine.modes, engine.knobs) for name, engine in found.items()
-    }
+    return {name: EngineFacts(name, engine.models, engine.modes, engine.knobs) for name, engine in found.items()}
+
+
+def version_of(engine: Engine) -> str:
+    """The engine's version; `unknown` where it cannot say."""
+    try:
+        return str(engine.version())
+    except Exception:  # an engine is somebody else's code
+        return "unknown"
 
 
 def source_hash(engine: Engine) -> str:

@@ -34,6 +34,10 @@ class Missing:
         return f"needs {self.what}; {self.command}"
 
 
+class Refused(Exception):
+    """Raised by `open` where only the data shows that the engine cannot run the trial; the record is `unsupported`."""
+
+
 @dataclass(frozen=True)
 class Knob:
     """A parameter that only some engines have, as a study file may set it.

@@ -9,8 +9,7 @@ from __future__ import annotations
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.contract import Engine, Job, Watch
-from trainoff.errors import TrainoffError
+from trainoff.engines.contract import Engine, Job, Refused, Watch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +36,7 @@ class Sklearn(Engine):
         import numpy as np
 
         if job.model.sizes[-1] < 3:
-            raise TrainoffError(
+            raise Refused(
                 "scikit-learn trains two classes with one logistic output where the model has a softmax; "
                 "use another engine, or data with at least three classes"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -41,9 +42,10 @@ class Channel:
         event = {"t": time.monotonic(), "kind": kind, **fields}
         line = json.dumps(event)
         while len(line) >= ATOMIC:
-            longest = max(
-                (key for key in fields if isinstance(event[key], str)), key=lambda key: len(event[key])
-            )
+            texts = [key for key in fields if isinstance(event[key], str) and event[key]]
+            if not texts:
+                raise ValueError(f"an event of {len(line)} bytes does not fit; at most {ATOMIC} do")
+            longest = max(texts, key=lambda key: len(event[key]))
             event[longest] = event[longest][len(event[longest]) // 4 + 1 :]
             line = json.dumps(event)
         with suppress(BrokenPipeError):  # nobody listens any more; the warden sees to the end
@@ -65,9 +67,7 @@ class TrialWatch:
         self._loss: float | None = None
         self._next_beat = self._next_snapshot = 0.0
 
-    def expect(
-        self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None
-    ) -> None:
+    def expect(self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
         """Learn what training will look like: which steps there are, how many weights, how often to look."""
         self._order, self._parameters = order, parameters
         self._every = max(snapshot_every, order.rows * order.epochs // MOST_SNAPSHOTS, 1)
@@ -106,6 +106,7 @@ class TrialWatch:
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
         rows = -self._samples_seen
+        self._pause_start = None  # a snapshot that was due but never came stops no clock
         self._step, self._loss = step, loss
         self._samples_seen = self._order.samples_after(step) if samples_seen is None else samples_seen
         rows += self._samples_seen
@@ -163,7 +164,9 @@ class TrialWatch:
         self._channel.say("pause", seconds=pause)
 
     def count(self, name: str, value: float) -> None:
-        self._channel.say("count", name=name, value=value)
+        if not math.isfinite(value):
+            raise ValueError(f"count({name!r}, {value}): a count is a finite number")
+        self._channel.say("count", name=name, value=float(value))
 
 
 class StopRule:

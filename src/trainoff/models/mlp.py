@@ -33,18 +33,14 @@ class Mlp:
                 "from the inputs to the classes, such as (784, 800, 10)"
             )
         if self.activation not in ACTIVATIONS:
-            raise TrainoffError(
-                f"`{self.activation}` is not an activation; use one of {', '.join(ACTIVATIONS)}"
-            )
+            raise TrainoffError(f"`{self.activation}` is not an activation; use one of {', '.join(ACTIVATIONS)}")
         if not isfinite(self.l2) or self.l2 < 0:
             raise TrainoffError(f"the model's l2 is {self.l2}; give zero or a positive number")
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of the weights, layer by layer: W1, b1, W2, b2 and so on."""
-        return [
-            shape for inputs, outputs in pairwise(self.sizes) for shape in ((inputs, outputs), (outputs,))
-        ]
+        return [shape for inputs, outputs in pairwise(self.sizes) for shape in ((inputs, outputs), (outputs,))]
 
     @property
     def parameters(self) -> int:

@@ -66,11 +66,12 @@ def scan(folder: Path) -> tuple[list[Record], list[Damaged]]:
     if not folder.is_dir():
         what = "this is a file, not a folder of records" if folder.exists() else "there is no such folder"
         raise TrainoffError(f"{folder}: {what}; `trainoff run` makes one under results/")
-    with _without_garbage_collection():
-        found = [read(path) for path in _record_folders(folder)]
-    return [item for item in found if isinstance(item, Record)], [
-        item for item in found if isinstance(item, Damaged)
-    ]
+    try:
+        with _without_garbage_collection():
+            found = [read(path) for path in _record_folders(folder)]
+    except OSError as error:
+        raise TrainoffError(f"{error.filename or folder}: this folder cannot be read ({error.strerror})") from error
+    return [item for item in found if isinstance(item, Record)], [item for item in found if isinstance(item, Damaged)]
 
 
 @contextmanager
@@ -91,9 +92,7 @@ def _record_folders(folder: Path) -> list[str]:
         return [str(folder)]
     found = []
     for inside in _folders(str(folder)):
-        found += (
-            [inside] if _holds_record(inside) else [deep for deep in _folders(inside) if _holds_record(deep)]
-        )
+        found += [inside] if _holds_record(inside) else [deep for deep in _folders(inside) if _holds_record(deep)]
     return sorted(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -44,8 +45,9 @@ class Store:
     def stage(self, trial_id: str) -> Iterator[Path]:
         """A scratch folder that becomes a record by `commit`, and is gone afterwards in any case."""
         folder = Path(tempfile.mkdtemp(prefix=f"{trial_id}-", dir=self.folder / STAGING)).resolve()
-        with (folder / "lock").open("w") as lock:
+        with (folder / "unlocked").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held while this process lives: says that the folder is in use
+            (folder / "unlocked").rename(folder / "lock")  # nobody ever sees a lock that is not held
             try:
                 yield folder
             finally:
@@ -79,6 +81,7 @@ class Store:
                     raise
                 record.attempt += 1  # somebody else finished this attempt meanwhile; keep both
                 (whole / "record.json").write_text(_text(record))
+                _sync(whole / "record.json")
                 continue
             _sync(self.folder)
             return target
@@ -87,10 +90,7 @@ class Store:
         """The newest attempt at every trial, by trial id."""
         if not self.folder.is_dir():
             return {}
-        return {
-            record.trial_id: record
-            for record in sorted(scan(self.folder)[0], key=lambda record: record.attempt)
-        }
+        return {record.trial_id: record for record in sorted(scan(self.folder)[0], key=lambda record: record.attempt)}
 
     def latest(self, trial_id: str) -> Record | None:
         """The newest attempt at a trial, if there is one that can be read."""
@@ -121,7 +121,9 @@ def _abandoned(staged: Path) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
     except FileNotFoundError:
-        return staged.exists() and time.time() - staged.stat().st_mtime > YOUNG_S
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - staged.stat().st_mtime > YOUNG_S
+        return False
     except OSError:
         return False
 
@@ -152,7 +154,5 @@ def _rescue(record: Record, staged: Path) -> Path:
 def cannot_write(folder: Path, error: OSError) -> str:
     """The sentence for a result folder that takes no files."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    advice = (
-        "free some space or choose another folder with --out" if full else "choose another folder with --out"
-    )
+    advice = "free some space or choose another folder with --out" if full else "choose another folder with --out"
     return f"{folder}: results cannot be written there ({error.strerror or error}); {advice}"

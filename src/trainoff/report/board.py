@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff.analyse import Group, failure, headline_target, ranked
-from trainoff.analyse.words import seconds, size
+from trainoff.analyse.words import percent, seconds, size
 from trainoff.records import Record, folder_of
 from trainoff.report.columns import ALWAYS, Column, heading, setting
 from trainoff.report.columns import table as columns_table
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MOST_TOLD = 5  # groups whose time is told in words
-HARD = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line
 SHORT = {"within tolerance": "tolerable", "different by design": "differs", "wrong": "WRONG", None: "-"}
 
 
@@ -40,7 +39,7 @@ def board(found: Sequence[Group], width: int) -> Table:
         column("engine", lambda group: group.first.engine, ALWAYS, right=False),
         column("mode", lambda group: group.first.mode, 40, right=False),
         column("W", lambda group: str(group.first.workers), 50),
-        column(f"to {target:.0%}" if target else "to target", lambda group: _time(group, target), ALWAYS),
+        column(f"to {percent(target)}" if target else "to target", lambda group: _time(group, target), ALWAYS),
         column("accuracy", _accuracy, ALWAYS),
         column("train", lambda group: seconds(group.median(_train)), 60),
         column("cold", lambda group: seconds(group.median(lambda record: record.cold_s)), 20),
@@ -88,20 +87,26 @@ def remarks(found: Sequence[Group], folder: Path) -> list[str]:
                 said.append(f"{group.name}, seed {record.seed}: {failure(record)}{where}")
         if group.first.oversubscribed:
             asked = group.first.workers * group.first.cores
-            said.append(
-                f"{group.name} asked for {asked:g} cores and had {group.first.environment.get('cpus')}"
-            )
+            said.append(f"{group.name} asked for {asked:g} cores and had {group.first.environment.get('cpus')}")
     return said
 
 
-def where_the_time_went(found: Sequence[Group]) -> list[str]:
-    """For the best few, their phases, the longest first."""
+def where_the_time_went(found: Sequence[Group], width: int) -> list[str]:
+    """For the best few, their phases, the longest first; lines break only between phases."""
     lines = []
     for group in ranked(found)[:MOST_TOLD]:
         spent = sorted(((value, name) for name, value in group.phases_s().items()), reverse=True)
-        told = ", ".join(
-            f"{name} {seconds(value)}".replace(" ", HARD) for value, name in spent if value >= 0.01
-        )
-        if told:
-            lines.append(f"{group.name}: {told}")
+        told = [f"{name} {seconds(value)}" for value, name in spent if value >= 0.01]
+        lines += _broken(f"  {group.name}: ", told, width) if told else []
+    return lines
+
+
+def _broken(start: str, parts: Sequence[str], width: int) -> list[str]:
+    lines = [start + parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 3 > width:
+            lines[-1] += ","
+            lines.append(f"    {part}")
+        else:
+            lines[-1] += f", {part}"
     return lines

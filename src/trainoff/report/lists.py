@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainoff import data, engines, study
-from trainoff.analyse.words import size
+from trainoff.analyse.words import percent, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ def _engine_row(engine: engines.Engine) -> Row:
         "name": engine.name,
         "status": "unavailable" if missing else "ready",
         "reason": str(missing[0]) if missing else None,
-        "version": None if missing else engine.version(),
+        "version": None if missing else engines.version_of(engine),
         "models": sorted(engine.models),
         "modes": list(engine.modes),
         "distributed": engine.distributed,
@@ -66,7 +66,7 @@ def print_workloads(rows: Sequence[Row], console: Console) -> None:
     from rich.text import Text
 
     for row in rows:
-        targets = ", ".join(f"{target:.0%}" for target in row["targets"])
+        targets = ", ".join(f"{percent(target)}" for target in row["targets"])
         console.print(Text(row["name"], style="bold"))
         for line in (row["about"], f"targets {targets}; {recipe_line(row['recipe'])}"):
             console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
@@ -75,9 +75,7 @@ def print_workloads(rows: Sequence[Row], console: Console) -> None:
 def recipe_line(recipe: Mapping[str, Any]) -> str:
     """A recipe in one line."""
     left_out = ("snapshot_every", "l2", "momentum")
-    return ", ".join(
-        f"{key.replace('_', ' ')} {value}" for key, value in recipe.items() if key not in left_out
-    )
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in recipe.items() if key not in left_out)
 
 
 def dataset_rows() -> list[Row]:

@@ -86,8 +86,7 @@ class LiveTable:
     def _table(self) -> RenderableType:
         rows = [self._row(task) for task in self._window()]
         columns = [
-            Column(name, [row[at] for row in rows], worth, right)
-            for at, (name, worth, right) in enumerate(HEADINGS)
+            Column(name, [row[at] for row in rows], worth, right) for at, (name, worth, right) in enumerate(HEADINGS)
         ]
         if self._keys:
             columns[2] = replace(columns[2], heading=heading(self._keys), shrinks=True)

@@ -59,7 +59,7 @@ def tell(planned: dict[str, Any], console: Console) -> None:
     shared = {key: value for key, value in settings[0].items() if key not in keys and value is not None}
     console.print(table(_columns(lines, settings, keys), console.width, [None] * len(lines), folds=True))
     told = ", ".join(f"{key} {value}" for key, value in shared.items() if key != "engine")
-    console.print(f"\nAll with {told}.", style="dim", markup=False)
+    console.print(f"\nAll with {told}.", style="dim")
     console.print(_summary(planned))
 
 
@@ -68,9 +68,7 @@ def _settings(trial: dict[str, Any]) -> dict[str, Any]:
     return {**{key: trial[key] for key in _SHOWN}, **trial["params"]}
 
 
-def _columns(
-    lines: list[list[dict[str, Any]]], settings: list[dict[str, Any]], keys: list[str]
-) -> list[Column]:
+def _columns(lines: list[list[dict[str, Any]]], settings: list[dict[str, Any]], keys: list[str]) -> list[Column]:
     own = [key for key in keys if key != "engine"]
     columns = [
         Column("engine", [line[0]["engine"] for line in lines]),

@@ -62,7 +62,7 @@ def _announce(study: Study, tasks: Sequence[Task], clock: Clock, console: Consol
 def _conduct(store: Store, tasks: list[Task], clock: Clock, console: Console) -> Outcome:
     if not any(task.to_run for task in tasks):
         return Outcome(tasks)
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         return Conductor(store, Lines(clock, partial(console.print, soft_wrap=True))).run(tasks)
     with LiveTable(clock, console) as live:
         return Conductor(store, live).run(tasks)

@@ -35,34 +35,31 @@ def tell(folder: Path, console: Console) -> int:
         print_board(newest(records), folder, console)
     if (folder / "record.json").exists():
         for record in records:
-            console.print(record.traceback or record.log_tail or "", markup=False, soft_wrap=True)
+            console.print(record.traceback or record.log_tail or "", soft_wrap=True)
     return warn(damaged)
 
 
 def print_board(records: Sequence[Record], folder: Path, console: Console) -> None:
     """The boards, where the time went, and the answer; `folder` is where the records lie."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     found = groups(records)
     for table in boards(found, console.width):
         console.print(table)
-    if lines := where_the_time_went(found):
+    if lines := where_the_time_went(found, console.width):
         console.print("\nwhere the time went", style="dim")
         for line in lines:
-            console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2), expand=False))
+            console.print(line, style="dim", soft_wrap=True)
     console.print()
     for sentence in answer(found):
-        console.print(sentence, markup=False)
+        console.print(sentence)
     for remark in remarks(found, folder):
-        console.print(remark, style="yellow", markup=False, soft_wrap=True)
+        console.print(remark, style="yellow", soft_wrap=True)
 
 
 def draw(folder: Path, picture: Path) -> None:
     """Save the board as an SVG picture that needs nothing from elsewhere, fonts included."""
     from rich.console import Console
 
-    drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
+    drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False, markup=False)
     print_board(newest(scan(folder)[0]), folder, drawing)
     svg = drawing.export_svg(title=f"trainoff show {folder}")
     try:

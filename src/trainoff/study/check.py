@@ -75,9 +75,7 @@ def check(key: Key, value: Any) -> Any:
     if not fits or (is_number and not _in_range(key, value)) or (key.named and not _NAME.fullmatch(value)):
         raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
     if value in key.later:
-        raise Wrong(
-            f"{quote(key.name)} is {show(value)}, which is not available yet; expected {key.expected()}"
-        )
+        raise Wrong(f"{quote(key.name)} is {show(value)}, which is not available yet; expected {key.expected()}")
     if key.choices and value not in key.choices:
         near = nearest(value, (str(choice) for choice in key.choices)) if isinstance(value, str) else None
         hint = f"; did you mean {quote(near)}?" if near else ""
@@ -108,10 +106,7 @@ def _check_fields(key: Key, value: Any) -> dict[str, Any]:
     for name in value:
         if name not in key.fields:
             raise Wrong(f"{quote(name)} is not a key of {quote(key.name)}; expected {key.expected()}")
-    return {
-        name: check(inner, value[name]) if name in value else inner.default
-        for name, inner in key.fields.items()
-    }
+    return {name: check(inner, value[name]) if name in value else inner.default for name, inner in key.fields.items()}
 
 
 def show(value: Any) -> str:

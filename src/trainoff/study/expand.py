@@ -48,8 +48,7 @@ def cases_of(engine: EngineFacts, layers: Layers) -> list[Values]:
     """The cases that differ for an engine, each with the keys it knows."""
     fixed = {**layers.sets, **layers.engine_sets.get(engine.name, {})}
     known = [
-        {key: value for key, value in case.items() if knows(engine, key) and key not in fixed}
-        for case in layers.cases
+        {key: value for key, value in case.items() if knows(engine, key) and key not in fixed} for case in layers.cases
     ]
     return list({json.dumps(case, sort_keys=True): case for case in known}.values())
 

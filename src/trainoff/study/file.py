@@ -64,9 +64,7 @@ def _engines(source: Source, installed: Mapping[str, EngineFacts]) -> list[Engin
     if "engines" not in source.tables:
         _check_top(source, Vocabulary([], installed))  # a misspelt `engines` is not a missing one
         if not isinstance(one := source.tables.get("engine", {}), dict):
-            raise source.at("engine")(
-                f'`engine` is {show(one)}; did you mean `engines`, as in engines = ["numpy"]?'
-            )
+            raise source.at("engine")(f'`engine` is {show(one)}; did you mean `engines`, as in engines = ["numpy"]?')
         raise source.at()('`engines` is missing; name at least one, as in engines = ["numpy"]')
     names = source.tables["engines"]
     if names == []:

@@ -22,9 +22,7 @@ def declared(source: Source) -> list[str]:
     return list(table(source, "workload")) if isinstance(value, dict) else []
 
 
-def read_workloads(
-    source: Source, words: Vocabulary
-) -> tuple[dict[str, Workload], dict[str, dict[str, Any]]]:
+def read_workloads(source: Source, words: Vocabulary) -> tuple[dict[str, Workload], dict[str, dict[str, Any]]]:
     """Every workload the study may name, and what [workload.NAME] says of its parameters."""
     every = workloads()
     shipped = dict(every)
@@ -42,9 +40,7 @@ def choose(source: Source, every: Mapping[str, Workload], otherwise: bool) -> st
     name = source.tables.get("workload")
     if isinstance(name, str):
         if name not in every:
-            raise source.at("workload")(
-                f"{quote(name)} is not a workload; {suggest(name, every, 'they are')}"
-            )
+            raise source.at("workload")(f"{quote(name)} is not a workload; {suggest(name, every, 'they are')}")
         return name
     if name is not None and not isinstance(name, dict):
         raise source.at("workload")(f"`workload` is {show(name)}; expected the name of a workload")
@@ -53,9 +49,7 @@ def choose(source: Source, every: Mapping[str, Workload], otherwise: bool) -> st
         return None if otherwise else tables[0]
     if tables:
         names = ", ".join(f'"{each}"' for each in tables)
-        raise source.at("workload")(
-            f"there are several workloads; choose in [grid], as in workload = [{names}]"
-        )
+        raise source.at("workload")(f"there are several workloads; choose in [grid], as in workload = [{names}]")
     raise source.at()(f"`workload` is missing; name one of {', '.join(every)}")
 
 

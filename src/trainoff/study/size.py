@@ -16,9 +16,7 @@ def check_size(study: Study, source: Source) -> None:
     trials = study.repeat * sum(count(engine, study.layers) for engine in study.engines)
     if trials <= MOST_TRIALS:
         return
-    grid = {
-        key: len(values) for engine in study.engines for key, values in swept(engine, study.layers).items()
-    }
+    grid = {key: len(values) for engine in study.engines for key, values in swept(engine, study.layers).items()}
     cases = max(len(cases_of(engine, study.layers)) for engine in study.engines)
     factors = {
         **{quote(key): size for key, size in grid.items()},
@@ -29,8 +27,7 @@ def check_size(study: Study, source: Source) -> None:
     listed = ", ".join(f"{name} ({size:,})" for name, size in largest if size > 1)
     spot = ("grid", max(grid, key=lambda key: grid[key])) if grid else ("case",)
     raise source.at(*spot)(
-        f"the study has {trials:,} trials, and at most {MOST_TRIALS:,} are allowed; "
-        f"the largest factors are {listed}"
+        f"the study has {trials:,} trials, and at most {MOST_TRIALS:,} are allowed; the largest factors are {listed}"
     )
 
 

@@ -53,9 +53,7 @@ def read_grid(source: Source, words: Vocabulary, allowed: Allowed) -> dict[str, 
             raise complain(f"{quote(name)} is an empty list; expected at least one value")
         hint = f"; list the lists, as in {_LISTS}" if takes_list else ""
         grid[name] = [
-            checked(
-                allowed[name], value, source.at("grid", name, index), "" if isinstance(value, list) else hint
-            )
+            checked(allowed[name], value, source.at("grid", name, index), "" if isinstance(value, list) else hint)
             for index, value in enumerate(values)
         ]
     return grid

@@ -39,9 +39,7 @@ class Trial:
     limits: Limits = field(default_factory=Limits)
     repetition: int = 1
     position: int = 0  # its place in the random order of its repetition
-    data: str = (
-        ""  # a dataset's name or the path of the user's own; its hash is part of the id, its path is not
-    )
+    data: str = ""  # a dataset's name or the path of the user's own; its hash is part of the id, its path is not
     model: str = "mlp"
     metric: str = "accuracy"
 
