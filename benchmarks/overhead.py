@@ -25,11 +25,12 @@ from typing import Any
 from trainoff import data, engines, study
 from trainoff.clusters import Processes
 from trainoff.conduct.child import THREADS
-from trainoff.conduct.conductor import Conductor, prepare
+from trainoff.conduct.conductor import Conductor
 from trainoff.conduct.job import make_job
 from trainoff.conduct.machine import cpus
+from trainoff.conduct.task import prepare
+from trainoff.conduct.view import Silent
 from trainoff.records import Store
-from trainoff.report.checking import Silent
 
 STUDY = 'name = "overhead"\nworkload = "mnist-mlp"\nengines = ["{engine}"]\n[params]\nepochs = {epochs}\n'
 MOST = {"train time": 1.02, "CPU seconds": 1.02, "sampler, share of a core": 0.01}

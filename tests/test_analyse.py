@@ -60,6 +60,13 @@ def test_what_solves_the_problem_another_way_is_named():
     )
 
 
+def test_what_could_not_be_checked_is_not_called_checked():
+    small = {"verdict": None, "reason": "the steps are too small to be told from float32 rounding"}
+    said = answer(groups([trial("a", 1.0, equivalence=small), trial("b", 2.0, equivalence=small)]))
+    assert "same arithmetic" not in said[-1]
+    assert said[-1].startswith("a could not be checked against the reference (the steps are too small")
+
+
 def test_a_grid_is_told_apart_by_what_varies():
     found = groups([trial("a", 1.0, params={"epochs": 2}), trial("a", 2.0, 2, params={"epochs": 4})])
     assert [group.name for group in ranked(found)] == ["a with epochs 2", "a with epochs 4"]

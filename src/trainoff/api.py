@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from trainoff import engines, study
 from trainoff.analyse import newest
-from trainoff.conduct.conductor import Conductor, get_data, prepare
+from trainoff.conduct.conductor import Conductor, get_data
+from trainoff.conduct.task import prepare
+from trainoff.conduct.view import Silent
 from trainoff.records import Record, Store, scan, table
-from trainoff.report.checking import Silent
 from trainoff.report.showing import print_board
 from trainoff.study import Study
 

@@ -10,6 +10,7 @@ from trainoff.analyse.words import percent, seconds
 from trainoff.records import Record
 
 BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
+CHECKED = ("exact", "within tolerance")
 RANKING = 5  # repetitions below which a result is only indicative
 
 
@@ -98,12 +99,19 @@ def _caution(groups: Sequence[Group]) -> str | None:
 def _arithmetic(groups: Sequence[Group]) -> list[str]:
     """Whether what was timed was the same work."""
     good = [group.good[0] for group in groups if group.good]
-    different = {record.engine: record for record in good if record.equivalence.get("verdict") == "different by design"}
-    if not different:
+    odd = {record.engine: record for record in good if record.equivalence.get("verdict") not in CHECKED}
+    if not odd:
         return ["All of them did the same arithmetic, checked against the reference."] if len(good) > 1 else []
-    told = [f"{name} solves the problem another way ({each.equivalence['reason']})" for name, each in different.items()]
-    same = {record.engine for record in good} - different.keys()
+    told = [_odd(record) for record in odd.values()]
+    same = {record.engine for record in good} - odd.keys()
     return ["; ".join(told) + ("; all others did the same arithmetic, checked." if same else ".")]
+
+
+def _odd(record: Record) -> str:
+    reason = record.equivalence.get("reason")
+    if record.equivalence.get("verdict") == "different by design":
+        return f"{record.engine} solves the problem another way ({reason})"
+    return f"{record.engine} could not be checked against the reference ({reason})"
 
 
 def failure(record: Record) -> str:

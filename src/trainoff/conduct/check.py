@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainoff import data
-from trainoff.conduct.conductor import Conductor, Task, View
+from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.task import Task
+from trainoff.conduct.view import View
 from trainoff.engines import Engine
 from trainoff.models import ACTIVATIONS, OPTIMIZERS, SCHEDULES
 from trainoff.records import Record, Store

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Protocol
 
-from trainoff import data, engines
+from trainoff import data
 from trainoff.clusters import Processes
 from trainoff.conduct import isolate
 from trainoff.conduct.assemble import Identity, bare_record, full_record
@@ -19,82 +16,15 @@ from trainoff.conduct.child import threads
 from trainoff.conduct.job import make_job, model_of, rows_of
 from trainoff.conduct.lock import machine_lock
 from trainoff.conduct.performance import Ending, Performance, Stage, choose_cpus
-from trainoff.conduct.story import Story
+from trainoff.conduct.task import Outcome, Task
 from trainoff.conduct.verdict import Verdict
+from trainoff.conduct.view import View
 from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
 from trainoff.study import Study, Trial
 
 MOST_PARAMETERS = 10**9
-
-
-class View(Protocol):
-    """Whoever watches a run: a live table, plain lines, a notebook. Every method may do nothing."""
-
-    def planned(self, tasks: Sequence[Task]) -> None:
-        """Before the first trial: all trials in order, those that are already done included."""
-
-    def waiting(self, sentence: str) -> None:
-        """Another run holds the machine."""
-
-    def started(self, task: Task) -> None:
-        """A trial's processes are about to start."""
-
-    def update(self, task: Task, story: Story) -> None:
-        """At least twice a second while a trial runs; must be cheap."""
-
-    def finished(self, task: Task, record: Record) -> None:
-        """A record has been stored, or another run has stored it meanwhile."""
-
-
-@dataclass
-class Task:
-    """A trial with all that the conductor knows of it."""
-
-    trial: Trial
-    engine: Engine
-    trial_id: str
-    record: Record | None = None  # the newest attempt, if there is one
-    again: bool = False  # whether to run it although there is a record
-
-    @property
-    def to_run(self) -> bool:
-        return self.record is None or self.again
-
-
-@dataclass
-class Outcome:
-    """What a run came to."""
-
-    tasks: list[Task]
-    interrupted: bool = False
-
-    @property
-    def records(self) -> list[Record]:
-        return [task.record for task in self.tasks if task.record]
-
-
-def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]:
-    """The trials of a study in the order they run, each with its newest record; marks which to run again."""
-    tasks, newest, identity = [], store.newest(), cache(data.identity)
-    known: dict[str, tuple[Engine, str, str]] = {}
-    for trial in study.trials():
-        if trial.engine not in known:
-            engine = engines.broken_or(trial.engine)
-            known[trial.engine] = engine, engines.version_of(engine), engines.source_hash(engine)
-        engine, version, source = known[trial.engine]
-        trial_id = trial.id(version, source, identity(trial.data))
-        record = newest.get(trial_id)
-        again = record is not None and _deserves_another_try(record, engine, retry)
-        tasks.append(Task(trial, engine, trial_id, record, again))
-    return tasks
-
-
-def _deserves_another_try(record: Record, engine: Engine, retry: Sequence[str]) -> bool:
-    if record.unfinished or record.status in retry or ("failed" in retry and record.failed):
-        return True
-    return record.status == "unsupported" and record.phase == "missing" and not engine.missing()
 
 
 class Conductor:

@@ -10,8 +10,8 @@ from itertools import pairwise
 from math import prod
 
 from trainoff import data
-from trainoff.conduct.conductor import Task
 from trainoff.conduct.story import Story
+from trainoff.conduct.task import Task
 from trainoff.data import Entry
 from trainoff.records import Record
 from trainoff.study import Trial

@@ -20,6 +20,7 @@ from typing import Any, Self
 import psutil
 
 from trainoff.clusters.process import GRACE_S
+from trainoff.conduct.machine import cpus
 from trainoff.conduct.story import Story
 from trainoff.conduct.warden import Orders
 from trainoff.data import cache
@@ -196,6 +197,6 @@ def oom_kills() -> int:
 
 def choose_cpus(trial: Trial) -> tuple[list[int], bool]:
     """The CPUs for a trial, and whether it asks for more than there are."""
-    here = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    here = cpus()
     wanted = math.ceil(trial.workers * trial.cores)
     return here[:wanted], wanted > len(here)

@@ -120,17 +120,22 @@ class Warden:
 
     def _reap(self) -> None:
         """Collect every child that has ended, orphans of the trial included, with a last look at each."""
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None:
-                return
-            self._probe.last_look(ended.si_pid)
-            _, status = os.waitpid(ended.si_pid, 0)
-            if self._trial and ended.si_pid == self._trial.pid:
-                self._exit = self._trial.returncode = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(ChildProcessError):  # none is left
+            while pid := self._ended():
+                self._probe.last_look(pid)
+                pid, status = os.waitpid(pid, os.WNOHANG)
+                if self._trial and pid == self._trial.pid:
+                    self._exit = self._trial.returncode = os.waitstatus_to_exitcode(status)
+                if pid == 0:
+                    return
+
+    @staticmethod
+    def _ended() -> int:
+        """A child that has ended and is not reaped yet; 0 if there is none, -1 where one cannot look first."""
+        if not hasattr(os, "waitid"):  # macOS
+            return -1
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended.si_pid if ended else 0
 
     def _kill_all(self) -> int:
         """Kill what is left of the trial and wait until it is gone; returns how many there were."""

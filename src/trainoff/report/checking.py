@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff import engines
 from trainoff.analyse.words import count
 from trainoff.conduct.check import cases, check
-from trainoff.conduct.conductor import Task
-from trainoff.conduct.story import Story
+from trainoff.conduct.view import Silent
 from trainoff.errors import TrainoffError
-from trainoff.records import Record, Store
+from trainoff.records import Store
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-class Silent:
-    """A view that shows nothing."""
-
-    def planned(self, tasks: Sequence[Task]) -> None: ...
-    def waiting(self, sentence: str) -> None: ...
-    def started(self, task: Task) -> None: ...
-    def update(self, task: Task, story: Story) -> None: ...
-    def finished(self, task: Task, record: Record) -> None: ...
 
 
 def check_engine(name: str, console: Console) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 from trainoff.analyse import failure, varying
 from trainoff.analyse.words import about, seconds, size
-from trainoff.conduct.conductor import Task
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
+from trainoff.conduct.task import Task
 from trainoff.records import Record
 from trainoff.report.columns import setting
 
@@ -72,7 +72,8 @@ def result(record: Record) -> str:
     """How a trial ended, in half a line."""
     if record.status != "ok":
         return failure(record)
+    verdict = record.equivalence["verdict"] or "not checked"
     return (
         f"accuracy {record.test_accuracy:.4f}, train {seconds(record.train_s)}, cold {seconds(record.cold_s)}, "
-        f"CPU {seconds(record.cpu_s)}, memory {size(record.peak_memory_bytes)}, {record.equivalence['verdict']}"
+        f"CPU {seconds(record.cpu_s)}, memory {size(record.peak_memory_bytes)}, {verdict}"
     )

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from trainoff.analyse.words import about, seconds, size
-from trainoff.conduct.conductor import Task
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
+from trainoff.conduct.task import Task
 from trainoff.records import Record
 from trainoff.report.columns import ALWAYS, Column, heading, table
 from trainoff.report.lines import keys_of, setting_of

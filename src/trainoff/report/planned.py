@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.analyse import varying
 from trainoff.analyse.words import about, count, seconds
-from trainoff.conduct.conductor import cannot, prepare
+from trainoff.conduct.conductor import cannot
 from trainoff.conduct.estimate import Estimator
+from trainoff.conduct.task import prepare
 from trainoff.records import Store, scan
 from trainoff.report.columns import Column, heading, setting, table
 from trainoff.study import Study

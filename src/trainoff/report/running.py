@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from trainoff.analyse.words import about, count
 from trainoff.conduct import machine
-from trainoff.conduct.conductor import Conductor, Outcome, Task, get_data, prepare
+from trainoff.conduct.conductor import Conductor, get_data
 from trainoff.conduct.estimate import Clock
+from trainoff.conduct.task import Outcome, Task, prepare
 from trainoff.conduct.verdict import STATUSES
 from trainoff.errors import TrainoffError
 from trainoff.records import Store
@@ -63,7 +64,9 @@ def _conduct(store: Store, tasks: list[Task], clock: Clock, console: Console) ->
     if not any(task.to_run for task in tasks):
         return Outcome(tasks)
     if not console.is_terminal or console.is_dumb_terminal:
-        return Conductor(store, Lines(clock, partial(console.print, soft_wrap=True))).run(tasks)
+        outcome = Conductor(store, Lines(clock, partial(console.print, soft_wrap=True))).run(tasks)
+        console.print()
+        return outcome
     with LiveTable(clock, console) as live:
         return Conductor(store, live).run(tasks)
 

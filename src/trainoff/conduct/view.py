@@ -1,0 +1,39 @@
+"""Whoever watches a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from trainoff.conduct.story import Story
+from trainoff.conduct.task import Task
+from trainoff.records import Record
+
+
+class View(Protocol):
+    """Whoever watches a run: a live table, plain lines, a notebook. Every method may do nothing."""
+
+    def planned(self, tasks: Sequence[Task]) -> None:
+        """Before the first trial: all trials in order, those that are already done included."""
+
+    def waiting(self, sentence: str) -> None:
+        """Another run holds the machine."""
+
+    def started(self, task: Task) -> None:
+        """A trial's processes are about to start."""
+
+    def update(self, task: Task, story: Story) -> None:
+        """At least twice a second while a trial runs; must be cheap."""
+
+    def finished(self, task: Task, record: Record) -> None:
+        """A record has been stored, or another run has stored it meanwhile."""
+
+
+class Silent:
+    """A view that shows nothing."""
+
+    def planned(self, tasks: Sequence[Task]) -> None: ...
+    def waiting(self, sentence: str) -> None: ...
+    def started(self, task: Task) -> None: ...
+    def update(self, task: Task, story: Story) -> None: ...
+    def finished(self, task: Task, record: Record) -> None: ...
