@@ -45,8 +45,7 @@ class Trial:
 
     def identity(self) -> dict[str, Any]:
         """The part that decides the result: the study's name, targets, limits and order do not."""
-        whole = asdict(self)
-        return {key: whole[key] for key in _DECIDES}
+        return {key: getattr(self, key) for key in _DECIDES}
 
     def id(self, *versions: str) -> str:
         """A short hash of the trial and of what it runs on (engine version, adapter source, data)."""
