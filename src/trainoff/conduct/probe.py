@@ -16,8 +16,9 @@ from typing import Any
 
 import psutil
 
-FIRST_S, PERIOD_S, LONGEST_S = 0.1, 0.5, 2.0  # between samples: often at first, then seldom
-SLOWING = 1.2
+FIRST_S, PERIOD_S, LONGEST_S = 0.2, 1.0, 2.0  # between samples: often while memory grows, then seldom
+GROWTH = 1.1
+SLOWING = 1.5
 CHEAP_SHARE = 0.005  # of one core; samples that cost more are taken more seldom, down to one in LONGEST_S
 DEAR_SHARE = 0.002
 DEAR_EVERY_S = 5.0
@@ -78,6 +79,7 @@ class Probe:
         self._tracked: dict[int, Tracked] = {}
         self._retired: dict[str, Account] = {}
         self._dear_s = 0.0
+        self._rss = 0
         self._start = time.monotonic()
         self.period_s = FIRST_S
 
@@ -92,11 +94,17 @@ class Probe:
         rows = [self._row(account) for account in self.by_role().values()]
         rows.append({"role": "machine", **machine(self._own_network)})
         cheap_s = time.thread_time() - start - (self._dear_s - dear)
-        if self.period_s < PERIOD_S:
-            self.period_s = min(PERIOD_S, self.period_s * SLOWING)
-        else:
-            self.period_s = min(LONGEST_S, max(PERIOD_S, cheap_s / CHEAP_SHARE))
+        self.period_s = self._next_period(cheap_s)
         return rows
+
+    def _next_period(self, cheap_s: float) -> float:
+        rss, before = sum(tracked.account.rss for tracked in self._tracked.values()), self._rss
+        self._rss = rss
+        if rss > GROWTH * before:
+            return FIRST_S
+        if self.period_s < PERIOD_S:
+            return min(PERIOD_S, self.period_s * SLOWING)
+        return min(LONGEST_S, max(PERIOD_S, cheap_s / CHEAP_SHARE))
 
     def by_role(self) -> dict[str, Account]:
         """What each role has used so far, ended processes included."""

@@ -87,7 +87,7 @@ class Watch(Protocol):
         """Is a snapshot wanted now? Fetch the weights only then. If true, the clock stands until `snapshot`."""
 
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
-        """Hand over a copy of the weights. The time this takes is not training time."""
+        """Hand over the weights, which are copied at once. The time this takes is not training time."""
 
     def count(self, name: str, value: float) -> None:
         """Put a figure of the engine's own into the record, under `counts`."""

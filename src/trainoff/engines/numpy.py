@@ -45,7 +45,7 @@ class Numpy(Engine):
                 optimizer.step(network.flat, network.flat_gradient, float(job.rates[step - 1]))
                 watch.progress(step, loss)
                 if watch.due():
-                    watch.snapshot(job.order.samples_after(step), [part.copy() for part in network.weights])
+                    watch.snapshot(job.order.samples_after(step), network.weights)
                 if watch.should_stop:
                     break
 
