@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-CURVE = ("step", "samples_seen", "train_s", "wall_s", "core_s", "loss", "accuracy")
-
 
 def time_to_target(train_s: Sequence[float], accuracy: Sequence[float], target: float) -> float | None:
     """Seconds of training until the target is reached and held: the next look must find it held too.
