@@ -1,5 +1,6 @@
 """The watch and the channel: phases, pauses, snapshots, the stop rule."""
 
+import errno
 import json
 import os
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from trainoff.conduct.story import Story
 from trainoff.data import Order
+from trainoff.engines.snapshots import Room
 from trainoff.engines.watch import ATOMIC, Channel, Diverged, StopRule, TrialWatch
 
 
@@ -168,3 +170,39 @@ def test_the_stop_rule_is_scikit_learns():
     rule = StopRule(tol, patience)
     ours = next(epoch for epoch, loss in enumerate(model.loss_curve_, 1) if rule.seen(loss, 60, True))
     assert ours == model.n_iter_ < 500
+
+
+def test_work_that_is_under_way_is_finished_on_the_clock_before_a_snapshot(watch, pipe):
+    with watch.phase("train"):
+        watch.progress(1)
+        assert watch.due(lambda: time.sleep(0.05))
+        watch.snapshot(10, [np.zeros(6)])
+        watch.progress(2)
+        assert not watch.due(lambda: pytest.fail("nothing is wanted"))
+    (event,) = [event for event in pipe.events() if event["kind"] == "snapshot"]
+    assert event["train_s"] >= 0.05  # with the settling on the clock
+
+
+@pytest.mark.parametrize("size", [1, 1024, 1025, 100_000])
+def test_a_snapshot_is_written_whole_whatever_its_size(tmp_path, size):
+    room, weights = Room(size), np.arange(size, dtype=np.float32)
+    room.fill([weights])
+    room.write(tmp_path / "snapshot")
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "snapshot", np.float32, size), weights)
+
+
+def test_a_snapshot_is_written_where_the_cache_cannot_be_passed_by(tmp_path, monkeypatch):
+    opened, right = [], os.open
+
+    def refuse(path, flags, mode):
+        opened.append(flags)
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no direct writing here")
+        return right(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    room = Room(6)
+    room.fill([np.ones((2, 2)), np.zeros(2)])
+    room.write(tmp_path / "snapshot")
+    assert np.fromfile(tmp_path / "snapshot", np.float32, 6).tolist() == [1, 1, 1, 1, 0, 0]
+    assert len(opened) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -31,8 +31,11 @@ class QuietWatch:
         self.losses.append(loss)
         self.should_stop = self.stop_at is not None and step >= self.stop_at
 
-    def due(self) -> bool:
-        return self.should_stop or len(self.losses) in (1, 20, self.steps)
+    def due(self, settle: Callable[[], object] | None = None) -> bool:
+        wanted = self.should_stop or len(self.losses) in (1, 20, self.steps)
+        if wanted and settle:
+            settle()
+        return wanted
 
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
         weights = [part.copy() for part in weights]  # as the real watch does

@@ -6,15 +6,14 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from trainoff.engines.snapshots import Room
 
+if TYPE_CHECKING:
     from trainoff.data import Order
     from trainoff.models import Weights
 
@@ -68,12 +67,11 @@ class TrialWatch:
         self._pause_start: float | None = None
         self._step = self._samples_seen = self._snapshots = 0
         self._loss: float | None = None
-        self._flat: NDArray[np.float32] | None = None
         self._next_beat = self._next_snapshot = 0.0
 
     def expect(self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
         """Learn what training will look like: which steps there are, how many weights, how often to look."""
-        self._order, self._parameters = order, parameters
+        self._order, self._room = order, Room(parameters)
         self._every = max(snapshot_every, order.rows * order.epochs // MOST_SNAPSHOTS, 1)
         self._next_snapshot = self._every
         self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
@@ -127,7 +125,7 @@ class TrialWatch:
     def _beat(self) -> None:
         self._channel.say("progress", step=self._step, samples_seen=self._samples_seen, loss=self._loss)
 
-    def due(self) -> bool:
+    def due(self, settle: Callable[[], object] | None = None) -> bool:
         wanted = (
             self._samples_seen >= self._next_snapshot
             or self._step in CERTIFIED_STEPS
@@ -135,22 +133,17 @@ class TrialWatch:
             or self.should_stop
         )
         if wanted:
+            if settle:
+                settle()
             self._pause_start = time.monotonic()
         return wanted
 
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
         start = self._pause_start or time.monotonic()
-        import numpy as np
-
-        size = sum(part.size for part in weights)
-        if size != self._parameters:
-            raise ValueError(f"a snapshot of {size} weights; the network has {self._parameters}")
-        if self._flat is None:  # made once: memory that is new each time costs more than the copy
-            self._flat = np.empty(size, np.float32)
-        flat = np.concatenate([part.ravel() for part in weights], out=self._flat, casting="same_kind")
+        self._room.fill(weights)
         self._snapshots += 1
         name = f"snapshot-{self._snapshots:04d}.f32"
-        flat.tofile(self._folder / name)
+        self._room.write(self._folder / name)
         while self._next_snapshot <= samples_seen:
             self._next_snapshot += self._every
         self._channel.say(
@@ -161,7 +154,7 @@ class TrialWatch:
             loss=self._loss,
             file=name,
         )
-        if not (np.isfinite(flat.max()) and np.isfinite(flat.min())):
+        if not self._room.finite:
             raise Diverged(f"a weight is no longer finite after step {self._step}")
         pause = time.monotonic() - start
         self._paused_s += pause
