@@ -344,7 +344,7 @@ def test_own_data_is_known_by_its_content_not_by_its_name(tmp_path):
         ),
         ("title.csv", "flowers\na;label\n1;0\n", "is its separator `;`"),
         ("tabs.csv", "a\tlabel\n1\t0\n2\t1\n", "is its separator a tab"),
-        ("odd.txt", "hello", "ends in none of .npz, .csv, .parquet"),
+        ("odd.doc", "hello", "ends in none of .npz, .csv, .parquet"),
         ("bad.npz", "hello", "is not a readable .npz file"),
         ("bad.parquet", "hello", "cannot be read as a table"),
     ],

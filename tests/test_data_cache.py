@@ -115,7 +115,7 @@ def test_the_catalogue_lists_what_there_is_and_the_users_own(tmp_path: Path):
     data.get("digits")
     entries = {entry.name: entry for entry in data.catalogue()}
     own = str(tmp_path / "my.csv")
-    assert list(entries) == ["mnist", "digits", "mnist-large", "emnist-digits", own]
+    assert list(entries) == ["mnist", "digits", "mnist-large", "emnist-digits", "clicks", "open-bandit", own]
     assert [entry.name for entry in entries.values() if entry.cached] == ["digits", own]
     assert (entries[own].train_rows, entries[own].test_rows, entries[own].classes) == (8, 2, 2)
     assert entries["digits"].bytes == 1797 * (64 * 4 + 8)
@@ -129,8 +129,8 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
 
 
 def test_identities_are_known_without_any_data(cache_folder):
-    names = ["mnist", "digits", "mnist-large", "emnist-digits"]
-    assert len({data.identity(name) for name in names}) == 4
+    names = ["mnist", "digits", "mnist-large", "emnist-digits", "clicks", "open-bandit"]
+    assert len({data.identity(name) for name in names}) == 6
     assert not cache_folder.exists()
 
 

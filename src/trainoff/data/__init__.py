@@ -1,12 +1,26 @@
 """Datasets: where they come from, how they are checked, cached and read.
 
 `get` brings a dataset into the cache, `load` maps it from there. Datasets have a name (`catalogue` lists
-them) or are the user's own, by path: a folder of IDX files, .npz, .csv or .parquet. `Order` and `share`
-say which rows make up which batch.
+them) or are the user's own, by path: a folder of IDX files, .npz, .csv or .parquet, or with sparse rows a
+click log or an svmlight file. `Order` and `share` say which rows make up which batch.
 """
 
 from trainoff.data.catalogue import Entry, catalogue, get, identity, load, verify
 from trainoff.data.dataset import Data, Progress
 from trainoff.data.order import Order, share
+from trainoff.data.sparse import Csr, Matrix
 
-__all__ = ["Data", "Entry", "Order", "Progress", "catalogue", "get", "identity", "load", "share", "verify"]
+__all__ = [
+    "Csr",
+    "Data",
+    "Entry",
+    "Matrix",
+    "Order",
+    "Progress",
+    "catalogue",
+    "get",
+    "identity",
+    "load",
+    "share",
+    "verify",
+]

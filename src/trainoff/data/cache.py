@@ -1,6 +1,7 @@
 """The cache: one folder per dataset with its arrays and a manifest, seen whole or not at all.
 
-<root>/data/<key>/        manifest.json, x_train.npy, y_train.npy, x_test.npy, y_test.npy
+<root>/data/<key>/        manifest.json, x_train.npy, y_train.npy, x_test.npy, y_test.npy; where rows are sparse
+                          x_train.starts.npy, x_train.columns.npy and x_train.values.npy, and so for x_test
 <root>/data/<key>.lock    held by the process that is making it
 <root>/downloads/<key>/   transfers under way, kept so that they can be resumed
 <root>/paths/             fingerprints of users' own files
@@ -9,7 +10,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -19,15 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from trainoff.data import npy
 from trainoff.data.dataset import Data, Made, Progress, Recipe
+from trainoff.data.sparse import Csr, Selection
 from trainoff.errors import TrainoffError
 
-_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+_PARTS = ("x_train", "y_train", "x_test", "y_test")
 _MANIFEST = {"name", "identity", "classes", "image", "arrays"}
-_CHUNK_ROWS = 4096  # converted at a time, so that a large dataset never lies in memory as float32
+_SOMETIMES = {"width", "facts"}  # how many columns sparse rows have; what else is known
 
 
 class Damaged(Exception):
@@ -56,8 +55,8 @@ def downloads(key: str) -> Path:
 
 
 @contextmanager
-def _written() -> Iterator[None]:
-    """Turn what goes wrong while writing into a sentence."""
+def written() -> Iterator[None]:
+    """Turn what goes wrong while writing to the cache into a sentence."""
     try:
         yield
     except OSError as error:
@@ -71,11 +70,11 @@ def _written() -> Iterator[None]:
 def lock(key: str, say: Progress) -> Iterator[None]:
     """Hold one dataset's lock; who comes second waits, and then finds the dataset made."""
     path = root() / "data" / f"{key}.lock"
-    with _written():
+    with written():
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
     with file:
-        with _written():
+        with written():
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -88,18 +87,21 @@ def store(recipe: Recipe, made: Made, say: Progress) -> None:
     """Write a dataset into the cache: in a folder beside, synced, then renamed."""
     final = place(recipe.key)
     draft = final.with_name(f"{recipe.key}.new")  # one name is enough under the lock
-    with _written():
+    with written():
         shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
         draft.mkdir(parents=True)
         try:
-            arrays = {name: _write(draft, name, made, say) for name in _ARRAYS}
             manifest = {
                 "name": recipe.name,
                 "identity": recipe.identity,
                 "classes": made.classes,
                 "image": made.image,
-                "arrays": arrays,
+                "arrays": {name: about for part in _PARTS for name, about in npy.write(draft, part, made, say).items()},
             }
+            if isinstance(made.x_train, (Csr, Selection)):
+                manifest["width"] = made.x_train.width
+            if made.facts:
+                manifest["facts"] = dict(made.facts)
             with (draft / "manifest.json").open("w") as file:
                 json.dump(manifest, file, indent=1)
                 file.flush()
@@ -110,32 +112,6 @@ def store(recipe: Recipe, made: Made, say: Progress) -> None:
             _sync_folder(final.parent)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _write(folder: Path, name: str, made: Made, say: Progress) -> dict[str, Any]:
-    """Write one array as .npy, converting and hashing it on the way; what the manifest says of it."""
-    values: NDArray[Any] = getattr(made, name)
-    dtype = np.dtype(np.float32 if name.startswith("x") else np.int64)
-    digest = hashlib.sha256()
-    header: Any = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": values.shape,
-    }
-    with (folder / f"{name}.npy").open("wb+") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        file.seek(0)
-        digest.update(file.read())
-        for start in range(0, len(values), _CHUNK_ROWS):
-            chunk = np.ascontiguousarray(values[start : start + _CHUNK_ROWS], dtype)
-            if dtype == np.float32 and made.scale != 1:
-                chunk = chunk / np.float32(made.scale)
-            digest.update(chunk.data)
-            file.write(chunk.data)
-            say(f"writing {name}", start + len(chunk), len(values))
-        file.flush()
-        os.fsync(file.fileno())
-        return {"bytes": file.tell(), "sha256": digest.hexdigest(), "shape": values.shape}
 
 
 def _sync_folder(folder: Path) -> None:
@@ -154,11 +130,17 @@ def read(recipe: Recipe) -> Data | None:
         return None
     check_sizes(folder, about)
     try:
-        x_train, y_train, x_test, y_test = (np.load(folder / f"{n}.npy", mmap_mode="r") for n in _ARRAYS)
+        parts = {part: npy.read(folder, part, about.get("width")) for part in _PARTS}
     except (OSError, ValueError, EOFError) as error:
         raise Damaged(str(error)) from error
-    image = tuple(about["image"]) if about["image"] else None
-    return Data(recipe.title, x_train, y_train, x_test, y_test, about["classes"], recipe.identity, image)
+    return Data(
+        recipe.title,
+        **parts,
+        classes=about["classes"],
+        identity=recipe.identity,
+        image=tuple(about["image"]) if about["image"] else None,
+        facts=about.get("facts", {}),
+    )
 
 
 def manifest(folder: Path) -> dict[str, Any] | None:
@@ -167,7 +149,8 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         about = json.loads((folder / "manifest.json").read_bytes())
-        whole = set(about) == _MANIFEST and set(about["arrays"]) == set(_ARRAYS)
+        arrays = {name for part in _PARTS for name in npy.names(part, "width" in about)}
+        whole = set(about) - _SOMETIMES == _MANIFEST and set(about["arrays"]) == arrays
     except (OSError, ValueError, TypeError):
         whole = False
     if not whole:

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from shutil import rmtree
 
-from trainoff.data import cache, digits, distort, emnist, mnist, own
+from trainoff.data import bandit, cache, clicks, digits, distort, emnist, mnist, options, own, sparse_readers
 from trainoff.data.cache import Damaged
 from trainoff.data.dataset import Data, Made, Progress, Recipe, silent
 from trainoff.data.fingerprint import sha256
@@ -27,6 +27,7 @@ class Entry:
     features: int
     classes: int
     cached: bool = False
+    nonzeros: float | None = None  # of a row, about, where rows are sparse
 
     @property
     def rows(self) -> int:
@@ -34,19 +35,25 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """What it takes in the cache: four bytes a feature and eight a label."""
-        return self.rows * (4 * self.features + 8)
+        """What it takes in the cache: four bytes a feature, in sparse rows eight and eight a row; eight a label."""
+        row = 4 * self.features if self.nonzeros is None else 8 * self.nonzeros + 8
+        return round(self.rows * (row + 8))
 
 
 def _make_large(folder: Path | None, say: Progress) -> Made:
     return distort.make(get("mnist", folder=folder, say=say), say)
 
 
+_CLICKS = "a click log made here, 13 numbers and 26 categories a row"
 ENTRIES = (
     Entry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10),
     Entry("digits", "digits of 8 x 8 pixels that come with scikit-learn; always offline", 1_437, 360, 64, 10),
     Entry("mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10),
     Entry("emnist-digits", "handwritten digits of EMNIST, a download of 536 MB", 240_000, 40_000, 784, 10),
+    Entry("clicks", f"{_CLICKS}; sparse", 200_000, 50_000, 1 << 18, 2, nonzeros=clicks.NONZEROS),
+    Entry(
+        "open-bandit", "a real click log of a fashion shop; sparse, few clicks", 8_000, 2_000, 1 << 18, 2, nonzeros=6
+    ),
 )
 RECIPES = {
     name: Recipe(name, title=name, key=name, identity=identity, make=make)
@@ -55,8 +62,11 @@ RECIPES = {
         ("digits", digits.IDENTITY, digits.make),
         ("mnist-large", distort.identity(mnist.IDENTITY), _make_large),
         ("emnist-digits", emnist.IDENTITY, emnist.make),
+        ("open-bandit", bandit.IDENTITY, bandit.make),
     )
-}
+} | {"clicks": clicks.recipe()}
+
+_SUFFIXES = {*SUFFIXES, *sparse_readers.SUFFIXES}
 
 
 def load(name_or_path: str | Path) -> Data:
@@ -96,7 +106,7 @@ def identity(name_or_path: str | Path) -> str:
 
 
 def catalogue() -> list[Entry]:
-    """Every named dataset, then the user's own ones that are in the cache."""
+    """Every named dataset, then those in the cache that are the user's own or click logs of other sizes."""
     named = [replace(entry, cached=_whole(RECIPES[entry.name]) is not None) for entry in ENTRIES]
     return named + [entry for folder in _cached() if (entry := _own_entry(folder))]
 
@@ -111,16 +121,28 @@ def _command(name: str) -> str:
 
 
 def _find(name_or_path: str | Path) -> Recipe:
-    """The recipe of a named dataset, or of the data at a path."""
+    """The recipe of a named dataset, or of the data at a path; options may stand behind a colon."""
     name = str(name_or_path)
     if name in RECIPES:
         return RECIPES[name]
-    path = Path(name).expanduser()
-    if path.exists() or "/" in name or path.suffix.lower() in SUFFIXES:
-        return own.recipe(path)
+    text, path = "", Path(name).expanduser()
+    if not path.exists():
+        head, _, text = name.partition(":")
+        if head in RECIPES:
+            return clicks.recipe(text) if head == "clicks" else _plain(head, text)
+        name, text = options.split(name)
+        path = Path(name).expanduser()
+    if path.exists() or "/" in name or {path.suffix.lower(), sparse_readers.suffix(path)} & _SUFFIXES:
+        return own.recipe(path, text)
     near = get_close_matches(name, RECIPES, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RECIPES)}, and your own data by its path"
     raise TrainoffError(f"there is no dataset {name!r}; {hint}")
+
+
+def _plain(name: str, text: str) -> Recipe:
+    """The recipe of a dataset that has no options."""
+    options.parse(name, text, {})
+    return RECIPES[name]
 
 
 def _whole(recipe: Recipe) -> Data | None:
@@ -137,15 +159,23 @@ def _cached() -> list[Path]:
 
 
 def _own_entry(folder: Path) -> Entry | None:
-    """What the catalogue says of a user's own dataset; None if the folder holds another, or a damaged one."""
+    """What the catalogue says of a dataset that is not in ENTRIES; None if the folder holds one that is, or a wreck."""
     try:
         about = cache.manifest(folder)
     except Damaged:
         return None
     if about is None or about["name"] in RECIPES:
         return None
-    (train_rows, features), (test_rows, _) = (about["arrays"][part]["shape"] for part in ("x_train", "x_test"))
-    return Entry(about["name"], "your own data", train_rows, test_rows, features, about["classes"], True)
+    told = _CLICKS if about["name"].startswith("clicks:") else "your own data"
+    train_rows, test_rows = (about["arrays"][part]["shape"][0] for part in ("y_train", "y_test"))
+    if "width" not in about:
+        features = about["arrays"]["x_train"]["shape"][1]
+        return Entry(about["name"], told, train_rows, test_rows, features, about["classes"], True)
+    nonzeros = sum(about["arrays"][f"{part}.values"]["shape"][0] for part in ("x_train", "x_test"))
+    per_row = nonzeros / (train_rows + test_rows)
+    return Entry(
+        about["name"], f"{told}; sparse", train_rows, test_rows, about["width"], about["classes"], True, per_row
+    )
 
 
 def _verified(folder: Path, say: Progress) -> tuple[str, bool, str]:

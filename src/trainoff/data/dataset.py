@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.data.sparse import Csr, Matrix, Selection
 from trainoff.errors import TrainoffError
 
 Progress = Callable[[str, int, int | None], None]
@@ -24,18 +25,24 @@ def silent(what: str, done: int, total: int | None) -> None:
 class Data:
     """A dataset, ready to train on: arrays mapped from the cache, read-only and shared by all processes.
 
-    Features lie in [0, 1] (in a test part scaled by its training part they may exceed it a little),
-    labels are 0 to classes - 1, and `identity` changes whenever the content does.
+    Features are a matrix, or sparse rows. They lie in [0, 1], sparse ones in [-1, 1] (in a test part scaled by its
+    training part they may exceed it a little), labels are 0 to classes - 1, and `identity` changes whenever the
+    content does.
     """
 
     name: str
-    x_train: NDArray[np.float32]  # [rows, features]
+    x_train: Matrix  # [rows, features]
     y_train: NDArray[np.int64]
-    x_test: NDArray[np.float32]
+    x_test: Matrix
     y_test: NDArray[np.int64]
     classes: int
     identity: str
     image: tuple[int, int] | None = None  # height and width, where a row is a picture
+    facts: Mapping[str, float] = field(default_factory=dict)  # what else is known, such as the best possible error
+
+    @property
+    def sparse(self) -> bool:
+        return isinstance(self.x_train, Csr)
 
     def head(self, train_rows: int) -> Data:
         """The same dataset with only the first rows of its training part; nothing is copied."""
@@ -49,15 +56,19 @@ class Data:
 
 @dataclass(frozen=True)
 class Made:
-    """A dataset in memory, on its way into the cache, where its features become float32 `x / scale`."""
+    """A dataset on its way into the cache, where its features become float32 `x / scale`.
 
-    x_train: NDArray[Any]
+    Sparse rows may have a scale per column.
+    """
+
+    x_train: NDArray[Any] | Csr | Selection
     y_train: NDArray[np.integer[Any]]
-    x_test: NDArray[Any]
+    x_test: NDArray[Any] | Csr | Selection
     y_test: NDArray[np.integer[Any]]
     classes: int
     image: tuple[int, int] | None = None
-    scale: float = 1.0
+    scale: float | NDArray[np.float32] = 1.0
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Users' own data: any of the formats in readers.py, checked, scaled and split as all datasets are."""
+"""Users' own data: any of the formats in readers.py or sparse_readers.py, checked, scaled and split as all are."""
 
 from __future__ import annotations
 
@@ -9,24 +9,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import cache, readers
+from trainoff.data import cache, options, readers, sparse_readers
 from trainoff.data.dataset import Made, Progress, Recipe
+from trainoff.data.divide import divide
 from trainoff.data.fingerprint import combine, remembered
 from trainoff.data.holdout import hold_out
 from trainoff.data.readers import Part
+from trainoff.data.sparse_readers import Format
 from trainoff.errors import TrainoffError
 
 _VERSION = 1  # of what follows; a change makes every cached dataset be made again
+_SPARSE_VERSION = 1  # the same for sparse files
 
 
-def recipe(path: Path) -> Recipe:
-    """How to make the dataset at a path; known by the content of its files, wherever they lie."""
+def recipe(path: Path, text: str = "") -> Recipe:
+    """How to make the dataset at a path, with the options behind it; known by the content of its files."""
     try:
-        content = [remembered(file, cache.root() / "paths") for file in readers.files(path)]
+        sparse = sparse_readers.find(path)
+        content = [remembered(file, cache.root() / "paths") for file in ([path] if sparse else readers.files(path))]
     except OSError as error:
         raise TrainoffError(f"{path} cannot be read: {error.strerror}") from error
-    identity = combine("own", _VERSION, *content)
-    return Recipe(str(path.absolute()), path.name, f"own-{identity[:16]}", identity, partial(_make, path))
+    given = options.parse(str(path), text, sparse.options if sparse else {})
+    if sparse is None:
+        identity = combine("own", _VERSION, *content)
+        return Recipe(str(path.absolute()), path.name, f"own-{identity[:16]}", identity, partial(_make, path))
+    bits = given.get("bits", sparse_readers.BITS)
+    end = f":bits={bits}" if bits != sparse_readers.BITS else ""
+    identity = combine("own-sparse", _SPARSE_VERSION, *([bits] if sparse.options else []), *content)
+    make = partial(_make_sparse, path, sparse, bits)
+    return Recipe(f"{path.absolute()}{end}", f"{path.name}{end}", f"own-{identity[:16]}", identity, make)
+
+
+def _make_sparse(path: Path, sparse: Format, bits: int, folder: Path | None, say: Progress) -> Made:
+    x, labels = sparse.read(path, 1 << bits, say)
+    if not len(x):
+        raise TrainoffError(f"{path} is empty")
+    (numbers, _), classes = _numbered([labels], path)
+    return divide(x, numbers, classes)
 
 
 def _make(path: Path, folder: Path | None, say: Progress) -> Made:

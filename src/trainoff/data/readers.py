@@ -1,4 +1,4 @@
-"""Readers of users' own files: IDX, npz, CSV and Parquet, each into the same plain arrays."""
+"""Readers of users' own dense files: IDX, npz, CSV and Parquet, each into the same plain arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import idx
+from trainoff.data import idx, sparse_readers
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def files(path: Path) -> list[Path]:
         raise TrainoffError(f"there is no file or folder {path}")
     if not path.is_dir():
         if path.suffix.lower() not in SUFFIXES:
-            raise TrainoffError(f"{path} ends in none of {', '.join(SUFFIXES)}; a folder must hold IDX files")
+            known = ", ".join((*SUFFIXES, *sparse_readers.SUFFIXES))
+            raise TrainoffError(f"{path} ends in none of {known}; a folder must hold IDX files")
         return [path]
     train = _pair(path, "train")
     if train is None:
