@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from math import isqrt
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from trainoff.clusters import Cluster
-from trainoff.data import Data, Order
+from trainoff.data import Csr, Data, Order
 from trainoff.engines import Engine, Job
-from trainoff.models import Mlp, Weights, flatten, initial_weights, rates, trajectory
+from trainoff.models import Cnn, Logreg, Mlp, Model, Weights, flatten, initial_weights, rates, trajectory
+from trainoff.study import Trial
 from watching import QuietWatch
 
 OPTIMIZERS = {"sgd": 0.2, "momentum": 0.05, "adam": 0.002}  # each with a learning rate that suits it
@@ -24,7 +26,23 @@ def pictures(rows: int = 330, pixels: int = 64, classes: int = 10) -> Data:
     shapes = np.maximum(rng.standard_normal((classes, pixels)), 0)
     y = rng.integers(0, classes, 2 * rows)
     x = np.clip(shapes[y] / 3 + rng.standard_normal((2 * rows, pixels)) / 10, 0, 1).astype(np.float32)
-    return Data("pictures", x[:rows], y[:rows], x[rows:], y[rows:], classes, "pictures-1")
+    image = (isqrt(pixels), isqrt(pixels))
+    return Data("pictures", x[:rows], y[:rows], x[rows:], y[rows:], classes, "pictures-1", image)
+
+
+@cache
+def clicks(rows: int = 330, width: int = 500) -> Data:
+    """Sparse rows of two classes, from none to twelve non-zeros each; few of the features are frequent."""
+    rng = np.random.default_rng(8)
+    counts = rng.integers(0, 13, 2 * rows)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    columns = np.concatenate([np.sort(rng.choice(width, size, replace=False)) for size in counts])
+    columns = (columns * columns // width).astype(np.int32)  # the same column twice in a row is allowed
+    x = Csr(starts, columns, rng.uniform(0.1, 1, len(columns)).astype(np.float32), width)
+    hidden = rng.standard_normal(width)
+    odds = np.bincount(x.row_numbers(), x.values * hidden[x.columns], minlength=len(x))
+    y = (rng.uniform(size=len(x)) < 1 / (1 + np.exp(-2 * odds))).astype(np.int64)
+    return Data("clicks", x[:rows], y[:rows], x[rows:], y[rows:], 2, "clicks-1")
 
 
 def make_job(
@@ -38,26 +56,49 @@ def make_job(
     epochs: int = 3,
     learning_rate: float | None = None,
     seed: int = 1,
+    kind: str = "mlp",
+    cores: float = 1,
+    **params: Any,
 ) -> Job:
-    """A job on small pictures; 330 rows in batches of 32 leave a partial batch of 10 at step 11."""
-    data = data or pictures()
-    model = Mlp((data.x_train.shape[1], *hidden, data.classes), activation, l2)
+    """A job on small pictures, or clicks; 330 rows in batches of 32 leave a partial batch of 10 at step 11.
+
+    `params` are the engine's knobs.
+    """
+    data = data or (clicks() if kind == "logreg" else pictures())
+    model = make_model(kind, data, hidden, activation, l2)
     order = Order(data.name, len(data.x_train), batch_size, epochs, seed)
     return Job(
-        workload="pictures-mlp",
+        workload=f"{data.name}-{kind}",
         data=data,
         model=model,
         weights=initial_weights(model, seed),
         order=order,
         rates=rates(schedule, learning_rate or OPTIMIZERS[optimizer], order.steps),
-        params={"optimizer": optimizer, "momentum": 0.9},
+        params={"optimizer": optimizer, "momentum": 0.9, "stop": None, **params},
         mode="single",
         workers=1,
-        cores=1,
+        cores=cores,
         memory_gb=None,
         cluster=cast(Cluster, None),  # single-node engines start no processes
         folder=Path(),
     )
+
+
+def make_model(kind: str, data: Data, hidden: tuple[int, ...], activation: str, l2: float) -> Model:
+    """The model of that kind for the data; a cnn has one convolution, or two where the picture is large."""
+    if kind == "logreg":
+        return Logreg(data.x_train.shape[1], l2=l2)
+    if kind == "cnn":
+        assert data.image
+        channels, kernel = ((8, 16), 5) if data.image[0] >= 16 else ((6,), 3)
+        return Cnn(data.image, channels, kernel, (*hidden, data.classes), activation, l2)
+    return Mlp((data.x_train.shape[1], *hidden, data.classes), activation, l2)
+
+
+def make_trial(engine: str, model: str = "mlp", **params: Any) -> Trial:
+    """A trial as an engine is asked about it beforehand."""
+    given = {"optimizer": "sgd", "l2": 0.0, "batch_size": 32, **params}
+    return Trial("test", engine, f"test-{model}", "single", 1, 1.0, None, "processes", given, 1, model=model)
 
 
 def train(engine: Engine, job: Job, **watching: Any) -> QuietWatch:

@@ -1,9 +1,13 @@
-"""What is trained: the description of a network, its initial weights, and the float64 reference.
+"""What is trained: the description of a model, its initial weights, and the float64 reference.
 
 Every engine starts from `initial_weights` and is held against `trajectory`.
 """
 
-from trainoff.models.mlp import ACTIVATIONS, Mlp
+from trainoff.models.cnn import Cnn
+from trainoff.models.layers import ACTIVATIONS, Conv, Dense, Layer, Pool
+from trainoff.models.logreg import Logreg
+from trainoff.models.mlp import Mlp
+from trainoff.models.network import Model, Network
 from trainoff.models.optimisers import BETA1, BETA2, EPSILON, OPTIMIZERS, make_optimizer
 from trainoff.models.reference import evaluate, labels, logits, loss_and_gradient, trajectory
 from trainoff.models.schedules import SCHEDULES, rates
@@ -16,7 +20,15 @@ __all__ = [
     "EPSILON",
     "OPTIMIZERS",
     "SCHEDULES",
+    "Cnn",
+    "Conv",
+    "Dense",
+    "Layer",
+    "Logreg",
     "Mlp",
+    "Model",
+    "Network",
+    "Pool",
     "Weights",
     "evaluate",
     "fingerprint",

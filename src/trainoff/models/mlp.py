@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite, prod
 from typing import ClassVar
 
 from trainoff.errors import TrainoffError
-
-ACTIVATIONS = ("relu", "sigmoid", "tanh")
+from trainoff.models.layers import Dense, Layer
+from trainoff.models.network import Network, check_network
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(Network):
     """Fully connected layers with one activation, a softmax at the end and the cross-entropy as loss.
 
     `sizes` runs from the inputs to the classes: (784, 800, 10). `l2` adds l2/2 times the squared weights,
@@ -32,17 +31,22 @@ class Mlp:
                 f"the model's sizes are {self.sizes!r}; give two or more whole numbers above zero, "
                 "from the inputs to the classes, such as (784, 800, 10)"
             )
-        if self.activation not in ACTIVATIONS:
-            raise TrainoffError(f"`{self.activation}` is not an activation; use one of {', '.join(ACTIVATIONS)}")
-        if not isfinite(self.l2) or self.l2 < 0:
-            raise TrainoffError(f"the model's l2 is {self.l2}; give zero or a positive number")
+        check_network(self)
 
     @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the weights, layer by layer: W1, b1, W2, b2 and so on."""
-        return [shape for inputs, outputs in pairwise(self.sizes) for shape in ((inputs, outputs), (outputs,))]
+    def classes(self) -> int:
+        return self.sizes[-1]
 
     @property
-    def parameters(self) -> int:
-        """How many numbers training adjusts."""
-        return sum(prod(shape) for shape in self.shapes)
+    def layers(self) -> tuple[Layer, ...]:
+        """From the inputs to the scores."""
+        last = len(self.sizes) - 2
+        return tuple(
+            Dense(inputs, outputs, None if index == last else self.activation)
+            for index, (inputs, outputs) in enumerate(pairwise(self.sizes))
+        )
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What the initial weights depend on, besides the seed."""
+        return self.kind, self.sizes, self.activation

@@ -1,53 +1,43 @@
-"""The reference: forward, loss, gradient and training in float64, written to be read, not to be fast."""
+"""The reference: loss, gradient and training in float64 for every model, written to be read, not to be fast."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data.order import Order
-from trainoff.models.mlp import Mlp
+from trainoff.data.sparse import Csr, Matrix
+from trainoff.models import layered, logistic
+from trainoff.models.logreg import Logreg
+from trainoff.models.network import Model, Network
 from trainoff.models.optimisers import make_optimizer
 from trainoff.models.weights import Array, Weights
 
 Labels = NDArray[np.integer[Any]]
 
-CHUNK = 1024  # rows at a time where a whole dataset goes through the network
+CHUNK = 256  # rows at a time where a whole dataset goes through the model
 
 
-def logits(model: Mlp, weights: Sequence[Array], x: Array) -> Array:
-    """The scores of each class before the softmax, one row per row of `x`."""
-    return _layers(model, _as(weights, np.float64), np.asarray(x, np.float64))[-1]
+def logits(model: Model, weights: Sequence[Array], x: Matrix) -> Array:
+    """The scores before the softmax, a row per row of `x`; of a logistic regression the log-odds against nought."""
+    return _scores(model, _as(weights, np.float64), _exact(x))
 
 
-def loss_and_gradient(model: Mlp, weights: Sequence[Array], x: Array, y: Labels) -> tuple[float, Weights]:
-    """The mean cross-entropy with the L2 term, and its gradient in the order of the weights."""
+def loss_and_gradient(model: Model, weights: Sequence[Array], x: Matrix, y: Labels) -> tuple[float, Weights]:
+    """The mean loss with the L2 term, and its gradient in the order of the weights."""
     exact = _as(weights, np.float64)
-    layers = _layers(model, exact, np.asarray(x, np.float64))
-    log_probabilities = _log_softmax(layers[-1])
-    rows = np.arange(len(y))
-    loss = -log_probabilities[rows, y].mean()
-
-    delta = np.exp(log_probabilities)
-    delta[rows, y] -= 1
-    delta /= len(y)
-    gradient: Weights = []
-    for layer in reversed(range(len(layers) - 1)):
-        matrix = exact[2 * layer]
-        loss += model.l2 / 2 * np.sum(matrix**2)
-        gradient[:0] = [layers[layer].T @ delta + model.l2 * matrix, delta.sum(axis=0)]
-        if layer:
-            delta = delta @ matrix.T * _slope(model.activation, layers[layer])
-    return float(loss), gradient
+    if isinstance(model, Logreg):
+        return logistic.gradient(model, exact, cast(Csr, x), y)
+    return layered.gradient(cast(Network, model), exact, cast(Array, _exact(x)), y)
 
 
 def trajectory(
-    model: Mlp,
+    model: Model,
     weights: Sequence[Array],
-    x: Array,
+    x: Matrix,
     y: Labels,
     order: Order,
     optimizer: str,
@@ -70,65 +60,40 @@ def trajectory(
     return seen
 
 
-def labels(model: Mlp, weights: Sequence[Array], x: Array) -> NDArray[np.int64]:
+def labels(model: Model, weights: Sequence[Array], x: Matrix) -> NDArray[np.int64]:
     """The class of each row of `x`, by the reference."""
     exact = _as(weights, np.float64)
-    found = [logits(model, exact, x[part]).argmax(axis=1) for part in _chunks(len(x))]
+    found = [_scores(model, exact, _exact(x[part])).argmax(axis=1) for part in _chunks(len(x))]
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
-def evaluate(model: Mlp, weights: Sequence[Array], x: Array, y: Labels) -> tuple[float, float]:
-    """The mean cross-entropy (without L2) and the accuracy on `x`, in float32 because it is often asked."""
-    if len(x) == 0:
-        return float("nan"), float("nan")
+def evaluate(model: Model, weights: Sequence[Array], x: Matrix, y: Labels) -> dict[str, float]:
+    """How good the model is on `x`: mean loss (without L2), accuracy and, of two classes, AUC.
+
+    In float32 because it is often asked.
+    """
     single = _as(weights, np.float32)
-    loss, right = 0.0, 0
-    for part in _chunks(len(x)):
-        scores = _layers(model, single, np.asarray(x[part], np.float32))[-1]
-        truth = y[part]
-        log_probabilities = _log_softmax(scores)
-        loss -= float(log_probabilities[np.arange(len(truth)), truth].sum(dtype=np.float64))
-        right += int(np.count_nonzero(scores.argmax(axis=1) == truth))
-    return loss / len(x), right / len(x)
+    scores = [_scores(model, single, x[part]) for part in _chunks(len(x))]
+    if not scores:
+        return {"loss": float("nan"), "accuracy": float("nan")}
+    found = np.concatenate(scores)
+    losses = -layered.log_softmax(found)[np.arange(len(y)), y]
+    quality = {"loss": float(losses.mean(dtype=np.float64)), "accuracy": float(np.mean(found.argmax(axis=1) == y))}
+    if model.classes == 2:
+        quality["auc"] = logistic.auc(found[:, 1] - found[:, 0], y)
+    return quality
 
 
-def _layers(model: Mlp, weights: Sequence[Array], x: Array) -> list[Array]:
-    """The input, the output of each hidden layer, and the logits; in the type of the weights."""
-    layers = [x]
-    last = len(weights) - 2
-    for index in range(0, len(weights), 2):
-        sums = layers[-1] @ weights[index]
-        sums += weights[index + 1]
-        layers.append(sums if index == last else _activate(model.activation, sums))
-    return layers
+def _scores(model: Model, weights: Sequence[Array], x: Matrix) -> Array:
+    """Scores in the type of the weights."""
+    if isinstance(model, Logreg):
+        odds = logistic.scores(weights, cast(Csr, x))
+        return np.stack([np.zeros_like(odds), odds], axis=1)
+    return layered.outputs(cast(Network, model), weights, cast(Array, x))[-1]
 
 
-def _activate(name: str, sums: Array) -> Array:
-    """The activation, in place. The sigmoid by way of tanh, which cannot overflow."""
-    if name == "relu":
-        return np.maximum(sums, 0, out=sums)
-    if name == "tanh":
-        return np.tanh(sums, out=sums)
-    sums /= 2
-    np.tanh(sums, out=sums)
-    sums += 1
-    sums /= 2
-    return sums
-
-
-def _slope(name: str, outputs: Array) -> Array:
-    """The derivative of the activation, told from what it put out."""
-    if name == "relu":
-        return (outputs > 0).astype(outputs.dtype)
-    if name == "tanh":
-        return 1 - outputs**2
-    return outputs * (1 - outputs)
-
-
-def _log_softmax(scores: Array) -> Array:
-    shifted: Array = scores - scores.max(axis=1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return shifted
+def _exact(x: Matrix) -> Any:
+    return x if isinstance(x, Csr) else np.asarray(x, np.float64)
 
 
 def _as(weights: Sequence[Array], dtype: type[np.floating[Any]]) -> Weights:

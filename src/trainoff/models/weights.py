@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from itertools import pairwise
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.models.mlp import Mlp
+from trainoff.models.layers import Pool
+from trainoff.models.network import Model, Network
 from trainoff.study.seeds import derive
 
 Array = NDArray[np.floating[Any]]
-Weights = list[Array]  # [W1, b1, W2, b2, ...]; W has the shape (inputs, outputs)
+Weights = list[Array]  # [W1, b1, W2, b2, ...] in the shapes that the model names
 
 
-def initial_weights(model: Mlp, seed: int) -> Weights:
-    """The float32 weights from which every engine starts: normal by He (relu) or Glorot, biases zero."""
-    rng = np.random.default_rng(derive("init", model.kind, model.sizes, model.activation, seed))
+def initial_weights(model: Model, seed: int) -> Weights:
+    """The float32 weights from which every engine starts.
+
+    Of a network normal by He (relu) or Glorot, biases zero; of a logistic regression all zero.
+    """
+    if not isinstance(model, Network):
+        return [np.zeros(shape, np.float32) for shape in model.shapes]
+    rng = np.random.default_rng(derive("init", *model.identity, seed))
     weights: Weights = []
-    for inputs, outputs in pairwise(model.sizes):
+    for layer in model.layers:
+        if isinstance(layer, Pool):
+            continue
+        inputs, outputs = layer.fans
         spread = sqrt(2 / inputs) if model.activation == "relu" else sqrt(2 / (inputs + outputs))
-        weights.append((rng.standard_normal((inputs, outputs)) * spread).astype(np.float32))
-        weights.append(np.zeros(outputs, np.float32))
+        matrix, bias = layer.shapes
+        weights += [(rng.standard_normal(matrix) * spread).astype(np.float32), np.zeros(bias, np.float32)]
     return weights
 
 
@@ -34,7 +42,7 @@ def flatten(weights: Sequence[Array]) -> Array:
     return np.concatenate([part.ravel() for part in weights])
 
 
-def unflatten(model: Mlp, flat: Array) -> Weights:
+def unflatten(model: Model, flat: Array) -> Weights:
     """The vector cut into the model's weights: views, so a change in one is seen in the other."""
     if flat.shape != (model.parameters,):
         raise ValueError(f"expected a vector of {model.parameters} weights, got the shape {flat.shape}")
