@@ -6,6 +6,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
+# torch with CUDA is gigabytes that a machine without a GPU cannot use. Where no GPU is found and pip is not told to look
+# elsewhere anyway, PyTorch's own index of CPU builds is asked first, if it can be reached. TORCH_INDEX= turns that off.
+TORCH_INDEX ?= $(shell test -n "$$PIP_FIND_LINKS" || command -v nvidia-smi >/dev/null 2>&1 || \
+    $(PYTHON) -c 'import urllib.request as r; u = "https://download.pytorch.org/whl/cpu"; r.urlopen(u + "/torch/", timeout=10); print(u)' 2>/dev/null)
+
 .PHONY: demo test lint soak bench picture clean lock setup
 
 demo: $(STAMP)
@@ -28,9 +33,12 @@ lint: $(STAMP)
 soak: $(STAMP)
 	@$(BIN)/python -m pytest tests/test_kill.py
 
-# What trainoff itself costs. Wants a quiet machine.
+# What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
+# Wants a quiet machine, and half an hour.
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/python benchmarks/adapters.py
+	@$(BIN)/python benchmarks/bound.py
 	@$(BIN)/python benchmarks/table.py
 
 # The picture in the README, from the records of `make demo`.
@@ -41,17 +49,18 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trainoff needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=/path/to/python3.11")'
-	@echo "Setting up .venv (a minute the first time) ..."
+	@echo "Setting up .venv (a few minutes the first time: TensorFlow, PyTorch and JAX come along) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "venv failed; on Debian: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --requirement requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    --requirement requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
 # Pins what is installed after a fresh resolution of pyproject.toml; run it to take newer versions.
 lock:
 	@rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
-	@.lock-venv/bin/python -m pip install --quiet 'setuptools==79.0.1' -e '.[all,dev]'
-	@{ sed -n '/^#/p' requirements.lock; .lock-venv/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip=='; } > requirements.lock.new
+	@.lock-venv/bin/python -m pip install --quiet 'setuptools==79.0.1' 'torch==2.13.0' -e '.[all,dev]'
+	@{ sed -n '/^#/p' requirements.lock; .lock-venv/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//'; } > requirements.lock.new
 	@mv requirements.lock.new requirements.lock && rm -rf .lock-venv
 
 clean:

@@ -9,8 +9,10 @@ import pytest
 
 from trainings import OPTIMIZERS, distances, make_job, pictures, train
 from trainoff.engines.contract import Job
-from trainoff.engines.numpy import Network, Numpy
-from trainoff.models import ACTIVATIONS, SCHEDULES, labels, loss_and_gradient
+from trainoff.engines.numpy import Numpy
+from trainoff.engines.numpy.network import Network
+from trainoff.engines.numpy.sparse import Logistic
+from trainoff.models import ACTIVATIONS, SCHEDULES, flatten, labels, loss_and_gradient, unflatten
 
 EXACT, TOLERATED = 1e-3, 5e-3
 
@@ -63,7 +65,7 @@ class Wrong(Numpy):
 
     def open(self, job: Job, watch: Any) -> None:
         super().open(job, watch)
-        self._network = self._kind(job.model, job.weights, job.order.batch_size)
+        self._learner.network = self._kind(job.model, job.weights, job.order.batch_size)
 
 
 def test_the_wrong_engine_is_right_with_the_right_network() -> None:
@@ -126,3 +128,70 @@ def test_it_learns_and_predicts_what_the_reference_would() -> None:
 def test_a_training_that_diverges_says_so_by_its_loss() -> None:
     watch = train(Numpy(), make_job(learning_rate=1e30, schedule="constant"))
     assert not np.isfinite(np.array(watch.losses, float)[-1])
+
+
+def test_its_logistic_regression_is_exact() -> None:
+    for schedule in SCHEDULES:
+        job = make_job(kind="logreg", optimizer="sgd", schedule=schedule, learning_rate=2.0)
+        assert max(distances(job, train(Numpy(), job)).values()) <= EXACT
+
+
+def test_its_logistic_regression_predicts_what_the_reference_predicts() -> None:
+    job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0, epochs=20)
+    engine = Numpy()
+    weights = train(engine, job).snapshots[-1][2]
+    found = engine.predict(job.data.x_test)
+    np.testing.assert_array_equal(found, labels(job.model, weights, job.data.x_test))
+    assert np.mean(engine.predict(job.data.x_train) == job.data.y_train) > 0.8
+
+
+def test_a_gradient_off_by_one_per_cent_is_caught_on_sparse_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Logistic.step
+    monkeypatch.setattr(Logistic, "step", lambda self, rows, rate: right(self, rows, 1.01 * rate))
+    job = make_job(kind="logreg", optimizer="sgd")
+    assert max(distances(job, train(Numpy(), job)).values()) > TOLERATED
+
+
+def test_l_bfgs_minimises_the_loss_on_all_rows() -> None:
+    job = full_batch(activation="sigmoid", epochs=40, l2=1e-3)
+    engine = Numpy()
+    watch = train(engine, job)
+    losses = [loss for loss in watch.losses if loss is not None]
+    assert losses == sorted(losses, reverse=True)
+    x, y, weights = job.data.x_train, job.data.y_train, watch.snapshots[-1][2]
+    assert losses[-1] == pytest.approx(loss_and_gradient(job.model, weights, x, y)[0], rel=1e-4)
+    assert losses[-1] < 0.2 * losses[0]
+    assert watch.snapshots[-1][0] == len(losses)
+    assert watch.snapshots[-1][1] == len(losses) * len(x)
+    assert watch.counts["evaluations"] >= len(losses)
+    np.testing.assert_array_equal(engine.predict(job.data.x_test), labels(job.model, weights, job.data.x_test))
+
+
+def test_l_bfgs_takes_the_same_path_as_scipy_on_the_reference() -> None:
+    from scipy.optimize import minimize
+
+    job = full_batch(activation="sigmoid", epochs=20)
+    weights = train(Numpy(), job).snapshots[-1][2]
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        loss, gradient = loss_and_gradient(job.model, unflatten(job.model, flat), job.data.x_train, job.data.y_train)
+        return loss, flatten(gradient)
+
+    options = {"maxiter": 20, "ftol": 0, "gtol": 0}
+    found = minimize(objective, flatten(job.weights).astype(float), jac=True, method="L-BFGS-B", options=options)
+    ours, _ = loss_and_gradient(job.model, weights, job.data.x_train, job.data.y_train)
+    assert ours == pytest.approx(found.fun, rel=0.05)
+
+
+def test_l_bfgs_stops_when_the_watch_says_so() -> None:
+    job = full_batch(epochs=40)
+    watch = train(Numpy(), job, stop_at=5)
+    assert len(watch.losses) == 5
+    assert watch.snapshots[-1][0] == 5
+
+
+def full_batch(**settings: Any) -> Job:
+    """A job for l-bfgs: every iteration sees all rows."""
+    job = make_job(batch_size=330, learning_rate=1.0, **settings)
+    job.params = {**job.params, "optimizer": "l-bfgs"}
+    return job

@@ -7,11 +7,11 @@ import warnings
 import numpy as np
 import pytest
 
-from trainings import OPTIMIZERS, distances, make_job, pictures, train
+from trainings import OPTIMIZERS, distances, make_job, make_trial, pictures, train
 from trainoff.engines import Refused
-from trainoff.engines import sklearn as adapter
 from trainoff.engines.sklearn import Sklearn
-from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, loss_and_gradient
+from trainoff.engines.sklearn import mlp as adapter
+from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, labels, loss_and_gradient
 
 EXACT, TOLERATED = 1e-3, 5e-3
 
@@ -103,3 +103,25 @@ def test_what_is_missing_comes_with_the_command_that_brings_it(monkeypatch: pyte
     monkeypatch.setattr(Sklearn, "modules", ("no_such_module",))
     (missing,) = Sklearn().missing()
     assert str(missing) == "needs the Python module no_such_module; pip install 'trainoff[sklearn]'"
+
+
+def test_its_logistic_regression_is_exact_for_batches_of_one_row() -> None:
+    job = make_job(kind="logreg", optimizer="sgd", batch_size=1, epochs=1)
+    assert max(distances(job, train(Sklearn(), job)).values()) <= EXACT
+
+
+def test_its_logistic_regression_says_that_batches_are_taken_row_by_row() -> None:
+    job = make_job(kind="logreg", optimizer="sgd", learning_rate=2.0)
+    assert max(distances(job, train(Sklearn(), job)).values()) > EXACT
+    trial = make_trial("sklearn", model="logreg", batch_size=32)
+    assert Sklearn().differs(trial) == "SGDClassifier takes a small step after every row, not one step per batch"
+    assert Sklearn().differs(make_trial("sklearn", model="logreg", batch_size=1)) is None
+
+
+def test_its_logistic_regression_learns_and_predicts() -> None:
+    job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0, epochs=20)
+    engine = Sklearn()
+    watch = train(engine, job)
+    found = engine.predict(job.data.x_test)
+    np.testing.assert_array_equal(found, labels(job.model, watch.snapshots[-1][2], job.data.x_test))
+    assert np.mean(engine.predict(job.data.x_train) == job.data.y_train) > 0.8

@@ -82,4 +82,5 @@ def version_of(engine: Engine) -> str:
 def source_hash(engine: Engine) -> str:
     """A hash of the adapter's own source, so that a changed adapter never passes for the old one."""
     source = Path(inspect.getfile(type(engine)))
-    return hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    files = sorted(source.parent.glob("*.py")) if source.name == "__init__.py" else [source]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]

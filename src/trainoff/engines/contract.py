@@ -6,7 +6,7 @@ that say beforehand what it cannot do (`missing`, `refuses`). docs/add-an-engine
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import metadata, util
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.clusters import Cluster
-    from trainoff.data import Data, Order
-    from trainoff.models import Mlp, Weights
+    from trainoff.data import Data, Matrix, Order
+    from trainoff.models import Weights
     from trainoff.study import Trial
 
 
@@ -58,7 +58,7 @@ class Job:
 
     workload: str
     data: Data
-    model: Mlp
+    model: Any  # an Mlp, Cnn or Logreg of trainoff.models
     weights: Weights  # where training starts, float32; copy before changing
     order: Order  # which rows make up which batch
     rates: NDArray[np.float64]  # the learning rate of each step; rates[step - 1]
@@ -83,8 +83,12 @@ class Watch(Protocol):
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
         """Say that `step` updates are done: the heartbeat. Cheap enough to call after every step."""
 
-    def due(self) -> bool:
-        """Is a snapshot wanted now? Fetch the weights only then. If true, the clock stands until `snapshot`."""
+    def due(self, settle: Callable[[], object] | None = None) -> bool:
+        """Is a snapshot wanted now? Fetch the weights only then. If true, the clock stands until `snapshot`.
+
+        Where steps are still under way when Python goes on, as on a GPU, `settle` waits for them: it is called first,
+        on the clock, and only if a snapshot is wanted.
+        """
 
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
         """Hand over the weights, which are copied at once. The time this takes is not training time."""
@@ -133,6 +137,18 @@ class Engine:
         """Why the engine cannot run that trial, in one sentence, or None. Models and modes are checked already."""
         return None
 
+    def refuses_l2(self, trial: Trial) -> str | None:
+        """Why a sparse model cannot have an L2 term, for engines that update only the weights a batch touches."""
+        if trial.model == "logreg" and trial.params["l2"]:
+            return (
+                "with sparse rows a step touches only the features it has seen, and l2 would touch all; leave l2 at 0"
+            )
+        return None
+
+    def optimizers(self, model: str) -> Sequence[str]:
+        """The optimisers it has for a model. On sparse rows only sgd leaves the weights alone that no row touches."""
+        return ("sgd",) if model == "logreg" else ("sgd", "momentum", "adam")
+
     def differs(self, trial: Trial) -> str | None:
         """Why the engine does other arithmetic than the reference by design, or None if it must agree."""
         return None
@@ -150,8 +166,8 @@ class Engine:
         """
         raise NotImplementedError
 
-    def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        """The class of each row of `x`, by the trained network. Timed as `test`."""
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        """The class of each row of `x`, by the trained model. Timed as `test`."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""sklearn: scikit-learn's MLPClassifier, given our initial weights and our batch order.
+"""scikit-learn's MLPClassifier, given our initial weights and our batch order.
 
 `partial_fit` makes exactly one step when it is given one batch. Between the steps its weights are left
 alone; before each step its optimiser is told the rate, and what turns its form into the reference's.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.contract import Engine, Job, Refused, Watch
+from trainoff.engines.contract import Job, Watch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,27 +23,18 @@ ACTIVATIONS = {"relu": "relu", "sigmoid": "logistic", "tanh": "tanh"}  # ours: t
 UNCHECKED = {"assume_finite": True, "skip_parameter_validation": True}
 
 
-class Sklearn(Engine):
-    """scikit-learn's MLPClassifier, one `partial_fit` per batch."""
+class Perceptron:
+    """An MLPClassifier, one `partial_fit` per batch."""
 
-    name = "sklearn"
-    about = "scikit-learn's MLPClassifier in float32, one process"
-    package = "scikit-learn"
-    extra = "sklearn"
-    modules = ("sklearn",)
-
-    def open(self, job: Job, watch: Watch) -> None:
+    def __init__(self, job: Job, watch: Watch) -> None:
         import numpy as np
 
-        if job.model.sizes[-1] < 3:
-            raise Refused(
-                "scikit-learn trains two classes with one logistic output where the model has a softmax; "
-                "use another engine, or data with at least three classes"
-            )
         with watch.phase("import"):
             from sklearn.neural_network import MLPClassifier
+        self._job = job
         self._classifier = MLPClassifier(**arguments(job))
         self._batch = np.empty((min(job.order.batch_size, job.order.rows), job.model.sizes[0]), np.float32)
+        self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
         with watch.phase("compile"):
             self._throw_away(job)
         put_weights(self._classifier, job.weights)
@@ -60,26 +51,22 @@ class Sklearn(Engine):
             self._classifier.partial_fit(job.data.x_train[:rows], job.data.y_train[:rows], classes=classes)
         del self._classifier._optimizer  # the next fit makes a new one
 
-    def train(self, job: Job, watch: Watch) -> None:
+    @property
+    def weights(self) -> Weights:
+        return get_weights(self._classifier)
+
+    def step(self, step: int, rows: NDArray[np.int64]) -> float | None:
+        """Learn from these rows; returns the loss before."""
         import numpy as np
-        import sklearn
 
-        classifier = self._classifier
-        x, y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
-        with sklearn.config_context(**UNCHECKED), np.errstate(over="ignore", invalid="ignore"):
-            for step, rows in job.order.batches():
-                batch = self._batch[: len(rows)]
-                np.take(x, rows, axis=0, out=batch, mode="clip")
-                set_rows(classifier, len(rows), job.model.l2)
-                if step > 1:  # the first step makes the optimiser, from the arguments
-                    set_step(classifier._optimizer, job, step)
-                watch.progress(step, fit(classifier, batch, y[rows]))
-                if watch.due():
-                    watch.snapshot(job.order.samples_after(step), get_weights(classifier))
-                if watch.should_stop:
-                    break
+        batch = self._batch[: len(rows)]
+        np.take(self._x, rows, axis=0, out=batch, mode="clip")
+        set_rows(self._classifier, len(rows), self._job.model.l2)
+        if step > 1:  # the first step makes the optimiser, from the arguments
+            set_step(self._classifier._optimizer, self._job, step)
+        return fit(self._classifier, batch, self._y[rows])
 
-    def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         import numpy as np
 
         return np.asarray(self._classifier.predict(x), np.int64)

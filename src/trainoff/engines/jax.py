@@ -1,0 +1,120 @@
+"""jax: the network as a pure function, compiled by XLA, one call per batch on the CPU."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trainoff.engines.contract import Engine, Job, Watch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PREDICT_ROWS = 1024  # so many rows and their hidden layers stay in the cache
+MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # how many numbers an optimiser remembers of each weight
+
+Array = Any  # of JAX, or what stands for one while a function is traced
+
+
+class Jax(Engine):
+    """JAX: a step is one compiled function from the old weights to the new."""
+
+    name = "jax"
+    about = "JAX in float32 on the CPU, one process"
+    models = frozenset({"mlp", "cnn"})
+    package = extra = "jax"
+    modules = ("jax",)
+
+    def open(self, job: Job, watch: Watch) -> None:
+        data, order, threads = job.data, job.order, max(1, int(job.cores))
+        # Read when JAX is loaded and its CPU backend starts: NPROC is how many threads XLA's pools have.
+        os.environ.update(JAX_PLATFORMS="cpu", JAX_CPU_ENABLE_ASYNC_DISPATCH="false", NPROC=str(threads))
+        with watch.phase("import"):
+            import jax
+        watch.count("threads", threads)
+        self._step = jax.jit(partial(make_step, job), donate_argnums=0)  # the new weights may lie where the old were
+        self._labels = jax.jit(lambda weights, x: scores(job.model, weights, x).argmax(1))
+        with watch.phase("compile"):  # XLA compiles for each number of rows
+            for size in filter(None, (min(order.batch_size, order.rows), order.rows % order.batch_size)):
+                self._step(start(job), data.x_train[:size], data.y_train[:size], 0.0, 1)[1].block_until_ready()
+            self._state = start(job)
+            self.predict(data.x_test[: PREDICT_ROWS + len(data.x_test) % PREDICT_ROWS])
+
+    def train(self, job: Job, watch: Watch) -> None:
+        import numpy as np
+
+        x, y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
+        for step, rows in job.order.batches():
+            self._state, loss = self._step(self._state, x[rows], y[rows], float(job.rates[step - 1]), step)
+            watch.progress(step, float(loss))  # waits for the step
+            if watch.due():
+                watch.snapshot(job.order.samples_after(step), [np.asarray(part) for part in self._state[0]])
+            if watch.should_stop:
+                break
+
+    def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        import numpy as np
+
+        parts = np.split(x, range(PREDICT_ROWS, len(x), PREDICT_ROWS))
+        return np.concatenate([np.asarray(self._labels(self._state[0], part), np.int64) for part in parts])
+
+
+def start(job: Job) -> tuple[list[Array], list[list[Array]]]:
+    """The weights where training begins, and for each the zeros that the optimiser begins with."""
+    import jax.numpy as jnp
+
+    memory = [[jnp.zeros(part.shape) for _ in range(MEMORY[job.params["optimizer"]])] for part in job.weights]
+    return [jnp.array(part) for part in job.weights], memory
+
+
+def make_step(job: Job, state: Any, x: Array, y: Array, rate: Array, step: Array) -> tuple[Any, Array]:
+    """The weights and what the optimiser remembers after one step, and the loss before it."""
+    import jax
+
+    loss, gradient = jax.value_and_grad(mean_loss)(state[0], job.model, x, y)
+    mu = job.params["momentum"]
+    moved = [update(w, memory, g, rate, step, mu) for w, memory, g in zip(*state, gradient, strict=True)]
+    return ([part for part, _ in moved], [kept for _, kept in moved]), loss
+
+
+def mean_loss(weights: list[Array], model: Any, x: Array, y: Array) -> Array:
+    """The mean cross-entropy with the L2 term."""
+    import jax
+
+    found = scores(model, weights, x)
+    losses = jax.nn.logsumexp(found, axis=1) - found[jax.numpy.arange(len(y)), y]
+    return losses.mean() + model.l2 / 2 * sum((matrix**2).sum() for matrix in weights[::2])
+
+
+def scores(model: Any, weights: list[Array], x: Array) -> Array:
+    """What the last layer puts out, before the softmax."""
+    import jax
+
+    from trainoff.models import Conv, Pool
+
+    rest = iter(weights)
+    for layer in model.layers:
+        if isinstance(layer, Pool):
+            x = jax.lax.reduce_window(x, -jax.numpy.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+            continue
+        matrix, bias = next(rest), next(rest)
+        if isinstance(layer, Conv):
+            x, forms = x.reshape(-1, layer.height, layer.width, layer.inputs), ("NHWC", "HWIO", "NHWC")
+            x = jax.lax.conv_general_dilated(x, matrix, (1, 1), "VALID", dimension_numbers=forms) + bias
+        else:
+            x = x.reshape(-1, layer.inputs) @ matrix + bias
+        x = getattr(jax.nn, layer.activation)(x) if layer.activation else x  # JAX has our names
+    return x
+
+
+def update(w: Array, memory: list[Array], g: Array, rate: Array, step: Array, mu: float) -> tuple[Array, list[Array]]:
+    """The new weights of one layer, and what the optimiser remembers of it, from their gradient."""
+    from trainoff.models import BETA1, BETA2, EPSILON
+
+    if len(memory) < 2:
+        velocity = mu * memory[0] + g if memory else g
+        return w - rate * velocity, [velocity] if memory else []
+    m, s = BETA1 * memory[0] + (1 - BETA1) * g, BETA2 * memory[1] + (1 - BETA2) * g**2
+    return w - rate / (1 - BETA1**step) * m / ((s / (1 - BETA2**step)) ** 0.5 + EPSILON), [m, s]

@@ -1,0 +1,58 @@
+"""sklearn: scikit-learn's own classifiers, given our initial weights and our batch order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainoff.engines.contract import Engine, Job, Refused, Watch
+from trainoff.engines.sklearn.mlp import UNCHECKED, Perceptron
+from trainoff.engines.sklearn.sgd import Logistic
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.data import Matrix
+    from trainoff.study import Trial
+
+
+class Sklearn(Engine):
+    """scikit-learn's MLPClassifier and SGDClassifier, one `partial_fit` per batch."""
+
+    name = "sklearn"
+    about = "scikit-learn's MLPClassifier and SGDClassifier, one process"
+    models = frozenset({"mlp", "logreg"})
+    package = "scikit-learn"
+    extra = "sklearn"
+    modules = ("sklearn",)
+
+    def refuses(self, trial: Trial) -> str | None:
+        return self.refuses_l2(trial)
+
+    def differs(self, trial: Trial) -> str | None:
+        if trial.model == "logreg" and trial.params["batch_size"] > 1:
+            return "SGDClassifier takes a small step after every row, not one step per batch"
+        return None
+
+    def open(self, job: Job, watch: Watch) -> None:
+        if job.model.kind == "mlp" and job.model.classes < 3:
+            raise Refused(
+                "scikit-learn trains two classes with one logistic output where the model has a softmax; "
+                "use another engine, or data with at least three classes"
+            )
+        self._learner = Logistic(job, watch) if job.model.kind == "logreg" else Perceptron(job, watch)
+
+    def train(self, job: Job, watch: Watch) -> None:
+        import numpy as np
+        import sklearn
+
+        with sklearn.config_context(**UNCHECKED), np.errstate(over="ignore", invalid="ignore"):
+            for step, rows in job.order.batches():
+                watch.progress(step, self._learner.step(step, rows))
+                if watch.due():
+                    watch.snapshot(job.order.samples_after(step), self._learner.weights)
+                if watch.should_stop:
+                    break
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        return self._learner.labels(x)

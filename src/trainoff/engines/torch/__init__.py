@@ -1,0 +1,156 @@
+"""torch: PyTorch on the CPU, a step at a time, or on one GPU, with the whole step captured as a CUDA graph.
+
+The other files here import torch as they are loaded, so only `open` loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from trainoff.engines.contract import Engine, Job, Knob, Watch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from trainoff.data import Matrix, Order
+    from trainoff.models import Weights
+    from trainoff.study import Trial
+
+PREDICT_ROWS = 256  # so many at a time take less memory than the batches of most trainings
+
+
+class Learner(Protocol):
+    """A model on its way: it makes steps, and tells what it has learnt."""
+
+    state: list[Tensor]  # all that a step changes
+
+    def learn(self, batch: Any, rate: Any) -> Tensor:
+        """Make one step; returns the loss before it. The rate is a float, or one number in a vector on the GPU."""
+
+    def labels(self, batch: Any) -> Tensor:
+        """The class of each row."""
+
+    def weights(self) -> Weights:
+        """The weights as the model has them."""
+
+
+class Source(Protocol):
+    """The training set, from which batches are taken."""
+
+    def take(self, rows: Tensor) -> Any:
+        """The batch of these rows, as the learner wants it."""
+
+
+class Torch(Engine):
+    """PyTorch: eager on the CPU, a captured graph on a GPU."""
+
+    name = "torch"
+    about = "PyTorch in float32 on the CPU or one GPU, one process"
+    models = frozenset({"mlp", "cnn", "logreg"})
+    package = "torch"
+    extra = "torch"
+    modules = ("torch",)
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        "device": Knob(str, "cpu", "where it trains: on the CPU or on one GPU", choices=("cpu", "cuda")),
+        "precision": Knob(
+            str,
+            "float32",
+            "how a GPU multiplies: tf32 rounds the factors to ten bits and is faster",
+            choices=("float32", "tf32"),
+        ),
+    }
+
+    def refuses(self, trial: Trial) -> str | None:
+        if trial.params["precision"] == "tf32" and trial.params["device"] == "cpu":
+            return 'precision = "tf32" exists only on a GPU; use device = "cuda", or precision = "float32"'
+        return self.refuses_l2(trial)
+
+    def open(self, job: Job, watch: Watch) -> None:
+        with watch.phase("import"):
+            import torch
+
+            from trainoff.engines.torch import resident, rows
+
+            self._device = job.params.get("device", "cpu")
+            on_gpu = self._device == "cuda"
+            if on_gpu:
+                resident.prepare(tf32=job.params["precision"] == "tf32")
+        threads = max(1, int(job.cores))
+        torch.set_num_threads(threads)
+        watch.count("threads", threads)
+        self._resident = None
+        with watch.phase("ship"):
+            self._learner = make_learner(job, self._device)
+            self._source = rows.of(job.data.x_train, job.data.y_train, self._device)
+            if on_gpu:
+                self._resident = resident.Resident(job, self._learner, self._source)
+                torch.cuda.synchronize()
+        with watch.phase("compile"):
+            if self._resident:
+                self._resident.capture()
+            else:
+                warm_up(job, self._learner, self._source)
+
+    def train(self, job: Job, watch: Watch) -> None:
+        if self._resident:
+            self._resident.train(job, watch)
+            return
+        import torch
+
+        learner, source = self._learner, self._source
+        for step, rows in job.order.batches():
+            loss = learner.learn(source.take(torch.from_numpy(rows)), float(job.rates[step - 1]))
+            watch.progress(step, loss.item())
+            if watch.due():
+                watch.snapshot(job.order.samples_after(step), learner.weights())
+            if watch.should_stop:
+                break
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        import numpy as np
+        import torch
+
+        from trainoff.engines.torch import rows
+
+        found = np.empty(len(x), np.int64)
+        with torch.inference_mode():
+            for start in range(0, len(x), PREDICT_ROWS):
+                part = x[start : start + PREDICT_ROWS]
+                source = rows.of(part, np.zeros(len(part), np.int64), self._device)
+                found[start : start + len(part)] = self._learner.labels(source.all()).cpu().numpy()
+        return found
+
+    def close(self) -> None:
+        """Let go of the weights, the data and the graphs."""
+        self.__dict__.clear()
+
+
+def make_learner(job: Job, device: str) -> Learner:
+    """What learns the job's model."""
+    if job.model.kind == "logreg":
+        from trainoff.engines.torch.logistic import Logistic
+
+        return Logistic(job, device)
+    from trainoff.engines.torch.network import Network
+
+    return Network(job, device)
+
+
+def batch_sizes(order: Order) -> list[int]:
+    """How many rows a batch has: most of them, and the last of an epoch if it has fewer."""
+    full = min(order.batch_size, order.rows)
+    return [full, order.rows % full] if order.rows % full else [full]
+
+
+def warm_up(job: Job, learner: Learner, source: Source) -> None:
+    """Make a step of each size that a batch has, for torch to prepare its kernels, and forget what was learnt."""
+    import torch
+
+    before = [part.clone() for part in learner.state]
+    for size in batch_sizes(job.order):
+        learner.learn(source.take(torch.arange(size)), 0.0)
+    for part, value in zip(learner.state, before, strict=True):
+        part.copy_(value)

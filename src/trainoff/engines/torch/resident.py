@@ -1,0 +1,169 @@
+"""The whole training on the GPU: data, batch order, rates and weights lie there, and a step is one CUDA graph.
+
+A graph repeats the same kernels on the same memory, so nothing in a step may come from Python. The number of the step
+is a number on the GPU; the rows of the batch and the rate are looked up by it. The code asks nothing of a GPU but to
+capture its graphs, so that without capture it trains on the CPU too, which is how it is tested where no GPU is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from trainoff.engines.contract import Job, Refused, Watch
+from trainoff.engines.torch import batch_sizes
+from trainoff.engines.torch.rows import Sparse
+
+if TYPE_CHECKING:
+    from trainoff.data import Order
+    from trainoff.engines.torch import Learner, Source
+
+cuda: Any = torch.cuda  # half of it has no types
+
+WARM_UPS = 3  # steps before a capture, for the libraries underneath to choose kernels and take memory
+TIMED_STEPS = 200  # of the training, from which the GPU's share of it is told
+
+
+def prepare(tf32: bool) -> None:
+    """Start the GPU and set how torch computes on it; refuses where there is none."""
+    if not cuda.is_available():
+        lacks = "finds no GPU on this machine" if torch.version.cuda else "has no CUDA"
+        raise Refused(
+            f'torch {torch.__version__} {lacks}; use device = "cpu", or a machine with a GPU and torch for it'
+        )
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True  # choose the fastest convolutions while warming up
+    cuda.init()
+    cuda.synchronize()
+
+
+class Resident:
+    """A training that needs nothing from Python but to be told to make the next step."""
+
+    def __init__(self, job: Job, learner: Learner, source: Source) -> None:
+        self._learner, self._source = learner, source
+        device = learner.state[0].device
+        self._order = padded(job.order).to(device)
+        self._rates = torch.tensor(job.rates, dtype=torch.float32, device=device)
+        self._number = torch.zeros(1, dtype=torch.int64, device=device)  # of the step, counted from 0
+        self._loss = torch.zeros((), device=device)
+        if isinstance(source, Sparse):
+            source.nonzeros = most_nonzeros(np.diff(job.data.x_train.starts), job.order)
+        self._sizes = batch_sizes(job.order)
+        self._plays: list[Callable[[], None]] = [partial(self.step, size) for size in self._sizes]
+        self._meter: Meter | None = None
+
+    def step(self, size: int) -> None:
+        """Make the next step, whose batch has so many rows."""
+        rows = self._order.index_select(0, self._number)[0, :size]
+        rate = self._rates.index_select(0, self._number)
+        self._loss.copy_(self._learner.learn(self._source.take(rows), rate))
+        self._number += 1
+
+    def capture(self) -> None:
+        """From now on replay a graph for each step; what warming up has changed is put back."""
+        before = [part.clone() for part in self._learner.state]
+        self._plays = [self._capture(size).replay for size in self._sizes]
+        for play in self._plays:  # the first replay uploads the graph
+            self._number.zero_()
+            play()
+        for part, value in zip(self._learner.state, before, strict=True):
+            part.copy_(value)
+        self._number.zero_()
+        cuda.synchronize()
+        self._meter = Meter(len(self._rates))
+
+    def _capture(self, size: int) -> Any:
+        """The graph of a step on a batch of so many rows."""
+        aside = cuda.Stream()
+        aside.wait_stream(cuda.current_stream())
+        with cuda.stream(aside):
+            for _ in range(WARM_UPS):
+                self._number.zero_()
+                self.step(size)
+        cuda.current_stream().wait_stream(aside)
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            self.step(size)
+        return graph
+
+    def train(self, job: Job, watch: Watch) -> None:
+        """Make every step, and be done when the last is done on the GPU too.
+
+        To read a loss is to wait for it, so it is read only if the training may stop by it.
+        """
+        play, last = self._plays[0], self._plays[-1]
+        settle = cuda.synchronize if self._loss.is_cuda else None
+        told, per_epoch, meter = bool(job.params["stop"]), job.order.steps_per_epoch, self._meter
+        start, paused = time.perf_counter(), 0.0
+        for step in range(1, job.order.steps + 1):
+            now = play if step % per_epoch else last
+            if meter and meter.wants(step):
+                meter.time(now)
+            else:
+                now()
+            watch.progress(step, self._loss.item() if told else None)
+            if watch.due(settle):
+                pause = time.perf_counter()
+                if meter:
+                    meter.read()
+                watch.snapshot(job.order.samples_after(step), self._learner.weights())
+                paused += time.perf_counter() - pause
+            if watch.should_stop:
+                break
+        if settle:
+            settle()
+        if meter:
+            trained_s = time.perf_counter() - start - paused
+            watch.count("gpu_busy", min(1.0, meter.mean_s * step / trained_s))
+            watch.count("gpu_memory_bytes", cuda.max_memory_reserved())
+
+
+class Meter:
+    """Tells how long a step takes on the GPU, from events on its own clock before and after some of the steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._every = max(1, steps // TIMED_STEPS)
+        self._pairs: list[tuple[Any, Any]] = []
+        self._times: list[float] = []  # in milliseconds
+
+    def wants(self, step: int) -> bool:
+        return step % self._every == 0
+
+    def time(self, play: Callable[[], None]) -> None:
+        """Play a step between two events."""
+        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        start.record()
+        play()
+        end.record()
+        self._pairs.append((start, end))
+
+    def read(self) -> None:
+        """Read the events, once the GPU is past them. This takes a while, so it is done while the clock stands."""
+        self._times += [start.elapsed_time(end) for start, end in self._pairs]
+        self._pairs.clear()
+
+    @property
+    def mean_s(self) -> float:
+        return sum(self._times) / len(self._times) / 1000 if self._times else 0.0
+
+
+def padded(order: Order) -> torch.Tensor:
+    """The rows of every step of the training, one step per line; short batches are filled up with row 0."""
+    per_epoch = order.steps_per_epoch
+    size = min(order.batch_size, order.rows)
+    lines = torch.zeros(order.epochs, per_epoch * size, dtype=torch.int32)
+    for epoch in range(order.epochs):
+        lines[epoch, : order.rows] = torch.from_numpy(order.epoch(epoch))
+    return lines.view(order.epochs * per_epoch, size)
+
+
+def most_nonzeros(counts: np.ndarray[Any, Any], order: Order) -> int:
+    """How many non-zeros the largest batch of the training has, from how many each row has."""
+    return max(int(counts[rows].sum()) for _, rows in order.batches())
