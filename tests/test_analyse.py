@@ -3,7 +3,7 @@
 import pytest
 
 from test_records import record
-from trainoff.analyse import answer, failure, groups, headline_target, ranked
+from trainoff.analyse import answer, failure, groups, headline_target, prices, ranked
 from trainoff.analyse.words import about, count, seconds, size
 
 
@@ -78,7 +78,7 @@ def test_a_target_is_told_as_it_was_given():
 
 
 def test_a_network_that_has_learnt_nothing_is_called_so():
-    lost = trial("a", None, time_to_target={}, test_accuracy=0.11, model={"sizes": [64, 10]})
+    lost = trial("a", None, time_to_target={}, test_accuracy=0.11, model={"classes": 10})
     assert answer(groups([lost]))[0].endswith("an accuracy of 0.1100, no better than guessing.")
 
 
@@ -112,3 +112,36 @@ def test_figures_as_a_person_reads_them(function, value, text):
 
 def test_a_number_has_its_noun():
     assert (count(1, "trial"), count(13, "trial")) == ("1 trial", "13 trials")
+
+
+def test_of_an_error_less_is_better():
+    def clicks(engine: str, error: float, time: float | None):
+        return trial(
+            engine,
+            None,
+            workload="clicks-logreg",
+            metric="error",
+            targets=[0.2, 0.18],
+            time_to_target={"0.2": 1.0, "0.18": time},
+            test_metrics={"error": error},
+        )
+
+    found = groups([clicks("worse", 0.19, None), clicks("better", 0.175, 3.0)])
+    assert headline_target(found) == 0.18
+    assert [group.first.engine for group in ranked(found)] == ["better", "worse"]
+    assert answer(found)[0] == "better reached 18% error first: 3.0 s of training; worse had not got there after 9.0 s."
+    nowhere = groups([clicks("a", 0.24, None) for _ in range(1)])
+    nowhere[0].first.time_to_target = {}
+    assert answer(nowhere)[0] == "No engine reached a target; a came closest with error 0.2400."
+
+
+def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
+    def tried(engine: str, epochs: int, accuracy: float, cpu: float):
+        return trial(engine, None, epochs, params={"epochs": epochs}, test_accuracy=accuracy, cpu_s=cpu)
+
+    found = groups(
+        [tried("a", 1, 0.96, 2.0), tried("a", 2, 0.98, 4.0), tried("a", 9, 0.99, 20.0), tried("b", 1, 0.94, 1.0)]
+    )
+    told = [(price.target, price.group.first.engine, price.group.first.params["epochs"]) for price in prices(found)]
+    assert told == [(0.95, "a", 1), (0.97, "a", 2)]
+    assert prices(groups([tried("a", 1, 0.99, 2.0), tried("b", 1, 0.99, 1.0)])) == []

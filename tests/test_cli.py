@@ -253,7 +253,7 @@ def test_check_runs_the_contract_tests():
     good = trainoff("check", "numpy")
     assert good.returncode == 0, good.stdout
     assert "numpy keeps the contract" in good.stdout
-    assert good.stdout.count("exact") == 20
+    assert good.stdout.count("exact") == 22
     assert "sklearn keeps the contract" in trainoff("check", "sklearn").stdout
     bad = trainoff("check", "off-by-a-percent")
     assert bad.returncode == 1

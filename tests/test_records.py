@@ -11,7 +11,7 @@ import pytest
 
 from running import command, environment, only_record, study, trainoff
 from trainoff.errors import TrainoffError
-from trainoff.records import Damaged, Record, Store, scan, table, time_to_target
+from trainoff.records import METRICS, Damaged, Record, Store, scan, table, time_to_target
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -163,6 +163,12 @@ def test_the_table_has_a_row_per_record_and_a_column_per_parameter():
 )
 def test_time_to_target_is_the_first_crossing_that_holds(accuracy, expected):
     assert time_to_target([1.0, 2.0, 3.0, 4.0, 5.0][: len(accuracy)], accuracy, 0.95) == expected
+
+
+def test_an_error_crosses_its_target_downwards():
+    errors = [0.3, 0.19, 0.21, 0.2, 0.1, float("nan")]
+    assert time_to_target([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], errors, 0.2, METRICS["error"]) == 4.0
+    assert time_to_target([5.0, 6.0], errors[4:], 0.2, METRICS["error"]) is None  # what is no number does not hold
 
 
 def test_every_field_of_a_record_is_documented():

@@ -114,7 +114,8 @@ MISTAKES = {
     ),
     "no workload": (
         'engines = ["numpy"]',
-        "my.toml: `workload` is missing; name one of mnist-mlp, mnist-large-mlp, emnist-mlp, digits-mlp",
+        "my.toml: `workload` is missing; name one of "
+        "mnist-mlp, mnist-cnn, clicks-logreg, mnist-large-mlp, emnist-mlp, digits-mlp",
     ),
     "unknown workload": (
         'workload = "mnist-mpl"\nengines = ["numpy"]',
@@ -216,7 +217,7 @@ MISTAKES = {
     ),
     "unknown optimizer": (
         HEAD + '[params]\noptimizer = "adm"',
-        'my.toml, line 4: `optimizer` is "adm"; expected one of sgd, momentum, adam; did you mean `adam`?',
+        'my.toml, line 4: `optimizer` is "adm"; expected one of sgd, momentum, adam, l-bfgs; did you mean `adam`?',
     ),
     "no hidden layer": (
         HEAD + "[params]\nhidden = []",
@@ -287,7 +288,8 @@ MISTAKES = {
     "unknown workload in the grid": (
         'engines = ["numpy"]\n[grid]\nworkload = ["digits-mlp", "digit-mlp"]',
         'my.toml, line 3: `workload` is "digit-mlp"; '
-        "expected one of mnist-mlp, mnist-large-mlp, emnist-mlp, digits-mlp; did you mean `digits-mlp`?",
+        "expected one of mnist-mlp, mnist-cnn, clicks-logreg, mnist-large-mlp, emnist-mlp, digits-mlp; "
+        "did you mean `digits-mlp`?",
     ),
     "key in grid and case": (
         HEAD + "[grid]\nepochs = [1, 2]\n[[case]]\nworkers = 1\n[[case]]\nepochs = 2",

@@ -128,8 +128,8 @@ def test_the_last_set_of_a_key_holds(tmp_path: Path) -> None:
         ("learning_rate=", "`learning_rate` is an empty text; expected a number above 0, at most 1,000"),
         ("lerning_rate=1", "`lerning_rate` is not a key that can be set; did you mean `learning_rate`?"),
         ("params.epochs=1", "`params.epochs` is not a key that can be set; did you mean `epochs`?"),
-        ("workload=digit-mlp", '`workload` is "digit-mlp"; expected one of mnist-mlp, mnist-large-mlp, '
-         "emnist-mlp, digits-mlp; did you mean `digits-mlp`?"),
+        ("workload=digit-mlp", '`workload` is "digit-mlp"; expected one of mnist-mlp, mnist-cnn, clicks-logreg, '
+         "mnist-large-mlp, emnist-mlp, digits-mlp; did you mean `digits-mlp`?"),
         ("name=a/b", '`name` is "a/b"; expected at most 100 letters, digits, - _ or ., '
          "the first a letter or digit"),
         ("engine.torhc.tau=1", "`torhc` is not an engine of the study; did you mean `torch`?"),

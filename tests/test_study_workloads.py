@@ -12,9 +12,11 @@ ONE = 'engines = ["numpy"]\n'
 
 def test_the_shipped_workloads() -> None:
     shipped = workloads()
-    assert list(shipped) == ["mnist-mlp", "mnist-large-mlp", "emnist-mlp", "digits-mlp"]
+    assert list(shipped) == ["mnist-mlp", "mnist-cnn", "clicks-logreg", "mnist-large-mlp", "emnist-mlp", "digits-mlp"]
     assert {name: workload.data for name, workload in shipped.items()} == {
         "mnist-mlp": "mnist",
+        "mnist-cnn": "mnist",
+        "clicks-logreg": "clicks",
         "mnist-large-mlp": "mnist-large",
         "emnist-mlp": "emnist-digits",
         "digits-mlp": "digits",
@@ -25,8 +27,10 @@ def test_the_shipped_workloads() -> None:
 
 def test_a_shipped_recipe_leaves_nothing_that_matters_to_chance() -> None:
     optional = {"batch_per", "train_rows", "stop", "seed", "mode", "workers"}
+    dense = {"mlp": {"channels", "kernel"}, "cnn": set()}
+    sparse = {"channels", "kernel", "hidden", "activation", "momentum"}
     for workload in workloads().values():
-        assert set(workload.recipe) == set(PARAMS) - optional
+        assert set(workload.recipe) == set(PARAMS) - optional - dense.get(workload.model, sparse)
         assert workload.about
 
 
@@ -63,6 +67,21 @@ def test_several_workloads_each_with_its_own_override(tmp_path: Path) -> None:
     assert found == {"digits-mlp": (20, (0.5,)), "mnist-mlp": (1, (0.6,))}
 
 
+def test_a_trial_carries_only_the_parameters_of_its_model(tmp_path: Path) -> None:
+    def params(workload: str) -> set[str]:
+        (trial,) = study(tmp_path, ONE + f'workload = "{workload}"\n').trials()
+        return set(trial.params)
+
+    assert params("mnist-cnn") - params("mnist-mlp") == {"channels", "kernel"}
+    assert params("mnist-mlp") - params("clicks-logreg") == {"hidden", "activation"}
+
+
+def test_an_own_sparse_workload_takes_sgd_where_nothing_is_said(tmp_path: Path) -> None:
+    text = ONE + '[workload.ads]\ndata = "clicks"\nmodel = "logreg"\nmetric = "auc"\n'
+    (trial,) = study(tmp_path, text).trials()
+    assert (trial.params["optimizer"], trial.params["schedule"], trial.metric) == ("sgd", "constant", "auc")
+
+
 MISTAKES = {
     "neither shipped nor new": (
         "[workload.mnist-mpl]\nepochs = 3",
@@ -75,7 +94,7 @@ MISTAKES = {
     "data that is not there": (
         '[workload.wine]\ndata = "wine.csv"',
         'my.toml, line 3: `data` is "wine.csv", which is not there; give a path from the study '
-        "file's folder, or one of digits, emnist-digits, mnist, mnist-large",
+        "file's folder, or one of clicks, digits, emnist-digits, mnist, mnist-large, open-bandit",
     ),
     "dataset misspelt": (
         '[workload.wine]\ndata = "mnits"',
@@ -84,16 +103,16 @@ MISTAKES = {
     "data path too long": (
         f'[workload.wine]\ndata = "{"x" * 5000}"',
         f'my.toml, line 3: `data` is "{"x" * 37}...", which is not there; give a path from the study '
-        "file's folder, or one of digits, emnist-digits, mnist, mnist-large",
+        "file's folder, or one of clicks, digits, emnist-digits, mnist, mnist-large, open-bandit",
     ),
     "other data under a shipped name": (
         '[workload.mnist-mlp]\ndata = "my.toml"',
         "my.toml, line 3: `data` of `mnist-mlp` cannot be changed, because that workload ships with "
         "trainoff; give yours a name of its own",
     ),
-    "model to come": (
-        '[workload.wine]\ndata = "my.toml"\nmodel = "cnn"',
-        'my.toml, line 4: `model` is "cnn"; expected mlp',
+    "unknown model": (
+        '[workload.wine]\ndata = "my.toml"\nmodel = "cnm"',
+        'my.toml, line 4: `model` is "cnm"; expected one of mlp, cnn, logreg; did you mean `cnn`?',
     ),
     "unknown key": (
         '[workload.wine]\ndata = "my.toml"\nhiden = [3]',

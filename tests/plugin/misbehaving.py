@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from trainoff.engines import Missing
-from trainoff.engines.numpy import Network, Numpy
+from trainoff.engines.numpy import Numpy
+from trainoff.engines.numpy.network import Network
 
 
 class Steady(Numpy):
@@ -152,7 +153,7 @@ class OffByAPercent(Numpy):
 
     def open(self, job, watch):
         super().open(job, watch)
-        self._network = WrongNetwork(job.model, job.weights, job.order.batch_size)
+        self._learner.network = WrongNetwork(job.model, job.weights, job.order.batch_size)
 
 
 class WrongNetwork(Network):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from trainoff.analyse.groups import Group
-from trainoff.analyse.words import percent, seconds
-from trainoff.records import Record
+from trainoff.analyse.words import mark, seconds
+from trainoff.records import METRICS, Record
 
 BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
 CHECKED = ("exact", "within tolerance")
@@ -15,8 +15,9 @@ RANKING = 5  # repetitions below which a result is only indicative
 
 
 def headline_target(groups: Sequence[Group]) -> float | None:
-    """The highest target that at least half of the groups reached; else the highest that any reached."""
-    targets = sorted({target for group in groups for target in group.first.targets}, reverse=True)
+    """The hardest target that at least half of the groups reached; else the hardest that any reached."""
+    every = {target: METRICS[group.first.metric] for group in groups for target in group.first.targets}
+    targets = sorted(every, key=lambda target: every[target].badness(target))
     reached = {target: sum(group.time_to(target) is not None for group in groups) for target in targets}
     candidates = [group for group in groups if group.good]
     for enough in (max(1, math.ceil(len(candidates) / 2)), 1):
@@ -27,14 +28,15 @@ def headline_target(groups: Sequence[Group]) -> float | None:
 
 
 def ranked(groups: Sequence[Group]) -> list[Group]:
-    """Fastest to the headline target first, then the most accurate, then those that failed."""
+    """Fastest to the headline target first, then the best, then those that failed."""
     target = headline_target(groups)
 
     def key(group: Group) -> tuple[bool, float, float, float, str]:
         reached = group.time_to(target) if target else None
-        accuracy = group.median(lambda record: record.test_accuracy) or 0.0
+        result = group.median(lambda record: record.result)
+        badness = math.inf if result is None else METRICS[group.first.metric].badness(result)
         train = group.median(lambda record: record.train_s) or 0.0
-        return not group.good, math.inf if reached is None else reached, -accuracy, train, group.name
+        return not group.good, math.inf if reached is None else reached, badness, train, group.name
 
     return sorted(groups, key=key)
 
@@ -45,8 +47,9 @@ def answer(groups: Sequence[Group]) -> list[str]:
     said = []
     for workload in workloads:
         own = ranked([group for group in groups if group.first.workload == workload])
-        lead = f"{workload}: " if len(workloads) > 1 else ""
-        said += [lead + sentence for sentence in [_winner(own), _caution(own), *_arithmetic(own)] if sentence]
+        told = [sentence for sentence in [_winner(own), _caution(own), *_arithmetic(own)] if sentence]
+        several = len(workloads) > 1
+        said += [s if f"on {workload}" in s or not several else f"{workload}: {s}" for s in told]
     return said
 
 
@@ -59,21 +62,23 @@ def _winner(groups: Sequence[Group]) -> str:
         if not any(group.first.targets for group in groups):
             return f"There was no target to reach; {best.name} came furthest with {_closest(best)}."
         return f"No engine reached a target; {best.name} came closest with {_closest(best)}."
-    time = best.time_to(target) or 0.0
+    time, goal = best.time_to(target) or 0.0, mark(best.first.metric, target)
     others = [group for group in groups[1:] if group.good]
     if not others:
-        return f"{best.name} reached {percent(target)} after {seconds(time)} of training."
+        return f"{best.name} reached {goal} after {seconds(time)} of training."
     beside = "; ".join(_beside(other, target, time) for other in others[:3])
-    return f"{best.name} reached {percent(target)} first: {seconds(time)} of training; {beside}{_and_more(others[3:])}."
+    return f"{best.name} reached {goal} first: {seconds(time)} of training; {beside}{_and_more(others[3:])}."
 
 
 def _closest(best: Group) -> str:
-    accuracy = best.median(lambda record: record.test_accuracy)
-    if accuracy is None:
-        return "no accuracy on record"
-    classes = best.first.model["sizes"][-1] if best.first.model else math.inf
-    guess = ", no better than guessing" if accuracy <= BARELY / classes else ""
-    return f"an accuracy of {accuracy:.4f}{guess}"
+    result, metric = best.median(lambda record: record.result), best.first.metric
+    if result is None:
+        return f"no {metric} on record"
+    if metric != "accuracy":
+        return f"{metric} {result:.4f}"
+    classes = best.first.model.get("classes", math.inf)
+    guess = ", no better than guessing" if result <= BARELY / classes else ""
+    return f"an accuracy of {result:.4f}{guess}"
 
 
 def _beside(other: Group, target: float, best: float) -> str:

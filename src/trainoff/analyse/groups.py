@@ -36,11 +36,14 @@ class Group:
         """The engine, with its mode and workers where there is a choice, and what else sets the group apart."""
         first = self.first
         parts = [first.engine] if first.workers == 1 else [f"{first.engine} ({first.mode}, {first.workers} workers)"]
-        if len(self.label) == 1:
-            ((key, value),) = self.label.items()
+        rest = {key: value for key, value in self.label.items() if key != "workload"}
+        if "workload" in self.label:
+            parts.append(f"on {first.workload}")
+        if len(rest) == 1:
+            ((key, value),) = rest.items()
             parts.append(f"with {key.replace('_', ' ')} {value}")
-        elif self.label:
-            parts.append(f"({' · '.join(str(value) for value in self.label.values())})")
+        elif rest:
+            parts.append(f"({' · '.join(str(value) for value in rest.values())})")
         return " ".join(parts)
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
@@ -84,14 +87,34 @@ def groups(records: Iterable[Record]) -> list[Group]:
     return [Group(_label(_setting(members[0]), keys), members) for members in found.values()]
 
 
+def by_workload(found: Iterable[Group]) -> list[list[Group]]:
+    """The groups of each workload, in the order in which the workloads first appear."""
+    own: dict[str, list[Group]] = {}
+    for group in found:
+        own.setdefault(group.first.workload, []).append(group)
+    return list(own.values())
+
+
 def _setting(record: Record) -> dict[str, Any]:
     return {**{name: getattr(record, name) for name in _FIELDS}, **record.params}
 
 
 def varying(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """The keys in which settings differ; a key that only some engines have does not tell engines apart."""
+    """The keys in which settings differ; a key that only some engines have does not tell engines apart.
+
+    What differs only from workload to workload, as the parts of their recipes do, is told by the workload's name.
+    """
     keys = list(dict.fromkeys(key for setting in settings for key in setting))
-    return [key for key in keys if len({json.dumps(setting[key]) for setting in settings if key in setting}) > 1]
+    return [key for key in keys if _differs(settings, key)]
+
+
+def _differs(settings: Sequence[dict[str, Any]], key: str) -> bool:
+    values: dict[Any, set[str]] = {}
+    for setting in settings:
+        if key in setting:
+            home = None if key == "workload" else setting.get("workload")
+            values.setdefault(home, set()).add(json.dumps(setting[key]))
+    return any(len(found) > 1 for found in values.values())
 
 
 def _label(setting: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:

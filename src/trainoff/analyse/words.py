@@ -39,6 +39,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.6g}%"
 
 
+def mark(metric: str, target: float) -> str:
+    """A target as people say it: `97%` of accuracy, `20% error`, `auc 0.75`."""
+    if metric == "accuracy":
+        return percent(target)
+    return f"{percent(target)} error" if metric == "error" else f"{metric} {target:g}"
+
+
+def quality(value: float | None) -> str:
+    """How good a model is, to four places; a dash where it is not known."""
+    return "-" if value is None else f"{value:.4f}"
+
+
 def count(number: int, word: str) -> str:
     """A number with its noun: `1 trial`, `13 trials`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

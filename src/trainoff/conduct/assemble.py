@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainoff.conduct.performance import Ending
 from trainoff.conduct.story import Story
 from trainoff.conduct.verdict import Verdict, judge
 from trainoff.engines import Engine, Job
-from trainoff.records import Record, time_to_target
+from trainoff.records import METRICS, Record, measured, time_to_target
 from trainoff.study import Trial
 
 LOG_TAIL = 50
@@ -54,6 +55,7 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
         position=trial.position,
         targets=list(trial.targets),
         limits=asdict(trial.limits),
+        metric=trial.metric,
         dataset={"name": trial.data, "identity": identity.data_identity},
         status=verdict.status,
         phase=verdict.phase,
@@ -73,11 +75,12 @@ def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -
     """
     _book_times(record, ending)
     book_resources(record, ending.story)
-    record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test)}
+    record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test), **job.data.facts}
     record.model = {
         "kind": job.model.kind,
-        "sizes": list(job.model.sizes),
+        "classes": job.model.classes,
         "parameters": job.model.parameters,
+        **asdict(job.model),
     }
     verdict = judge(ending)
     try:
@@ -120,14 +123,18 @@ def _book_times(record: Record, ending: Ending) -> None:
 
 
 def _book_quality(record: Record, rows: list[dict[str, Any]], job: Job) -> None:
-    times, accuracies = [row["train_s"] for row in rows], [row["accuracy"] for row in rows]
+    metric = METRICS[record.metric]
+    times, values = [row["train_s"] for row in rows], [measured(row)[metric.name] for row in rows]
     for target in record.targets:
-        record.time_to_target[str(target)] = time_to_target(times, accuracies, target)
+        record.time_to_target[str(target)] = time_to_target(times, values, target, metric)
+    if rows:
+        record.test_metrics = {name: value for name, value in measured(rows[-1]).items() if isfinite(value)}
     predictions = job.folder / "predictions.npy"
     if predictions.exists():
         labels = np.load(predictions)
         if labels.shape == job.data.y_test.shape:
             record.test_accuracy = float(np.mean(labels == job.data.y_test))
+            record.test_metrics |= {"accuracy": record.test_accuracy, "error": 1 - record.test_accuracy}
 
 
 def _second_thoughts(verdict: Verdict, record: Record, rows: list[dict[str, Any]]) -> Verdict:

@@ -26,12 +26,16 @@ BASE: dict[str, Any] = {
     "batch_size": BATCH,
     "epochs": 2,
     "hidden": [16],
+    "channels": [4],
+    "kernel": 3,
     "activation": "relu",
     "l2": 0.0,
     "train_rows": ROWS,
     "snapshot_every": 100,
     "stop": None,
 }
+
+DATASETS = {"logreg": "clicks:rows=1000,bits=10"}
 
 Judge = Callable[[Record], str | None]  # what is wrong with the record, or None
 
@@ -58,7 +62,7 @@ class Finding:
 def cases(engine: Engine) -> list[Case]:
     """All contract tests for an engine."""
     found = [Case(name, trial, _same_mathematics) for name, trial in _mathematics(engine)]
-    first = _trial(engine, engine.modes[0], 1)
+    first = _trial(engine, engine.modes[0], 1, next((model for model in MODELS if model in engine.models), "mlp"))
     stops = _with(first, epochs=50, stop={"tol": 1e9, "patience": 1})
     found.append(Case("stops when the watch says so", stops, _stopped_early))
     wild = _with(first, learning_rate=1e30, epochs=5)
@@ -68,25 +72,46 @@ def cases(engine: Engine) -> list[Case]:
 
 def _mathematics(engine: Engine) -> Iterator[tuple[str, Trial]]:
     for mode, workers in _settings(engine):
-        trial = _trial(engine, mode, workers)
         where = "" if engine.modes == ("single",) else f", {mode} with {workers} workers"
-        for optimizer, schedule, activation in itertools.product(OPTIMIZERS, SCHEDULES, ACTIVATIONS):
-            changed = _with(trial, optimizer=optimizer, schedule=schedule, activation=activation)
-            yield f"{optimizer}, {schedule}, {activation}{where}", changed
-        yield f"l2{where}", _with(trial, l2=0.01)
+        for model in (model for model in MODELS if model in engine.models):
+            for what, trial in MODELS[model](_trial(engine, mode, workers, model)):
+                yield f"{model}: {what}{where}", trial
+
+
+def _mlp(trial: Trial) -> Iterator[tuple[str, Trial]]:
+    for optimizer, schedule, activation in itertools.product(OPTIMIZERS, SCHEDULES, ACTIVATIONS):
+        changed = _with(trial, optimizer=optimizer, schedule=schedule, activation=activation)
+        yield f"{optimizer}, {schedule}, {activation}", changed
+    yield "l2", _with(trial, l2=0.01)
+
+
+def _cnn(trial: Trial) -> Iterator[tuple[str, Trial]]:
+    for optimizer, activation in zip(OPTIMIZERS, ACTIVATIONS, strict=True):
+        changed = _with(trial, optimizer=optimizer, schedule="one-cycle", activation=activation)
+        yield f"{optimizer}, one-cycle, {activation}", changed
+    yield "l2", _with(trial, l2=0.01)
+
+
+def _logreg(trial: Trial) -> Iterator[tuple[str, Trial]]:
+    for schedule in SCHEDULES:
+        yield f"sgd, {schedule}", _with(trial, schedule=schedule)
+
+
+MODELS = {"mlp": _mlp, "cnn": _cnn, "logreg": _logreg}
 
 
 def _settings(engine: Engine) -> list[tuple[str, int]]:
     return [(mode, workers) for mode in engine.modes for workers in ((1,) if mode == "single" else (1, 2))]
 
 
-def _trial(engine: Engine, mode: str, workers: int) -> Trial:
+def _trial(engine: Engine, mode: str, workers: int, model: str) -> Trial:
     params = {**BASE, **{name: knob.default for name, knob in engine.knobs.items()}}
+    dataset = DATASETS.get(model, "digits")
     limits = Limits(timeout_s=120, stall_s=60)
     return Trial(
         "check",
         engine.name,
-        "digits-mlp",
+        f"{dataset}-{model}",
         mode,
         workers,
         1.0,
@@ -96,7 +121,8 @@ def _trial(engine: Engine, mode: str, workers: int) -> Trial:
         1,
         (),
         limits,
-        data="digits",
+        data=dataset,
+        model=model,
     )
 
 
@@ -129,7 +155,8 @@ def _diverged(record: Record) -> str | None:
 
 def check(engine: Engine, store: Store, view: View) -> Iterator[Finding]:
     """Run every contract test as a real trial; yields the findings as they come."""
-    data.get("digits")
+    for case in cases(engine):
+        data.get(case.trial.data)
     conductor = Conductor(store, view)
     for case in cases(engine):
         refused = engine.refuses(case.trial)

@@ -136,6 +136,13 @@ def _refusal(trial: Trial, engine: Engine) -> Verdict | None:
     if trial.model not in engine.models:
         known = ", ".join(sorted(engine.models))
         return Verdict("unsupported", None, f"{engine.name} has no model {trial.model}; it has {known}")
+    optimizer = trial.params["optimizer"]
+    optimizers = engine.optimizers(trial.model)
+    if optimizer not in optimizers:
+        known = ", ".join(optimizers)
+        return Verdict(
+            "unsupported", None, f"{engine.name} has no {optimizer} for the model {trial.model}; it has {known}"
+        )
     if trial.mode not in engine.modes:
         return Verdict("unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}")
     engine.differs(trial)  # asked again after the trial; if it cannot answer, better now than then
@@ -152,6 +159,6 @@ def get_data(study: Study, say: data.Progress | None) -> None:
         parameters = model_of(trial, rows).parameters
         if parameters > MOST_PARAMETERS:
             raise TrainoffError(
-                f"hidden = {trial.params['hidden']} makes a network of {parameters:,} weights; "
+                f"hidden = {trial.params.get('hidden')} makes a network of {parameters:,} weights; "
                 f"at most {MOST_PARAMETERS:,} can be trained here"
             )

@@ -6,13 +6,14 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import pairwise
-from math import prod
+from math import isqrt
 
 from trainoff import data
+from trainoff.conduct.job import network_of
 from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
 from trainoff.data import Entry
+from trainoff.models import Logreg
 from trainoff.records import Record
 from trainoff.study import Trial
 
@@ -65,9 +66,17 @@ def _shape(dataset: str) -> Entry:
 def _flop(trial: Trial) -> float:
     """Six operations per weight and sample: forward, and twice that back."""
     shape = _shape(trial.data)
-    sizes: list[int] = [shape.features, *trial.params["hidden"], shape.classes]
-    weights = sum(prod(pair) for pair in pairwise(sizes))
-    return 6.0 * weights * samples(trial)
+    if trial.model == "logreg":
+        return (
+            1000.0 * Logreg(shape.features, round(shape.nonzeros or 39)).products * samples(trial)
+        )  # sparse rows keep a core waiting for memory
+    image = _square(shape.features) if trial.model == "cnn" else None
+    return 6.0 * network_of(trial, shape.features, shape.classes, image).products * samples(trial)
+
+
+def _square(features: int) -> tuple[int, int]:
+    """The picture that so many pixels make, until the data has been read."""
+    return isqrt(features), isqrt(features)
 
 
 class Clock:

@@ -10,20 +10,20 @@ import numpy as np
 
 from trainoff.conduct.story import Event, Story
 from trainoff.data import Data
-from trainoff.models import Mlp, Weights, evaluate, unflatten
+from trainoff.models import Model, Weights, evaluate, unflatten
 
 
-def read_snapshot(event: Event, folder: Path, model: Mlp) -> Weights:
+def read_snapshot(event: Event, folder: Path, model: Model) -> Weights:
     """The weights of one snapshot, as the engine handed them over."""
-    return unflatten(model, np.fromfile(folder / event["file"], np.float32))
+    return unflatten(model, np.fromfile(folder / event["file"], np.float32, model.parameters))
 
 
-def curve(story: Story, folder: Path, model: Mlp, data: Data) -> list[dict[str, Any]]:
+def curve(story: Story, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
     """A row per snapshot: where training stood, and how good the network was on the test set."""
     cpu = story.cpu_at()
     rows = []
     for event in story.snapshots:
-        loss, accuracy = evaluate(model, read_snapshot(event, folder, model), data.x_test, data.y_test)
+        quality = evaluate(model, read_snapshot(event, folder, model), data.x_test, data.y_test)
         rows.append(
             {
                 "step": event["step"],
@@ -31,8 +31,7 @@ def curve(story: Story, folder: Path, model: Mlp, data: Data) -> list[dict[str, 
                 "train_s": event["train_s"],
                 "wall_s": event["t"] - story.start,
                 "core_s": _core_s(cpu, story.train_start or event["t"], event["t"]),
-                "loss": loss,
-                "accuracy": accuracy,
+                **quality,
             }
         )
     return rows

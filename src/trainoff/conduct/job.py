@@ -6,9 +6,10 @@ from pathlib import Path
 
 from trainoff import data
 from trainoff.clusters import Cluster
-from trainoff.data import Data, Order
+from trainoff.data import Csr, Data, Order
 from trainoff.engines import Job
-from trainoff.models import Mlp, initial_weights, rates
+from trainoff.errors import TrainoffError
+from trainoff.models import Cnn, Logreg, Mlp, Model, initial_weights, rates
 from trainoff.study import Trial
 
 
@@ -42,14 +43,45 @@ def rows_of(trial: Trial, loaded: Data) -> Data:
     return loaded.head(rows) if rows else loaded
 
 
-def model_of(trial: Trial, loaded: Data) -> Mlp:
-    """The network: the data decides its two ends, the parameters what lies between."""
-    hidden = trial.params["hidden"]
-    sizes = (loaded.x_train.shape[1], *hidden, loaded.classes)
-    return Mlp(sizes, trial.params["activation"], trial.params["l2"])
+def model_of(trial: Trial, loaded: Data) -> Model:
+    """The model: the data decides its two ends, the parameters what lies between."""
+    _check_fit(trial, loaded)
+    rows, features = loaded.x_train.shape
+    if isinstance(loaded.x_train, Csr):
+        return Logreg(features, round(loaded.x_train.nonzeros / rows), trial.params["l2"])
+    return network_of(trial, features, loaded.classes, loaded.image)
+
+
+def network_of(trial: Trial, features: int, classes: int, image: tuple[int, int] | None) -> Mlp | Cnn:
+    """The network of a trial on dense rows of that form."""
+    params = trial.params
+    if trial.model == "cnn" and image:
+        channels = tuple(params["channels"])
+        return Cnn(image, channels, params["kernel"], (*params["hidden"], classes), params["activation"], params["l2"])
+    return Mlp((features, *params["hidden"], classes), params["activation"], params["l2"])
+
+
+def _check_fit(trial: Trial, loaded: Data) -> None:
+    """Refuse a model that cannot be trained on such data."""
+    if loaded.sparse and trial.model != "logreg":
+        raise TrainoffError(f"{loaded.name} has sparse rows, which only the model logreg takes, not {trial.model}")
+    if trial.model == "cnn" and not loaded.image:
+        raise TrainoffError(
+            f"{loaded.name} has rows of {loaded.x_train.shape[1]} features that are no pictures, "
+            "and a cnn needs pictures; use the model mlp"
+        )
+    if trial.model == "logreg":
+        if not loaded.sparse:
+            raise TrainoffError(
+                f"{loaded.name} has dense rows, and the model logreg takes sparse ones; use the model mlp"
+            )
+        if loaded.classes != 2:
+            raise TrainoffError(f"{loaded.name} has {loaded.classes} classes; logistic regression tells two apart")
 
 
 def order_of(trial: Trial, loaded: Data) -> Order:
     """The batch order: the same for every engine that trains on these rows with this seed."""
     rows, params = len(loaded.x_train), trial.params
-    return Order(loaded.identity, rows, min(params["batch_size"], rows), params["epochs"], trial.seed)
+    whole = params["optimizer"] == "l-bfgs"  # every iteration sees all rows
+    batch = rows if whole else min(params["batch_size"], rows)
+    return Order(loaded.identity, rows, batch, params["epochs"], trial.seed)

@@ -1,18 +1,22 @@
 """What came out of trials: the record's schema, the folder store, the curve, the table."""
 
 from trainoff.records.curve import time_to_target
+from trainoff.records.metrics import METRICS, Metric, measured
 from trainoff.records.reading import Damaged, scan
 from trainoff.records.schema import SCHEMA_VERSION, Record
 from trainoff.records.store import Store, cannot_write, folder_of
 from trainoff.records.table import table
 
 __all__ = [
+    "METRICS",
     "SCHEMA_VERSION",
     "Damaged",
+    "Metric",
     "Record",
     "Store",
     "cannot_write",
     "folder_of",
+    "measured",
     "scan",
     "table",
     "time_to_target",

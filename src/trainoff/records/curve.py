@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainoff.records.metrics import METRICS, Metric
 
-def time_to_target(train_s: Sequence[float], accuracy: Sequence[float], target: float) -> float | None:
+
+def time_to_target(
+    train_s: Sequence[float], values: Sequence[float], target: float, metric: Metric = METRICS["accuracy"]
+) -> float | None:
     """Seconds of training until the target is reached and held: the next look must find it held too.
 
     None if that never happens: the run is censored. Reaching it at the very last look counts.
     """
-    for index, reached in enumerate(accuracy):
-        following = accuracy[index + 1 : index + 2]
-        if reached >= target and all(later >= target for later in following):
+    for index in range(len(values)):
+        if all(metric.reached(value, target) for value in values[index : index + 2]):
             return train_s[index]
     return None

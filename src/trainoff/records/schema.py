@@ -40,7 +40,9 @@ class Record:
     log_tail: str | None = None
     unfinished: bool = False
     # how good
+    metric: str = "accuracy"
     test_accuracy: float | None = None
+    test_metrics: dict[str, float] = field(default_factory=dict)
     time_to_target: dict[str, float | None] = field(default_factory=dict)
     equivalence: dict[str, Any] = field(default_factory=dict)
     # how long
@@ -77,6 +79,11 @@ class Record:
         """As it stands in record.json: the schema's version first."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {"schema_version": values.pop("schema_version"), **values}
+
+    @property
+    def result(self) -> float | None:
+        """How good the trained model is, by the workload's metric."""
+        return self.test_accuracy if self.metric == "accuracy" else self.test_metrics.get(self.metric)
 
     @property
     def failed(self) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Group, failure, headline_target, ranked
-from trainoff.analyse.words import percent, seconds, size
+from trainoff.analyse import Group, by_workload, failure, headline_target, ranked
+from trainoff.analyse.words import mark, quality, seconds, size
 from trainoff.records import Record, folder_of
 from trainoff.report.columns import ALWAYS, Column, heading, setting
 from trainoff.report.columns import table as columns_table
@@ -21,15 +21,12 @@ SHORT = {"within tolerance": "tolerable", "different by design": "differs", "wro
 
 def boards(found: Sequence[Group], width: int) -> list[Table]:
     """One board per workload."""
-    by_workload: dict[str, list[Group]] = {}
-    for group in found:
-        by_workload.setdefault(group.first.workload, []).append(group)
-    return [board(own, width) for own in by_workload.values()]
+    return [board(own, width) for own in by_workload(found)]
 
 
 def board(found: Sequence[Group], width: int) -> Table:
     """The groups of one workload, the fastest to the headline target first, failures last."""
-    rows, target = ranked(found), headline_target(found)
+    rows, target, metric = ranked(found), headline_target(found), found[0].first.metric
     keys = list(dict.fromkeys(key for group in rows for key in group.label if key != "workload"))
 
     def column(name: str, cell: Callable[[Group], str], worth: int, right: bool = True) -> Column:
@@ -39,9 +36,10 @@ def board(found: Sequence[Group], width: int) -> Table:
         column("engine", lambda group: group.first.engine, ALWAYS, right=False),
         column("mode", lambda group: group.first.mode, 40, right=False),
         column("W", lambda group: str(group.first.workers), 50),
-        column(f"to {percent(target)}" if target else "to target", lambda group: _time(group, target), ALWAYS),
-        column("accuracy", _accuracy, ALWAYS),
+        column(f"to {mark(metric, target)}" if target else "to target", lambda group: _time(group, target), ALWAYS),
+        column(metric, _quality, ALWAYS),
         column("train", lambda group: seconds(group.median(_train)), 60),
+        column("test", lambda group: seconds(group.median(lambda record: record.test_s)), 15),
         column("cold", lambda group: seconds(group.median(lambda record: record.cold_s)), 20),
         column("CPU", lambda group: seconds(group.median(lambda record: record.cpu_s)), 30),
         column("memory", lambda group: size(group.median(lambda record: record.peak_memory_bytes)), 25),
@@ -62,9 +60,8 @@ def _train(record: Record) -> float | None:
     return record.train_s
 
 
-def _accuracy(group: Group) -> str:
-    accuracy = group.median(lambda record: record.test_accuracy)
-    return f"{accuracy:.4f}" if accuracy is not None else "-"
+def _quality(group: Group) -> str:
+    return quality(group.median(lambda record: record.result))
 
 
 def _result(group: Group) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainoff.analyse import failure, varying
-from trainoff.analyse.words import about, seconds, size
+from trainoff.analyse.words import about, quality, seconds, size
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
@@ -30,7 +30,7 @@ class Lines:
         trial = task.trial
         workers = f", {trial.workers} workers" if trial.workers > 1 else ""
         values = _values(task)
-        told = [f", {key.replace('_', ' ')} {values[key]}" for key in self._keys if key in values]
+        told = [f", {key.replace('_', ' ')} {values[key]}" for key in self._keys if key in values and key != "workload"]
         return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}{''.join(told)})"
 
     def waiting(self, sentence: str) -> None:
@@ -74,6 +74,6 @@ def result(record: Record) -> str:
         return failure(record)
     verdict = record.equivalence["verdict"] or "not checked"
     return (
-        f"accuracy {record.test_accuracy:.4f}, train {seconds(record.train_s)}, cold {seconds(record.cold_s)}, "
+        f"{record.metric} {quality(record.result)}, train {seconds(record.train_s)}, cold {seconds(record.cold_s)}, "
         f"CPU {seconds(record.cpu_s)}, memory {size(record.peak_memory_bytes)}, {verdict}"
     )

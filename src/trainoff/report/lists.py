@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainoff import data, engines, study
-from trainoff.analyse.words import percent, size
+from trainoff.analyse.words import mark, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +66,7 @@ def print_workloads(rows: Sequence[Row], console: Console) -> None:
     from rich.text import Text
 
     for row in rows:
-        targets = ", ".join(f"{percent(target)}" for target in row["targets"])
+        targets = ", ".join(mark(row["metric"], target) for target in row["targets"])
         console.print(Text(row["name"], style="bold"))
         for line in (row["about"], f"targets {targets}; {recipe_line(row['recipe'])}"):
             console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from trainoff.analyse.words import about, seconds, size
+from trainoff.analyse.words import about, quality, seconds, size
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
@@ -132,7 +132,7 @@ HEADINGS: list[tuple[str, int, bool]] = [  # name, worth, whether it is aligned 
     ("mode", 20, False),
     ("W", 25, True),
     ("phase", ALWAYS, False),
-    ("accuracy", ALWAYS, True),
+    ("result", ALWAYS, True),
     ("train", ALWAYS, True),
     ("CPU", 30, True),
     ("memory", 30, True),
@@ -152,12 +152,11 @@ def _progress(story: Story | None) -> list[str]:
 
 
 def _result(record: Record) -> list[str]:
-    accuracy = f"{record.test_accuracy:.4f}" if record.test_accuracy is not None else "-"
     word = "done" if record.status == "ok" else record.status
     network = size(record.network_bytes)
     return [
         word,
-        accuracy,
+        quality(record.result),
         seconds(record.train_s),
         seconds(record.cpu_s),
         size(record.peak_memory_bytes),

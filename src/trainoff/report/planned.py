@@ -57,11 +57,16 @@ def tell(planned: dict[str, Any], console: Console) -> None:
     lines = list(by_setting.values())
     settings = [_settings(line[0]) for line in lines]
     keys = varying(settings)
-    shared = {key: value for key, value in settings[0].items() if key not in keys and value is not None}
+    shared = {key: value for key, value in settings[0].items() if value is not None and _shared(settings, key)}
     console.print(table(_columns(lines, settings, keys), console.width, [None] * len(lines), folds=True))
     told = ", ".join(f"{key} {value}" for key, value in shared.items() if key != "engine")
     console.print(f"\nAll with {told}.", style="dim")
     console.print(_summary(planned))
+
+
+def _shared(settings: list[dict[str, Any]], key: str) -> bool:
+    """Whether all settings have a key, and the same value of it."""
+    return len({json.dumps(setting.get(key)) for setting in settings}) == 1
 
 
 def _settings(trial: dict[str, Any]) -> dict[str, Any]:

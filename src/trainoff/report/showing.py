@@ -14,6 +14,7 @@ from trainoff.analyse import answer, groups, newest
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.board import boards, remarks, where_the_time_went
+from trainoff.report.prices import price_boards
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +49,9 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
         console.print("\nwhere the time went", style="dim")
         for line in lines:
             console.print(line, style="dim", soft_wrap=True)
+    for table in price_boards(found, console.width):
+        console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
+        console.print(table)
     console.print()
     for sentence in answer(found):
         console.print(sentence)

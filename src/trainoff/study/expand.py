@@ -15,6 +15,12 @@ from trainoff.study.workloads import Workload
 
 Values = Mapping[str, Any]
 MOST_TRIALS = 10_000
+_OF_MODEL: Mapping[str, Values] = {"logreg": {"optimizer": "sgd", "schedule": "constant"}}  # other defaults
+_FOREIGN = {  # keys that say nothing about a model
+    "mlp": ("channels", "kernel"),
+    "cnn": (),
+    "logreg": ("channels", "kernel", "hidden", "activation"),
+}
 _DEFAULTS = {key.name: key.default for key in (*PARAMS.values(), *CLUSTER.values())}
 
 
@@ -74,6 +80,7 @@ def settings(
     stack: list[Values] = [
         _DEFAULTS,
         {name: knob.default for name, knob in engine.knobs.items()},
+        _OF_MODEL.get(workloads[workload].model, {}),
         workloads[workload].recipe,
         layers.base,
         layers.by_workload.get(workload, {}),
@@ -83,6 +90,8 @@ def settings(
         layers.engine_sets.get(engine.name, {}),
     ]
     merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
+    for key in _FOREIGN[workloads[workload].model]:
+        merged.pop(key, None)
     merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged.get("workers", 1))
     if merged.pop("batch_per") == "worker":
         merged["batch_size"] *= merged["workers"]

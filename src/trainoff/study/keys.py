@@ -13,7 +13,7 @@ def _by_name(keys: Iterable[Key]) -> dict[str, Key]:
 
 PARAMS = _by_name(
     [
-        Key("optimizer", str, "how a gradient becomes a step", "momentum", ("sgd", "momentum", "adam")),
+        Key("optimizer", str, "how a gradient becomes a step", "momentum", ("sgd", "momentum", "adam", "l-bfgs")),
         Key(
             "learning_rate",
             float,
@@ -49,6 +49,16 @@ PARAMS = _by_name(
             maximum=100,
             item=Key("hidden", int, "the size of one layer", minimum=1, maximum=10**6),
         ),
+        Key(
+            "channels",
+            list,
+            "the channels that each convolution of a cnn puts out",
+            [8, 16],
+            minimum=1,
+            maximum=20,
+            item=Key("channels", int, "the channels of one", minimum=1, maximum=10_000),
+        ),
+        Key("kernel", int, "the height and width of a cnn's convolutions", 5, minimum=1, maximum=100),
         Key("activation", str, "what a hidden unit computes", "relu", ("relu", "sigmoid", "tanh")),
         Key("l2", float, "weight of the squared weights in the loss", 0.0, minimum=0, maximum=10**6),
         Key("train_rows", int, "train on this many rows; all of them by default", minimum=1, maximum=10**9),
@@ -110,7 +120,7 @@ TOP = _by_name(
         Key(
             "targets",
             list,
-            "the accuracies to time",
+            "the values of the metric to time",
             maximum=100,
             item=Key("targets", float, "one of them", above=0, maximum=1),
         ),
@@ -130,10 +140,10 @@ WORKLOAD = _by_name(
         Key(
             "data",
             str,
-            "the path of a new workload's data, from the study file's folder, or a dataset's name",
+            "the path of a new workload's data, from the study file's folder, or a dataset's name, as in clicks:rows=1000000",
         ),
         Key("about", str, "what a new workload is, in a few words", ""),
-        Key("model", str, "what is trained", "mlp", ("mlp",)),
-        Key("metric", str, "what is measured on the test rows", "accuracy", ("accuracy",)),
+        Key("model", str, "what is trained", "mlp", ("mlp", "cnn", "logreg")),
+        Key("metric", str, "what is measured on the test rows", "accuracy", ("accuracy", "error", "auc", "log-loss")),
     ]
 )

@@ -1,0 +1,148 @@
+"""What an adapter costs: samples per second through trainoff's engine against a bare script of the same framework.
+
+    python benchmarks/adapters.py [--rounds 15] [--engine torch]... [--cores 1]
+
+The bare scripts in benchmarks/bare/ are the leanest that we could write: the framework, the model, a loop. Both train
+the same model on the same rows in the same batches with the same threads, in one process, in turns of a few tenths of
+a second, and change places from round to round. The figure is the median over the rounds of the ratio of their speeds:
+1 means that the adapter costs nothing, and it must be at least 0.95. The adapter is told of by a real watch, as in a
+trial; only the snapshots, whose time a trial takes off its clock, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from trainoff.conduct.child import THREADS, threads
+from trainoff.conduct.machine import cpus
+
+LEAST = 0.95
+BATCHES = (128, 1000)
+ENGINES = {
+    "numpy": ("mlp",),
+    "sklearn": ("mlp",),
+    "tensorflow": ("mlp", "cnn"),
+    "torch": ("mlp", "cnn"),
+    "jax": ("mlp", "cnn"),
+}
+SECONDS = 0.4  # about how long one turn lasts
+
+Turn = Callable[[], object]
+
+
+def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> tuple[Turn, Turn]:
+    """The adapter's turn and the bare script's, on the same job."""
+    from trainoff import data, engines, study
+    from trainoff.clusters import Cluster
+    from trainoff.conduct.job import make_job
+    from trainoff.engines.watch import Channel, TrialWatch
+
+    class Watch(TrialWatch):
+        def due(self, settle: Callable[[], object] | None = None) -> bool:
+            return False
+
+    path = folder / "adapters.toml"
+    path.write_text(f'workload = "mnist-{kind}"\nengines = ["{name}"]\n')
+    sets = [f"batch_size={batch}", "epochs=1", "train_rows=20000", "schedule=constant", "learning_rate=0.01"]
+    (trial,) = study.read(path, engines.facts(), sets=[*sets, f"cores={cores}"]).trials()
+    data.get("mnist")
+    job = make_job(trial, cast(Cluster, None), folder)
+    (folder / "events").touch()
+    watch = Watch(Channel(folder / "events"), folder)
+    watch.expect(job.order, job.model.parameters, job.order.rows, None)
+    engine = engines.get(name)
+    engine.open(job, watch)
+    bare: Any = importlib.import_module(f"bare.{name}_loop")
+    loop = bare.make(job.model, job.weights, job.data.x_train, job.data.y_train, batch, threads(cores))
+    rows = fitting_rows(lambda part: loop(part.order.epoch(0)), job, batch)
+    part = replace(job, order=replace(job.order, rows=rows))
+    return lambda: engine.train(part, watch), lambda: loop(part.order.epoch(0))
+
+
+def fitting_rows(run: Callable[[Any], object], job: Any, batch: int) -> int:
+    """How many rows, in whole batches, keep the bare loop busy for one turn."""
+    few = replace(job, order=replace(job.order, rows=batch * 4))
+    run(few)
+    start = time.perf_counter()
+    run(few)
+    batches = max(4, int(SECONDS / (time.perf_counter() - start) * 4))
+    return int(min(batches * batch, job.order.rows // batch * batch))
+
+
+def timed(turn: Turn) -> float:
+    start = time.perf_counter()
+    turn()
+    return time.perf_counter() - start
+
+
+def compare(name: str, kind: str, batch: int, cores: float, rounds: int) -> float:
+    """The median ratio of speeds, adapter to bare."""
+    with tempfile.TemporaryDirectory() as folder:
+        adapter, bare = make_turns(name, kind, batch, cores, Path(folder))
+        timed(adapter), timed(bare)
+        ratios = []
+        for round_ in range(rounds):
+            first, second = (adapter, bare) if round_ % 2 else (bare, adapter)
+            times = {first: timed(first), second: timed(second)}
+            ratios.append(times[bare] / times[adapter])
+        return statistics.median(ratios)
+
+
+def in_own_process(name: str, kind: str, batch: int, cores: float, rounds: int) -> float:
+    """The same, pinned as a trial is, in a process that nothing else has touched."""
+    words = [
+        sys.executable,
+        __file__,
+        "--one",
+        f"{name},{kind},{batch}",
+        "--cores",
+        str(cores),
+        "--rounds",
+        str(rounds),
+    ]
+    environment = {**os.environ, **{variable: str(threads(cores)) for variable in THREADS}}
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--engine", action="append", choices=list(ENGINES))
+    parser.add_argument("--cores", type=float, default=1)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        name, kind, batch = options.one.split(",")
+        os.sched_setaffinity(0, cpus()[: threads(options.cores)])
+        print(compare(name, kind, int(batch), options.cores, options.rounds))
+        return 0
+    print(
+        f"speed of the adapter / speed of the bare script, {options.cores:g} core(s), median of {options.rounds} rounds"
+    )
+    worst = 1.0
+    for name in options.engine or ENGINES:
+        for kind in ENGINES[name]:
+            for batch in BATCHES:
+                ratio = in_own_process(name, kind, batch, options.cores, options.rounds)
+                worst = min(worst, ratio)
+                print(
+                    f"{name:<12} {kind:<4} batch {batch:<6,} {ratio:.3f}  {'ok' if ratio >= LEAST else 'TOO SLOW'}",
+                    flush=True,
+                )
+    return 0 if worst >= LEAST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

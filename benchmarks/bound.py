@@ -1,0 +1,107 @@
+"""How close training comes to what the machine could do: time to 97 % on mnist-mlp against its matrix products alone.
+
+    python benchmarks/bound.py [--cores 1] [--repeat 3]
+
+Runs real trials of every engine that has the perceptron, and before and after each measures how fast this machine
+multiplies large float32 matrices on the same cores, by the faster of the libraries that are here. The bound is the time
+that the multiplications of the epochs which the engine needed would take at that speed, and nothing else. The best
+engine must stay within 1.5 times its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from trainoff import data, engines, study
+from trainoff.conduct.child import THREADS, threads
+from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.machine import cpus
+from trainoff.conduct.task import prepare
+from trainoff.conduct.view import Silent
+from trainoff.models import Dense, Mlp
+from trainoff.records import Record, Store, folder_of
+
+TARGET = "0.97"
+MOST = 1.5
+SIZE = 1024
+PRODUCT = {
+    "numpy": "import numpy as n; a = n.random.rand({size}, {size}).astype('f4'); f = lambda: a @ a",
+    "torch": "import torch; torch.set_num_threads({threads}); a = torch.rand({size}, {size}); f = lambda: a @ a",
+}
+TIMED = "import timeit; f(); print(min(timeit.repeat(f, number=5, repeat=20)) / 5)"
+
+
+def speed(cores: float) -> float:
+    """Operations per second of the fastest matrix product here."""
+    count = threads(cores)
+    environment = {**os.environ, **{name: str(count) for name in THREADS}}
+    found = []
+    for module, words in PRODUCT.items():
+        if find_spec(module):
+            pinned = f"import os; os.sched_setaffinity(0, {cpus()[:count]}); "
+            script = pinned + words.format(size=SIZE, threads=count) + "; " + TIMED
+            done = subprocess.run([sys.executable, "-c", script], env=environment, stdout=-1, text=True, check=True)
+            found.append(2 * SIZE**3 / float(done.stdout))
+    return max(found)
+
+
+def operations(model: Mlp) -> int:
+    """Of the matrix products for one row: forward, the gradient by the weights, and by the hidden layers."""
+    layers = [layer for layer in model.layers if isinstance(layer, Dense)]
+    return sum(2 * layer.products * (2 if index == 0 else 3) for index, layer in enumerate(layers))
+
+
+def samples_at_target(folder: Path, record: Record) -> int:
+    """How many samples the engine had seen when it reached the target."""
+    import polars
+
+    curve = polars.read_parquet(folder_of(folder, record) / "curve.parquet")
+    reached = curve.filter(polars.col("train_s") == record.time_to_target[TARGET])
+    return int(reached["samples_seen"][0])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--cores", type=float, default=1)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    data.get("mnist")
+    able = [
+        name for name in engines.names() if not engines.get(name).missing() and engines.get(name).modes[0] == "single"
+    ]
+    model = Mlp((784, 800, 10))
+    ratios: dict[str, list[float]] = {name: [] for name in able}
+    with tempfile.TemporaryDirectory() as place:
+        folder, path = Path(place).resolve(), Path(place) / "bound.toml"
+        path.write_text(f'workload = "mnist-mlp"\nengines = {able}\nrepeat = {options.repeat}\n')
+        planned = study.read(path, engines.facts(), sets=[f"cores={options.cores}"])
+        store = Store(folder)
+        for task in prepare(planned, store):
+            before = speed(options.cores)
+            Conductor(store, Silent()).run([task])
+            peak = (before + speed(options.cores)) / 2
+            record = task.record
+            if record is None or record.status != "ok" or record.time_to_target[TARGET] is None:
+                print(f"{task.trial.engine}: {record.reason if record else 'no record'}", file=sys.stderr)
+                continue
+            time, seen = record.time_to_target[TARGET] or 0.0, samples_at_target(folder, record)
+            ratios[task.trial.engine].append(time / (seen * operations(model) / peak))
+            print(f"  {record.engine}: {time:.2f} s, {seen:,} samples, {peak / 1e9:.0f} GFLOP/s", file=sys.stderr)
+    print(f"time to 97 % on mnist-mlp / the same at the speed of matrix products, {options.cores:g} core(s), medians")
+    medians = {name: statistics.median(values) for name, values in ratios.items() if values}
+    for name, ratio in sorted(medians.items(), key=lambda item: item[1]):
+        print(f"{name:<12} {ratio:.2f}")
+    good = min(medians.values()) <= MOST
+    print(f"the best must be at most {MOST}: {'ok' if good else 'TOO SLOW'}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
