@@ -137,6 +137,8 @@ class Conducted:
         self.thread = threading.Thread(target=Conductor(store, Silent()).run, args=(prepare(planned, store),))
         self.thread.start()
         while (pid := find_child(folder)) is None:
+            if not self.thread.is_alive():
+                raise SystemExit("the trial ended before it began; `trainoff run` would say why")
             time.sleep(0.005)
         self.pid = pid
 

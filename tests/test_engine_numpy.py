@@ -162,8 +162,7 @@ def test_l_bfgs_minimises_the_loss_on_all_rows() -> None:
     assert losses[-1] == pytest.approx(loss_and_gradient(job.model, weights, x, y)[0], rel=1e-4)
     assert losses[-1] < 0.2 * losses[0]
     assert watch.snapshots[-1][0] == len(losses)
-    assert watch.snapshots[-1][1] == len(losses) * len(x)
-    assert watch.counts["evaluations"] >= len(losses)
+    assert watch.counts["evaluations"] * len(x) >= watch.snapshots[-1][1] >= len(losses) * len(x)
     np.testing.assert_array_equal(engine.predict(job.data.x_test), labels(job.model, weights, job.data.x_test))
 
 

@@ -16,7 +16,7 @@ import torch
 from trainings import OPTIMIZERS, distance, distances, make_job, pictures, reference, train
 from trainoff.data import Csr, Data
 from trainoff.engines import Job, Refused
-from trainoff.engines.torch import Torch, batch_sizes, make_learner
+from trainoff.engines.torch import Torch, make_learner
 from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, flatten, labels, loss_and_gradient
 from trainoff.study import Trial
 from watching import QuietWatch
@@ -105,7 +105,7 @@ def test_every_batch_is_looked_up_as_the_order_has_it(batch_size: int) -> None:
 
     order = torch_job(batch_size=batch_size).order
     lines = padded(order).numpy()
-    sizes = batch_sizes(order)
+    sizes = order.batch_sizes
     assert len(lines) == order.steps
     for step, rows in order.batches():
         size = sizes[-1] if step % order.steps_per_epoch == 0 else sizes[0]

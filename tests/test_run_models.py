@@ -107,7 +107,8 @@ def test_l_bfgs_is_different_by_design_and_others_have_none(tmp_path: Path) -> N
     assert found["numpy"]["equivalence"]["verdict"] == "different by design"
     assert found["numpy"]["equivalence"]["reason"] == "L-BFGS of scipy, every iteration on all rows"
     assert found["numpy"]["test_accuracy"] > 0.9
-    assert found["numpy"]["samples_seen"] == found["numpy"]["steps"] * found["numpy"]["dataset"]["train_rows"]
+    passes = found["numpy"]["samples_seen"] / found["numpy"]["dataset"]["train_rows"]
+    assert found["numpy"]["steps"] <= passes <= found["numpy"]["counts"]["evaluations"]
     assert found["torch"]["status"] == "unsupported"
     assert found["torch"]["reason"] == "torch has no l-bfgs for the model mlp; it has sgd, momentum, adam"
 

@@ -1,4 +1,7 @@
-"""JAX at its leanest: one compiled function from the old weights to the new, and no look at the loss until the end."""
+"""JAX at its leanest: one compiled function from the old weights to the new, and no look at the loss until the end.
+
+It runs in the adapter's process and so with its settings: as many threads, and calls that wait for their end.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bare import MOMENTUM, RATE
+from trainoff.engines.tensorflow.network import shared
 
 
 def make(model: Any, weights: Any, x: Any, y: Any, batch: int, threads: int) -> Callable[[Any], None]:
@@ -28,10 +29,15 @@ def make(model: Any, weights: Any, x: Any, y: Any, batch: int, threads: int) -> 
     signature = [tf.TensorSpec([batch, x.shape[1]]), tf.TensorSpec([batch], tf.int64)]
     compiled = tf.function(step, autograph=False, input_signature=signature).get_concrete_function()
 
+    images, images_tensor = shared(tf, (batch, x.shape[1]), np.float32)
+    labels, labels_tensor = shared(tf, (batch,), np.int64)
+
     def loop(order: Any) -> None:
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            float(compiled(tf.convert_to_tensor(x[rows]), tf.convert_to_tensor(y[rows])))
+            np.take(x, rows, axis=0, out=images, mode="clip")
+            np.take(y, rows, out=labels, mode="clip")
+            float(compiled(images_tensor, labels_tensor))
 
     return loop
 

@@ -21,13 +21,15 @@ def make(model: Any, weights: Any, x: Any, y: Any, batch: int, threads: int) -> 
     parts = [torch.tensor(np.moveaxis(part, -1, 0).copy()).requires_grad_() for part in weights]
     flat = [part.detach().view(-1) for part in parts]
     velocity = [torch.zeros_like(part) for part in flat]
+    room = torch.empty(batch, images.shape[1])
     scores = cnn if model.kind == "cnn" else mlp
 
     def loop(order: Any) -> None:
         rows = torch.from_numpy(order)
         for start in range(0, len(order), batch):
             chosen = rows[start : start + batch]
-            loss = F.cross_entropy(scores(images[chosen], parts), labels[chosen])
+            torch.index_select(images, 0, chosen, out=room)
+            loss = F.cross_entropy(scores(room, parts), labels[chosen])
             gradient = [part.reshape(-1) for part in torch.autograd.grad(loss, parts)]
             torch._fused_sgd_(
                 flat,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
+from math import isfinite, log
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from trainoff.records import METRICS, Record, measured, time_to_target
 from trainoff.study import Trial
 
 LOG_TAIL = 50
+ASTRAY = 50  # times the loss of guessing: the weights may still be numbers, but the training has gone astray
 SAME_ACCURACY = 0.005  # how far an engine's own predictions may lie from those of its final weights
 
 
@@ -146,6 +147,10 @@ def _second_thoughts(verdict: Verdict, record: Record, rows: list[dict[str, Any]
         return replace(wrong, reason=record.equivalence["reason"])
     if not rows or rows[-1]["samples_seen"] != record.samples_seen:
         return replace(wrong, reason="the engine did not hand over its final weights")
+    astray = rows[-1]["loss"] / log(record.model["classes"])
+    if astray > ASTRAY:
+        reason = f"the loss ended at {rows[-1]['loss']:.3g}, {astray:.0f} times that of guessing"
+        return replace(verdict, status="diverged", phase="train", reason=reason)
     if record.test_accuracy is None:
         return replace(wrong, phase="test", reason="predict did not return one label per row of the test set")
     if abs(record.test_accuracy - rows[-1]["accuracy"]) > SAME_ACCURACY:

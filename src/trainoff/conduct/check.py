@@ -9,6 +9,7 @@ from typing import Any
 
 from trainoff import data
 from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.refusal import cannot
 from trainoff.conduct.task import Task
 from trainoff.conduct.view import View
 from trainoff.engines import Engine
@@ -159,9 +160,9 @@ def check(engine: Engine, store: Store, view: View) -> Iterator[Finding]:
         data.get(case.trial.data)
     conductor = Conductor(store, view)
     for case in cases(engine):
-        refused = engine.refuses(case.trial)
-        if refused:
-            yield Finding(case.name, None, f"refused: {refused}")
+        refused = cannot(case.trial, engine)
+        if refused and refused.status == "unsupported":
+            yield Finding(case.name, None, f"refused: {refused.reason}")
             continue
         task = Task(case.trial, engine, case.trial.id(engine.version()))
         conductor.run([task])

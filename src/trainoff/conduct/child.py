@@ -127,13 +127,22 @@ def describe(error: BaseException) -> dict[str, Any]:
     reason = (
         lines[0] if isinstance(error, TrainoffError | Diverged | Refused) else f"{type(error).__name__}: {lines[0]}"
     )
-    status = STATUS.get(type(error), "crashed")
+    status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), "crashed")
+    if status == "crashed" and _out_of_memory(error):
+        status = "out-of-memory"
     return {
         "status": status,
         "reason": reason,
         "traceback": "".join(traceback.format_exception(error)),
         "unfinished": isinstance(error, Ended) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT),
     }
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether a framework says in its own words that memory ran out: torch's and TensorFlow's, on CPU and GPU."""
+    named = type(error).__name__ in ("OutOfMemoryError", "ResourceExhaustedError")
+    words = ("out of memory", "not enough memory", "can't allocate memory")
+    return named or (isinstance(error, RuntimeError) and any(word in str(error) for word in words))
 
 
 def _raise_ended(*_: object) -> NoReturn:

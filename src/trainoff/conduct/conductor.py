@@ -16,13 +16,13 @@ from trainoff.conduct.child import threads
 from trainoff.conduct.job import make_job, model_of, rows_of
 from trainoff.conduct.lock import machine_lock
 from trainoff.conduct.performance import Ending, Performance, Stage, choose_cpus
+from trainoff.conduct.refusal import cannot
 from trainoff.conduct.task import Outcome, Task
 from trainoff.conduct.verdict import Verdict
 from trainoff.conduct.view import View
-from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
-from trainoff.study import Study, Trial
+from trainoff.study import Study
 
 MOST_PARAMETERS = 10**9
 
@@ -67,7 +67,7 @@ class Conductor:
     def _attempt(self, task: Task, attempt: int) -> None:
         """Make a record of the trial, whatever it takes and however it ends."""
         identity = Identity(task.trial_id, attempt, data.identity(task.trial.data))
-        verdict = cannot(task)
+        verdict = cannot(task.trial, task.engine)
         record = bare_record(task.trial, task.engine, identity, verdict or Verdict("ok"))
         try:
             with self._store.stage(task.trial_id) as folder:
@@ -120,34 +120,6 @@ def finish_first() -> Iterator[None]:
             signal.signal(each, handler)
     if asked:
         raise KeyboardInterrupt
-
-
-def cannot(task: Task) -> Verdict | None:
-    """Why a trial cannot run here, mostly as the verdict `unsupported`; None if it can."""
-    try:
-        return _refusal(task.trial, task.engine)
-    except Exception as error:  # an engine is somebody else's code
-        return Verdict("start-failed", "import", f"its own checks failed: {type(error).__name__}: {error}")
-
-
-def _refusal(trial: Trial, engine: Engine) -> Verdict | None:
-    if missing := engine.missing():
-        return Verdict("unsupported", "missing", str(missing[0]))
-    if trial.model not in engine.models:
-        known = ", ".join(sorted(engine.models))
-        return Verdict("unsupported", None, f"{engine.name} has no model {trial.model}; it has {known}")
-    optimizer = trial.params["optimizer"]
-    optimizers = engine.optimizers(trial.model)
-    if optimizer not in optimizers:
-        known = ", ".join(optimizers)
-        return Verdict(
-            "unsupported", None, f"{engine.name} has no {optimizer} for the model {trial.model}; it has {known}"
-        )
-    if trial.mode not in engine.modes:
-        return Verdict("unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}")
-    engine.differs(trial)  # asked again after the trial; if it cannot answer, better now than then
-    reason = engine.refuses(trial)
-    return Verdict("unsupported", None, reason) if reason else None
 
 
 def get_data(study: Study, say: data.Progress | None) -> None:

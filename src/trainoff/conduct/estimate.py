@@ -13,12 +13,14 @@ from trainoff.conduct.job import network_of
 from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
 from trainoff.data import Entry
+from trainoff.errors import TrainoffError
 from trainoff.models import Logreg
 from trainoff.records import Record
 from trainoff.study import Trial
 
 STARTUP_S = 3.0
 FLOPS = 3e10  # of one core on small matrices; a guess that only serves until there are records
+SOME_PRODUCTS = 1_000_000  # of a row, where nothing is known
 UNKNOWN = Entry("", "", 10_000, 2_000, 100, 10)  # what the user's own data is taken for until it has been read
 
 
@@ -60,7 +62,7 @@ def samples(trial: Trial) -> int:
 
 @cache
 def _shape(dataset: str) -> Entry:
-    return next((entry for entry in data.catalogue() if entry.name == dataset), UNKNOWN)
+    return data.entry(dataset) or UNKNOWN
 
 
 def _flop(trial: Trial) -> float:
@@ -71,7 +73,11 @@ def _flop(trial: Trial) -> float:
             1000.0 * Logreg(shape.features, round(shape.nonzeros or 39)).products * samples(trial)
         )  # sparse rows keep a core waiting for memory
     image = _square(shape.features) if trial.model == "cnn" else None
-    return 6.0 * network_of(trial, shape.features, shape.classes, image).products * samples(trial)
+    try:
+        products = network_of(trial, shape.features, shape.classes, image).products
+    except TrainoffError:  # the guessed pictures are too small for the network; the real ones may not be
+        products = SOME_PRODUCTS
+    return 6.0 * products * samples(trial)
 
 
 def _square(features: int) -> tuple[int, int]:

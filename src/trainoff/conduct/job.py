@@ -62,7 +62,9 @@ def network_of(trial: Trial, features: int, classes: int, image: tuple[int, int]
 
 
 def _check_fit(trial: Trial, loaded: Data) -> None:
-    """Refuse a model that cannot be trained on such data."""
+    """Refuse a model that cannot be trained on such data, or a metric that it does not have."""
+    if trial.metric == "auc" and loaded.classes != 2:
+        raise TrainoffError(f"auc is a metric of two classes, and {loaded.name} has {loaded.classes}; use accuracy")
     if loaded.sparse and trial.model != "logreg":
         raise TrainoffError(f"{loaded.name} has sparse rows, which only the model logreg takes, not {trial.model}")
     if trial.model == "cnn" and not loaded.image:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trainoff import data, engines
+from trainoff.conduct.refusal import cannot
 from trainoff.engines import Engine
 from trainoff.records import Record, Store
 from trainoff.study import Study, Trial
@@ -50,12 +51,14 @@ def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]
         engine, version, source = known[trial.engine]
         trial_id = trial.id(version, source, identity(trial.data))
         record = newest.get(trial_id)
-        again = record is not None and _deserves_another_try(record, engine, retry)
+        again = record is not None and _deserves_another_try(record, trial, engine, retry)
         tasks.append(Task(trial, engine, trial_id, record, again))
     return tasks
 
 
-def _deserves_another_try(record: Record, engine: Engine, retry: Sequence[str]) -> bool:
+def _deserves_another_try(record: Record, trial: Trial, engine: Engine, retry: Sequence[str]) -> bool:
+    """What was refused before it began is asked again: it costs nothing, and what was missing may be there now."""
     if record.unfinished or record.status in retry or ("failed" in retry and record.failed):
         return True
-    return record.status == "unsupported" and record.phase == "missing" and not engine.missing()
+    refused = record.status == "unsupported" and record.phase in (None, "missing")
+    return refused and cannot(trial, engine) is None

@@ -5,7 +5,7 @@ them) or are the user's own, by path: a folder of IDX files, .npz, .csv or .parq
 click log or an svmlight file. `Order` and `share` say which rows make up which batch.
 """
 
-from trainoff.data.catalogue import Entry, catalogue, get, identity, load, verify
+from trainoff.data.catalogue import Entry, catalogue, entry, get, identity, load, verify
 from trainoff.data.dataset import Data, Progress
 from trainoff.data.order import Order, share
 from trainoff.data.sparse import Csr, Matrix
@@ -18,6 +18,7 @@ __all__ = [
     "Order",
     "Progress",
     "catalogue",
+    "entry",
     "get",
     "identity",
     "load",

@@ -111,6 +111,15 @@ def catalogue() -> list[Entry]:
     return named + [entry for folder in _cached() if (entry := _own_entry(folder))]
 
 
+def entry(name_or_path: str | Path) -> Entry | None:
+    """What is known of a dataset before it is made; of the user's own nothing, unless it is in the cache."""
+    head, text = options.split(str(name_or_path))
+    if head == "clicks":
+        log = clicks.log_of(text)
+        return Entry(log.name, _CLICKS, log.rows, log.test_rows, 1 << log.bits, 2, nonzeros=clicks.NONZEROS)
+    return next((known for known in catalogue() if known.name == str(name_or_path)), None)
+
+
 def verify(say: Progress | None = None) -> list[tuple[str, bool, str]]:
     """Read every cached dataset again and compare its SHA-256: (name, whether it is whole, a sentence)."""
     return [_verified(folder, say or silent) for folder in _cached()]

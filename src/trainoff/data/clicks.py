@@ -55,10 +55,15 @@ def _quarter(rows: int) -> int:
     return rows // 4
 
 
+def log_of(text: str = "") -> Log:
+    """The click log with the options that stand behind its name."""
+    given = options.parse("clicks", text, RANGES)
+    return Log(**{"test_rows": _quarter(given.get("rows", Log.rows)), **given})
+
+
 def recipe(text: str = "") -> Recipe:
     """The recipe of a click log, with the options that stand behind its name."""
-    given = options.parse("clicks", text, RANGES)
-    log = Log(**{"test_rows": _quarter(given.get("rows", Log.rows)), **given})
+    log = log_of(text)
     key = "clicks" if log == Log() else f"clicks-{log.identity[:16]}"
     return Recipe(log.name, log.name, key, log.identity, partial(make, log))
 

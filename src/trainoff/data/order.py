@@ -28,6 +28,12 @@ class Order:
         return -(-self.rows // self.batch_size)
 
     @property
+    def batch_sizes(self) -> list[int]:
+        """How many rows a batch has: most of them, and the last of an epoch if it has fewer."""
+        full = min(self.batch_size, self.rows)
+        return [full, self.rows % full] if self.rows % full else [full]
+
+    @property
     def steps(self) -> int:
         """How many updates the whole training makes."""
         return self.steps_per_epoch * self.epochs

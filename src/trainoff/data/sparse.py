@@ -58,7 +58,7 @@ class Csr:
         return Csr(starts, self.columns[places], self.values[places], self.width)
 
     def compact(self) -> Csr:
-        """The same rows with arrays that hold nothing else, and `starts` from 0; nothing is copied."""
+        """The same rows with arrays that hold nothing else, and `starts` from 0; columns and values are not copied."""
         first, last = int(self.starts[0]), int(self.starts[-1])
         return Csr(self.starts - first, self.columns[first:last], self.values[first:last], self.width)
 

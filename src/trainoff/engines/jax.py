@@ -37,7 +37,7 @@ class Jax(Engine):
         self._step = jax.jit(partial(make_step, job), donate_argnums=0)  # the new weights may lie where the old were
         self._labels = jax.jit(lambda weights, x: scores(job.model, weights, x).argmax(1))
         with watch.phase("compile"):  # XLA compiles for each number of rows
-            for size in filter(None, (min(order.batch_size, order.rows), order.rows % order.batch_size)):
+            for size in order.batch_sizes:
                 self._step(start(job), data.x_train[:size], data.y_train[:size], 0.0, 1)[1].block_until_ready()
             self._state = start(job)
             self.predict(data.x_test[: PREDICT_ROWS + len(data.x_test) % PREDICT_ROWS])
@@ -83,9 +83,9 @@ def mean_loss(weights: list[Array], model: Any, x: Array, y: Array) -> Array:
     """The mean cross-entropy with the L2 term."""
     import jax
 
-    found = scores(model, weights, x)
-    losses = jax.nn.logsumexp(found, axis=1) - found[jax.numpy.arange(len(y)), y]
-    return losses.mean() + model.l2 / 2 * sum((matrix**2).sum() for matrix in weights[::2])
+    found, rows = scores(model, weights, x), jax.numpy.arange(len(y))
+    loss = (jax.nn.logsumexp(found, axis=1) - found[rows, y]).mean()
+    return loss + model.l2 / 2 * sum((matrix**2).sum() for matrix in weights[::2]) if model.l2 else loss
 
 
 def scores(model: Any, weights: list[Array], x: Array) -> Array:
@@ -99,12 +99,11 @@ def scores(model: Any, weights: list[Array], x: Array) -> Array:
         if isinstance(layer, Pool):
             x = jax.lax.reduce_window(x, -jax.numpy.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
             continue
-        matrix, bias = next(rest), next(rest)
         if isinstance(layer, Conv):
             x, forms = x.reshape(-1, layer.height, layer.width, layer.inputs), ("NHWC", "HWIO", "NHWC")
-            x = jax.lax.conv_general_dilated(x, matrix, (1, 1), "VALID", dimension_numbers=forms) + bias
+            x = jax.lax.conv_general_dilated(x, next(rest), (1, 1), "VALID", dimension_numbers=forms) + next(rest)
         else:
-            x = x.reshape(-1, layer.inputs) @ matrix + bias
+            x = x.reshape(-1, layer.inputs) @ next(rest) + next(rest)
         x = getattr(jax.nn, layer.activation)(x) if layer.activation else x  # JAX has our names
     return x
 

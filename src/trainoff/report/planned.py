@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.analyse import varying
 from trainoff.analyse.words import about, count, seconds
-from trainoff.conduct.conductor import cannot
 from trainoff.conduct.estimate import Estimator
+from trainoff.conduct.refusal import cannot
 from trainoff.conduct.task import prepare
 from trainoff.records import Store, scan
 from trainoff.report.columns import Column, heading, setting, table
@@ -27,7 +27,7 @@ def plan_of(study: Study, out: Path) -> dict[str, Any]:
     estimator = estimator_for(out)
     trials = []
     for task in prepare(study, Store(out / study.name)):
-        refused = cannot(task)
+        refused = cannot(task.trial, task.engine)
         trials.append(
             {
                 "trial_id": task.trial_id,

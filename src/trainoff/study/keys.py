@@ -140,7 +140,7 @@ WORKLOAD = _by_name(
         Key(
             "data",
             str,
-            "the path of a new workload's data, from the study file's folder, or a dataset's name, as in clicks:rows=1000000",
+            "the path of a new workload's data, from the study file's folder, or a dataset's name",
         ),
         Key("about", str, "what a new workload is, in a few words", ""),
         Key("model", str, "what is trained", "mlp", ("mlp", "cnn", "logreg")),

@@ -19,13 +19,16 @@ def minimize(network: Network, job: Job, watch: Watch) -> None:
     from scipy.optimize import minimize as scipy_minimize
 
     objective = Objective(network, job)
-    progress = Iterations(network, job, watch)
+    progress = Iterations(network, job, watch, objective)
     # Only the number of iterations ends it, not a loss that changes little.
     options = {"maxiter": job.order.epochs, "maxfun": 10**9, "maxcor": CORRECTIONS, "ftol": 0.0, "gtol": 0.0}
     start = network.flat.astype(np.float64)
-    scipy_minimize(objective, start, jac=True, method="L-BFGS-B", callback=progress, options=options)
+    result = scipy_minimize(objective, start, jac=True, method="L-BFGS-B", callback=progress, options=options)
     progress.finish()
     watch.count("evaluations", objective.evaluations)
+    if not watch.should_stop and progress.step < job.order.epochs:
+        print(f"scipy gave up after {progress.step} iterations: {result.message}")
+        watch.count("gave_up_after", progress.step)
 
 
 class Objective:
@@ -53,15 +56,16 @@ class Objective:
 class Iterations:
     """Tells the watch of each iteration, and ends the training when it says so."""
 
-    def __init__(self, network: Network, job: Job, watch: Watch) -> None:
-        self._network, self._order, self._watch = network, job.order, watch
-        self._step, self._handed = 0, 0
+    def __init__(self, network: Network, job: Job, watch: Watch, objective: Objective) -> None:
+        self._network, self._rows, self._watch, self._objective = network, job.order.rows, watch, objective
+        self.step = self._seen = self._handed = 0
         self._last = network.flat.astype(np.float64)
 
     def __call__(self, intermediate_result: Any) -> None:
-        self._step += 1
+        self.step += 1
+        self._seen = self._objective.evaluations * self._rows  # each looks at all rows
         self._last = intermediate_result.x.copy()
-        self._watch.progress(self._step, float(intermediate_result.fun))
+        self._watch.progress(self.step, float(intermediate_result.fun), self._seen)
         if self._watch.due():
             self._hand_over()
         if self._watch.should_stop:
@@ -69,11 +73,11 @@ class Iterations:
 
     def _hand_over(self) -> None:
         self._network.flat[...] = self._last
-        self._watch.snapshot(self._order.samples_after(self._step), self._network.weights)
-        self._handed = self._step
+        self._watch.snapshot(self._seen, self._network.weights)
+        self._handed = self.step
 
     def finish(self) -> None:
         """Leave the network with the last iteration's weights, and hand them over if nobody has."""
         self._network.flat[...] = self._last
-        if self._step > self._handed:
+        if self.step > self._handed:
             self._hand_over()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from trainoff.data import Matrix, Order
+    from trainoff.data import Matrix
     from trainoff.models import Weights
     from trainoff.study import Trial
 
@@ -139,18 +139,12 @@ def make_learner(job: Job, device: str) -> Learner:
     return Network(job, device)
 
 
-def batch_sizes(order: Order) -> list[int]:
-    """How many rows a batch has: most of them, and the last of an epoch if it has fewer."""
-    full = min(order.batch_size, order.rows)
-    return [full, order.rows % full] if order.rows % full else [full]
-
-
 def warm_up(job: Job, learner: Learner, source: Source) -> None:
     """Make a step of each size that a batch has, for torch to prepare its kernels, and forget what was learnt."""
     import torch
 
     before = [part.clone() for part in learner.state]
-    for size in batch_sizes(job.order):
+    for size in job.order.batch_sizes:
         learner.learn(source.take(torch.arange(size)), 0.0)
     for part, value in zip(learner.state, before, strict=True):
         part.copy_(value)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from trainoff.engines.contract import Job, Refused, Watch
-from trainoff.engines.torch import batch_sizes
 from trainoff.engines.torch.rows import Sparse
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 cuda: Any = torch.cuda  # half of it has no types
 
+MOST_ORDER_BYTES = 8 * 10**9
 WARM_UPS = 3  # steps before a capture, for the libraries underneath to choose kernels and take memory
 TIMED_STEPS = 200  # of the training, from which the GPU's share of it is told
 
@@ -48,6 +48,7 @@ class Resident:
 
     def __init__(self, job: Job, learner: Learner, source: Source) -> None:
         self._learner, self._source = learner, source
+        check_room(job.order)
         device = learner.state[0].device
         self._order = padded(job.order).to(device)
         self._rates = torch.tensor(job.rates, dtype=torch.float32, device=device)
@@ -55,7 +56,7 @@ class Resident:
         self._loss = torch.zeros((), device=device)
         if isinstance(source, Sparse):
             source.nonzeros = most_nonzeros(np.diff(job.data.x_train.starts), job.order)
-        self._sizes = batch_sizes(job.order)
+        self._sizes = job.order.batch_sizes
         self._plays: list[Callable[[], None]] = [partial(self.step, size) for size in self._sizes]
         self._meter: Meter | None = None
 
@@ -152,6 +153,16 @@ class Meter:
     @property
     def mean_s(self) -> float:
         return sum(self._times) / len(self._times) / 1000 if self._times else 0.0
+
+
+def check_room(order: Order) -> None:
+    """Refuse a training whose order alone would fill the GPU."""
+    size = order.steps * order.batch_size * 4
+    if size > MOST_ORDER_BYTES:
+        raise Refused(
+            f"the order of {order.epochs:,} epochs takes {size / 1e9:.1f} GB on the GPU, and at most "
+            f"{MOST_ORDER_BYTES / 1e9:.0f} GB are given to it; train fewer epochs"
+        )
 
 
 def padded(order: Order) -> torch.Tensor:

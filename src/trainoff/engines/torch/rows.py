@@ -85,7 +85,7 @@ class Sparse:
 
 
 def of(x: Matrix, y: NDArray[np.integer[Any]], device: str) -> Dense | Sparse:
-    """The rows on that device; on the CPU nothing is copied."""
+    """The rows on that device; on the CPU neither features nor labels are copied."""
     if isinstance(x, Csr):
         x = x.compact()
         return Sparse((on(x.starts, device), on(x.columns, device), on(x.values, device)), on(y, device))

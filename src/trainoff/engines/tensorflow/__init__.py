@@ -1,0 +1,139 @@
+"""tensorflow: the model in plain TensorFlow, one compiled step per batch.
+
+A step is a `tf.function` for batches of one size: the gradient by TensorFlow's tape, the update by TensorFlow's own
+kernels. Keras is not used; its momentum keeps the rate inside the velocity, which is another optimiser.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainoff.engines.contract import Engine, Job, Knob, Refused, Watch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.data import Matrix
+    from trainoff.engines.tensorflow.logistic import Logistic
+    from trainoff.engines.tensorflow.network import Network
+    from trainoff.study import Trial
+
+DISTRIBUTIONS = ("tensorflow-cpu", "tensorflow")  # without and with the parts for a GPU
+PREDICT_ROWS = 1024  # so many rows and their hidden layers stay in the cache
+NO_GPU = (
+    'device = "cuda" needs a GPU and a TensorFlow that can use it; '
+    "pip install 'tensorflow[and-cuda]' on a machine with an NVIDIA GPU, or use device = \"cpu\""
+)
+
+
+class TensorFlow(Engine):
+    """TensorFlow without Keras, a compiled step at a time."""
+
+    name = "tensorflow"
+    about = "TensorFlow in float32 on the CPU or one GPU, one process"
+    models = frozenset({"mlp", "cnn", "logreg"})
+    package = "tensorflow-cpu"
+    extra = "tensorflow"
+    modules = ("tensorflow",)
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        "device": Knob(str, "cpu", "where it trains: on the CPU or on one GPU", choices=("cpu", "cuda")),
+        "xla": Knob(bool, False, "whether XLA compiles the step of a network; logreg is left as it is"),
+    }
+
+    def version(self) -> str:
+        return next(iter(installed().values()), "not installed")
+
+    def refuses(self, trial: Trial) -> str | None:
+        if trial.params["device"] == "cuda" and list(installed()) == ["tensorflow-cpu"]:
+            return NO_GPU
+        return self.refuses_l2(trial)
+
+    def open(self, job: Job, watch: Watch) -> None:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
+        with watch.phase("import"):
+            import tensorflow as tf
+
+            threads = max(1, int(job.cores))
+            set_threads(tf, threads)
+            device = find_device(tf, job.params.get("device", "cpu"))
+        watch.count("threads", threads)
+        with watch.phase("compile"), tf.device(device):
+            self._learner = make_learner(tf, job)
+            warm_up(job, self._learner)
+
+    def train(self, job: Job, watch: Watch) -> None:
+        learner = self._learner
+        for step, rows in job.order.batches():
+            watch.progress(step, learner.learn(rows, float(job.rates[step - 1]), step))
+            if watch.due():
+                watch.snapshot(job.order.samples_after(step), [part.numpy() for part in learner.weights])
+            if watch.should_stop:
+                break
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        import numpy as np
+
+        found = np.empty(len(x), np.int64)
+        for start in range(0, len(x), PREDICT_ROWS):
+            found[start : start + PREDICT_ROWS] = self._learner.labels(x[start : start + PREDICT_ROWS])
+        return found
+
+
+def installed() -> dict[str, str]:
+    """Which distributions of TensorFlow there are, and their versions."""
+    found = {}
+    for name in DISTRIBUTIONS:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def set_threads(tf: Any, threads: int) -> None:
+    """Let TensorFlow share one operation among so many threads, and run one operation at a time."""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:
+        started = tf.config.threading.get_intra_op_parallelism_threads()
+        raise RuntimeError(
+            f"TensorFlow has been started with {started} threads in this process and cannot change to {threads}; "
+            "train in a new process"
+        ) from None
+
+
+def find_device(tf: Any, name: str) -> str:
+    """TensorFlow's name of the device. On the CPU the GPUs are hidden, so that none is started."""
+    if name == "cpu":
+        tf.config.set_visible_devices([], "GPU")
+        return "/CPU:0"
+    if not tf.config.list_physical_devices("GPU"):
+        raise Refused(NO_GPU)
+    return "/GPU:0"
+
+
+def make_learner(tf: Any, job: Job) -> Network | Logistic:
+    """What learns the job's model."""
+    if job.model.kind == "logreg":
+        from trainoff.engines.tensorflow.logistic import Logistic
+
+        return Logistic(tf, job)
+    from trainoff.engines.tensorflow.network import Network
+
+    return Network(tf, job)
+
+
+def warm_up(job: Job, learner: Network | Logistic) -> None:
+    """Make a step of each size that a batch has and label a few rows, for TensorFlow to compile; forget what came."""
+    import numpy as np
+
+    for size in job.order.batch_sizes:
+        learner.learn(np.arange(size), 0.0, 1)
+    learner.labels(job.data.x_train[:1])
+    started = [*job.weights, *(np.zeros(part.shape, np.float32) for part in learner.state[len(job.weights) :])]
+    for part, value in zip(learner.state, started, strict=True):
+        part.assign(value)

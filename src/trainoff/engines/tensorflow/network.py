@@ -1,0 +1,129 @@
+"""Perceptrons and convolutional networks in TensorFlow: a compiled step for each size of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.data import Matrix
+from trainoff.engines.contract import Job
+from trainoff.models import BETA1, BETA2, EPSILON, Conv, Layer, Pool
+
+ALIGNMENT = 64  # bytes; where an array begins at a multiple of it, TensorFlow takes it without a copy
+
+Tensor = Any  # TensorFlow has no types that mypy could use
+
+
+class Network:
+    """A perceptron or convolutional network: variables, and a compiled step for each size of a batch."""
+
+    def __init__(self, tf: Any, job: Job) -> None:
+        self._tf, self._model = tf, job.model
+        self._optimizer, self._momentum = job.params["optimizer"], job.params["momentum"]
+        copies = {"sgd": 0, "momentum": 1, "adam": 2}[self._optimizer]  # of what the optimiser remembers
+        self.weights = [tf.Variable(part) for part in job.weights]
+        self._memory = [[tf.Variable(tf.zeros_like(part)) for _ in range(copies)] for part in job.weights]
+        self.state = [*self.weights, *(part for parts in self._memory for part in parts)]  # all that a step changes
+        self._steps = {size: self._compile(job, size) for size in job.order.batch_sizes}
+        rows = tf.TensorSpec([None, job.data.x_train.shape[1]])
+        self._compiled_labels = tf.function(self._labels, input_signature=[rows], autograph=False)
+
+    def _compile(self, job: Job, size: int) -> Callable[..., float]:
+        """The step for batches of one size, with arrays of its own for the batch and what the update needs."""
+        # Without the memory map's class around them, the arrays are taken from with less ado.
+        all_x, all_y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
+        x, x_tensor = shared(self._tf, (size, all_x.shape[1]), np.float32)
+        y, y_tensor = shared(self._tf, (size,), np.int64)
+        numbers, numbers_tensor = shared(self._tf, (2,), np.float32)  # the rate, and Adam's epsilon
+        inputs = [x_tensor, y_tensor, numbers_tensor]
+        function = self._tf.function(self._step, jit_compile=job.params.get("xla", False), autograph=False)
+        compiled = function.get_concrete_function(*inputs)
+
+        def step(rows: NDArray[np.int64], *rate_and_epsilon: float) -> float:
+            np.take(all_x, rows, axis=0, out=x, mode="clip")
+            np.take(all_y, rows, out=y, mode="clip")
+            numbers[:] = rate_and_epsilon
+            return float(compiled(*inputs))  # waits for the step, so that the arrays are free again
+
+        return step
+
+    def learn(self, rows: NDArray[np.int64], rate: float, step: int) -> float:
+        """Make one step on these rows; returns the loss before it."""
+        numbers = adam_numbers(rate, step) if self._optimizer == "adam" else (rate, 0.0)
+        return self._steps[len(rows)](rows, *numbers)
+
+    def labels(self, x: Matrix) -> NDArray[np.int64]:
+        """The class of each row."""
+        found: NDArray[np.int64] = self._compiled_labels(self._tf.convert_to_tensor(x)).numpy()
+        return found
+
+    def _labels(self, x: Tensor) -> Tensor:
+        return self._tf.argmax(scores(self._tf, self._model.layers, self.weights, x), 1)
+
+    def _step(self, x: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
+        loss, gradient = differentiate(self._tf, self._model, self.weights, x, y)
+        for weights, memory, slope in zip(self.weights, self._memory, gradient, strict=True):
+            update(self._tf, weights, memory, slope, numbers, self._momentum)
+        return loss
+
+
+def shared(tf: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Tensor]:
+    """An array, and a tensor that lies in the same memory: what is written to the one is read from the other."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % ALIGNMENT
+    array = raw[first : first + size].view(dtype).reshape(shape)
+    return array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def scores(tf: Any, layers: Sequence[Layer], weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """What the last layer puts out, before the softmax."""
+    rest = iter(weights)
+    for layer in layers:
+        if isinstance(layer, Pool):
+            x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+            continue
+        matrix, bias = next(rest), next(rest)
+        if isinstance(layer, Conv):
+            x = tf.nn.conv2d(tf.reshape(x, [-1, layer.height, layer.width, layer.inputs]), matrix, 1, "VALID")
+        else:
+            x = tf.matmul(tf.reshape(x, [-1, layer.inputs]), matrix)
+        x = tf.nn.bias_add(x, bias)
+        if layer.activation:
+            x = getattr(tf.nn, layer.activation)(x)  # TensorFlow has our names: relu, sigmoid, tanh
+    return x
+
+
+def differentiate(tf: Any, model: Any, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The mean cross-entropy with the L2 term, and its gradient in the order of the weights."""
+    with tf.GradientTape() as tape:
+        found = scores(tf, model.layers, weights, x)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, found))
+        if model.l2:
+            loss += model.l2 * tf.add_n([tf.nn.l2_loss(matrix) for matrix in weights[::2]])
+    return loss, tape.gradient(loss, weights)
+
+
+def update(tf: Any, weights: Tensor, memory: Sequence[Tensor], slope: Tensor, numbers: Tensor, mu: float) -> None:
+    """Move one layer's weights in place, by the kernel that suits what the optimiser remembers of it.
+
+    `numbers` are the rate and Adam's epsilon, with the bias corrections of Adam in them already.
+    """
+    var, rate, places = weights.handle, numbers[0], [part.handle for part in memory]
+    if not places:
+        tf.raw_ops.ResourceApplyGradientDescent(var=var, alpha=rate, delta=slope)
+    elif len(places) == 1:
+        tf.raw_ops.ResourceApplyMomentum(var=var, accum=places[0], lr=rate, grad=slope, momentum=mu)
+    else:
+        betas = {"beta1_power": 0.0, "beta2_power": 0.0, "beta1": BETA1, "beta2": BETA2, "epsilon": numbers[1]}
+        tf.raw_ops.ResourceApplyAdam(var=var, m=places[0], v=places[1], lr=rate, grad=slope, **betas)
+
+
+def adam_numbers(rate: float, step: int) -> tuple[float, float]:
+    """The rate and epsilon of a step with both bias corrections drawn into them, which is the same formula."""
+    unbias = sqrt(1 - BETA2**step)
+    return rate * unbias / (1 - BETA1**step), EPSILON * unbias
