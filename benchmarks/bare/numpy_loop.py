@@ -31,7 +31,7 @@ def make(model: Any, weights: Any, x: Any, y: Any, batch: int, threads: int) -> 
             delta[np.arange(len(rows)), labels] -= 1
             delta /= len(rows)
             np.matmul(delta, w2.T, out=below)
-            below *= hidden > 0
+            np.multiply(below, hidden > 0, out=below)
             np.matmul(images.T, below, out=slope)
             gradient = slope, below.sum(axis=0), hidden.T @ delta, delta.sum(axis=0)
             for part, v, g in zip((w1, b1, w2, b2), velocity, gradient, strict=True):

@@ -29,10 +29,10 @@ class Jax(Engine):
 
     def open(self, job: Job, watch: Watch) -> None:
         data, order, threads = job.data, job.order, max(1, int(job.cores))
-        # Read when JAX is loaded and its CPU backend starts: NPROC is how many threads XLA's pools have.
-        os.environ.update(JAX_PLATFORMS="cpu", JAX_CPU_ENABLE_ASYNC_DISPATCH="false", NPROC=str(threads))
+        os.environ.update(JAX_PLATFORMS="cpu", NPROC=str(threads))  # read as JAX starts: the threads of XLA's pools
         with watch.phase("import"):
             import jax
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # the loss of each step is waited for anyway
         watch.count("threads", threads)
         self._step = jax.jit(partial(make_step, job), donate_argnums=0)  # the new weights may lie where the old were
         self._labels = jax.jit(lambda weights, x: scores(job.model, weights, x).argmax(1))
@@ -48,7 +48,7 @@ class Jax(Engine):
         x, y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
         for step, rows in job.order.batches():
             self._state, loss = self._step(self._state, x[rows], y[rows], float(job.rates[step - 1]), step)
-            watch.progress(step, float(loss))  # waits for the step
+            watch.progress(step, float(np.asarray(loss)))
             if watch.due():
                 watch.snapshot(job.order.samples_after(step), [np.asarray(part) for part in self._state[0]])
             if watch.should_stop:
