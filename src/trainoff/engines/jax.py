@@ -28,16 +28,16 @@ class Jax(Engine):
     modules = ("jax",)
 
     def open(self, job: Job, watch: Watch) -> None:
-        data, order, threads = job.data, job.order, max(1, int(job.cores))
+        data, threads = job.data, max(1, int(job.cores))
         os.environ.update(JAX_PLATFORMS="cpu", NPROC=str(threads))  # read as JAX starts: the threads of XLA's pools
         with watch.phase("import"):
             import jax
-        jax.config.update("jax_cpu_enable_async_dispatch", False)  # the loss of each step is waited for anyway
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]  # we wait anyway
         watch.count("threads", threads)
         self._step = jax.jit(partial(make_step, job), donate_argnums=0)  # the new weights may lie where the old were
         self._labels = jax.jit(lambda weights, x: scores(job.model, weights, x).argmax(1))
         with watch.phase("compile"):  # XLA compiles for each number of rows
-            for size in order.batch_sizes:
+            for size in job.order.batch_sizes:
                 self._step(start(job), data.x_train[:size], data.y_train[:size], 0.0, 1)[1].block_until_ready()
             self._state = start(job)
             self.predict(data.x_test[: PREDICT_ROWS + len(data.x_test) % PREDICT_ROWS])
