@@ -15,12 +15,11 @@ from trainings import OPTIMIZERS, clicks, distances, make_job, pictures, train
 from trainoff.data import Csr, Data
 from trainoff.engines import Job, Refused
 from trainoff.engines import tensorflow as adapter
-from trainoff.engines.tensorflow import NO_GPU, TensorFlow
+from trainoff.engines.tensorflow import NO_GPU, TensorFlow, network
+from trainoff.engines.tensorflow.logistic import Logistic
 from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, labels, loss_and_gradient
 from trainoff.study import Trial
 from watching import QuietWatch
-
-pytest.importorskip("tensorflow")
 
 EXACT, TOLERATED = 1e-3, 5e-3
 MODELS = [("mlp", "sgd"), ("mlp", "momentum"), ("mlp", "adam"), ("cnn", "momentum"), ("cnn", "adam"), ("logreg", "sgd")]
@@ -82,7 +81,7 @@ def keras_momentum(tf: Any, weights: Any, memory: list[Any], slope: Any, numbers
 
 
 def test_the_momentum_of_keras_is_noticed_when_the_rate_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "update", keras_momentum)
+    monkeypatch.setattr(network, "update", keras_momentum)
     changing, constant = make_job(schedule="one-cycle"), make_job(schedule="constant")
     assert worst(changing, train(TensorFlow(), changing)) > TOLERATED
     assert worst(constant, train(TensorFlow(), constant)) <= EXACT
@@ -91,13 +90,13 @@ def test_the_momentum_of_keras_is_noticed_when_the_rate_changes(monkeypatch: pyt
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_a_gradient_off_by_one_per_cent_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = adapter.differentiate
+    right = network.differentiate
 
     def steep(*given: Any) -> Any:
         loss, gradient = right(*given)
         return loss, [1.01 * part for part in gradient]
 
-    monkeypatch.setattr(adapter, "differentiate", steep)
+    monkeypatch.setattr(network, "differentiate", steep)
     job = make_job(kind=kind, optimizer=optimizer)
     assert worst(job, train(TensorFlow(), job)) > TOLERATED
 
@@ -105,15 +104,15 @@ def test_a_gradient_off_by_one_per_cent_is_noticed(optimizer: str, kind: str, mo
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_lost_row_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = adapter.differentiate
-    monkeypatch.setattr(adapter, "differentiate", lambda tf, model, w, x, y: right(tf, model, w, x[:-1], y[:-1]))
+    right = network.differentiate
+    monkeypatch.setattr(network, "differentiate", lambda tf, model, w, x, y: right(tf, model, w, x[:-1], y[:-1]))
     job = make_job(kind=kind, optimizer=optimizer)
     assert worst(job, train(TensorFlow(), job)) > TOLERATED
 
 
 def test_a_lost_row_of_a_logistic_regression_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = adapter.Logistic.learn
-    monkeypatch.setattr(adapter.Logistic, "learn", lambda self, rows, rate, step: right(self, rows[:-1], rate, step))
+    right = Logistic.learn
+    monkeypatch.setattr(Logistic, "learn", lambda self, rows, rate, step: right(self, rows[:-1], rate, step))
     job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0)
     assert worst(job, train(TensorFlow(), job)) > TOLERATED
 
@@ -133,7 +132,7 @@ def test_opening_compiles_and_leaves_weights_and_optimiser_as_they_were(kind: st
 @pytest.mark.parametrize("kind", ["mlp", "logreg"])
 def test_training_traces_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[str] = []
-    for learner in (adapter.Network, adapter.Logistic):
+    for learner in (network.Network, Logistic):
         right = learner._step
         monkeypatch.setattr(learner, "_step", lambda *given, right=right: traced.append("step") or right(*given))
     job = make_job(kind=kind, optimizer="sgd")
