@@ -17,7 +17,6 @@ from trainoff.engines.jax import Jax
 from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, labels, loss_and_gradient
 from watching import QuietWatch
 
-
 EXACT, TOLERATED = 1e-3, 5e-3
 KINDS = ["mlp", "cnn"]
 
