@@ -112,7 +112,7 @@ def test_a_lost_row_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.Mo
 
 def test_a_lost_row_of_a_logistic_regression_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Logistic.learn
-    monkeypatch.setattr(Logistic, "learn", lambda self, rows, rate, step: right(self, rows[:-1], rate, step))
+    monkeypatch.setattr(Logistic, "learn", lambda self, step, rows, rate: right(self, step, rows[:-1], rate))
     job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0)
     assert worst(job, train(TensorFlow(), job)) > TOLERATED
 

@@ -14,12 +14,12 @@ from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
 from trainoff.data import Entry
 from trainoff.errors import TrainoffError
-from trainoff.models import Logreg
 from trainoff.records import Record
 from trainoff.study import Trial
 
 STARTUP_S = 3.0
 FLOPS = 3e10  # of one core on small matrices; a guess that only serves until there are records
+SPARSE = 1000.0  # operations that would take as long as one non-zero, which a core waits for memory to bring
 SOME_PRODUCTS = 1_000_000  # of a row, where nothing is known
 UNKNOWN = Entry("", "", 10_000, 2_000, 100, 10)  # what the user's own data is taken for until it has been read
 
@@ -69,9 +69,7 @@ def _flop(trial: Trial) -> float:
     """Six operations per weight and sample: forward, and twice that back."""
     shape = _shape(trial.data)
     if trial.model == "logreg":
-        return (
-            1000.0 * Logreg(shape.features, round(shape.nonzeros or 39)).products * samples(trial)
-        )  # sparse rows keep a core waiting for memory
+        return SPARSE * (shape.nonzeros or 1) * samples(trial)
     image = _square(shape.features) if trial.model == "cnn" else None
     try:
         products = network_of(trial, shape.features, shape.classes, image).products

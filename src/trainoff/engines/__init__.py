@@ -1,4 +1,4 @@
-"""Training systems behind one contract: one file each, third parties' included through entry points."""
+"""Training systems behind one contract: a file or a folder each, third parties' included through entry points."""
 
 from __future__ import annotations
 

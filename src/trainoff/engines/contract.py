@@ -52,6 +52,9 @@ class Knob:
     minimum: float | None = None
 
 
+DEVICE = Knob(str, "cpu", "where it trains: on the CPU or on one GPU", choices=("cpu", "cuda"))
+
+
 @dataclass
 class Job:
     """Everything a trial needs to train, the same for all engines."""

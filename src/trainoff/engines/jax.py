@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import Engine, Job, Watch
+from trainoff.engines.steps import walk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,13 +47,12 @@ class Jax(Engine):
         import numpy as np
 
         x, y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
-        for step, rows in job.order.batches():
-            self._state, loss = self._step(self._state, x[rows], y[rows], float(job.rates[step - 1]), step)
-            watch.progress(step, float(np.asarray(loss)))
-            if watch.due():
-                watch.snapshot(job.order.samples_after(step), [np.asarray(part) for part in self._state[0]])
-            if watch.should_stop:
-                break
+
+        def learn(step: int, rows: NDArray[np.int64], rate: float) -> float:
+            self._state, loss = self._step(self._state, x[rows], y[rows], rate, step)
+            return float(np.asarray(loss))
+
+        walk(job, watch, learn, lambda: [np.asarray(part) for part in self._state[0]])
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         import numpy as np

@@ -8,30 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import Engine, Job, Watch
+from trainoff.engines.steps import walk
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.models import Weights
     from trainoff.study import Trial
-
-
-class Learner(Protocol):
-    """A model on its way: it makes steps, and tells what it has learnt."""
-
-    @property
-    def weights(self) -> Weights: ...
-
-    def step(self, rows: NDArray[np.int64], rate: float) -> float:
-        """Learn from these rows of the training set; returns the loss before."""
-
-    def labels(self, x: Matrix) -> NDArray[np.int64]:
-        """The class of each row."""
 
 
 class Numpy(Engine):
@@ -59,26 +46,28 @@ class Numpy(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         if job.params["optimizer"] == "l-bfgs":
             with watch.phase("import"):
-                import scipy.optimize  # noqa: F401
+                import scipy.optimize  # noqa: F401  # so that its time is booked here and not on training
         self._learner = make_learner(job)
 
     def train(self, job: Job, watch: Watch) -> None:
         import numpy as np
 
+        learner = self._learner
         with np.errstate(over="ignore", invalid="ignore"):  # the watch notices a loss that is no number
             if job.params["optimizer"] == "l-bfgs":
                 from trainoff.engines.numpy.lbfgs import minimize
 
-                minimize(self._learner.network, job, watch)  # type: ignore[attr-defined]
+                minimize(learner, job, watch)
             else:
-                train_by_steps(self._learner, job, watch)
+                walk(job, watch, lambda step, rows, rate: learner.step(rows, rate), lambda: learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        return self._learner.labels(x)
+        found: NDArray[np.int64] = self._learner.labels(x)
+        return found
 
 
-def make_learner(job: Job) -> Learner:
-    """What learns the job's model."""
+def make_learner(job: Job) -> Any:
+    """What learns the job's model: it makes a `step` on some rows, and has `weights` and `labels`."""
     if job.model.kind == "logreg":
         from trainoff.engines.numpy.sparse import Logistic
 
@@ -86,13 +75,3 @@ def make_learner(job: Job) -> Learner:
     from trainoff.engines.numpy.dense import Perceptron
 
     return Perceptron(job)
-
-
-def train_by_steps(learner: Learner, job: Job, watch: Watch) -> None:
-    """One step per batch."""
-    for step, rows in job.order.batches():
-        watch.progress(step, learner.step(rows, float(job.rates[step - 1])))
-        if watch.due():
-            watch.snapshot(job.order.samples_after(step), learner.weights)
-        if watch.should_stop:
-            break

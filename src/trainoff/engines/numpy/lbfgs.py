@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.numpy.dense import SCIPY_ROWS
+from trainoff.engines.numpy.dense import SCIPY_ROWS, Perceptron
 from trainoff.engines.numpy.network import Network
 
 CORRECTIONS = 10  # how many past steps shape the next one
 
 
-def minimize(network: Network, job: Job, watch: Watch) -> None:
+def minimize(learner: Perceptron, job: Job, watch: Watch) -> None:
     """As many iterations as there are epochs, or until scipy can get no further."""
     from scipy.optimize import minimize as scipy_minimize
 
+    network = learner.network
     objective = Objective(network, job)
     progress = Iterations(network, job, watch, objective)
     # Only the number of iterations ends it, not a loss that changes little.

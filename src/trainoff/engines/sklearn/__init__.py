@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainoff.engines.contract import Engine, Job, Refused, Watch
 from trainoff.engines.sklearn.mlp import UNCHECKED, Perceptron
 from trainoff.engines.sklearn.sgd import Logistic
+from trainoff.engines.steps import walk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,12 +48,7 @@ class Sklearn(Engine):
         import sklearn
 
         with sklearn.config_context(**UNCHECKED), np.errstate(over="ignore", invalid="ignore"):
-            for step, rows in job.order.batches():
-                watch.progress(step, self._learner.step(step, rows))
-                if watch.due():
-                    watch.snapshot(job.order.samples_after(step), self._learner.weights)
-                if watch.should_stop:
-                    break
+            walk(job, watch, self._learner.step, lambda: self._learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         return self._learner.labels(x)

@@ -55,7 +55,7 @@ class Perceptron:
     def weights(self) -> Weights:
         return get_weights(self._classifier)
 
-    def step(self, step: int, rows: NDArray[np.int64]) -> float | None:
+    def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
         """Learn from these rows; returns the loss before."""
         import numpy as np
 

@@ -32,7 +32,6 @@ class Logistic:
             from scipy.sparse import csr_matrix
             from sklearn.linear_model import SGDClassifier
         self._matrix = csr_matrix
-        self._rates = job.rates
         self._told = bool(job.params["stop"])
         self._x, self._y = job.data.x_train, np.asarray(job.data.y_train)
         self._classifier = SGDClassifier(
@@ -61,11 +60,11 @@ class Logistic:
         coefficients = self._classifier.coef_[0].astype(np.float32)
         return [coefficients[:-1], coefficients[-1:]]
 
-    def step(self, step: int, rows: NDArray[np.int64]) -> float | None:
+    def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
         """Learn from these rows; returns the loss before, if the trial may stop early by it."""
         batch = self._with_ones(self._x[rows])
         loss = self._loss(batch, self._y[rows]) if self._told else None
-        self._classifier.eta0 = self._rates[step - 1] / len(rows)
+        self._classifier.eta0 = rate / len(rows)
         self._classifier.partial_fit(batch, self._y[rows])
         return loss
 

@@ -12,7 +12,8 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.contract import Engine, Job, Knob, Refused, Watch
+from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Refused, Watch
+from trainoff.engines.steps import walk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +42,7 @@ class TensorFlow(Engine):
     extra = "tensorflow"
     modules = ("tensorflow",)
     knobs: ClassVar[Mapping[str, Knob]] = {
-        "device": Knob(str, "cpu", "where it trains: on the CPU or on one GPU", choices=("cpu", "cuda")),
+        "device": DEVICE,
         "xla": Knob(bool, False, "whether XLA compiles the step of a network; logreg is left as it is"),
     }
 
@@ -68,12 +69,7 @@ class TensorFlow(Engine):
 
     def train(self, job: Job, watch: Watch) -> None:
         learner = self._learner
-        for step, rows in job.order.batches():
-            watch.progress(step, learner.learn(rows, float(job.rates[step - 1]), step))
-            if watch.due():
-                watch.snapshot(job.order.samples_after(step), [part.numpy() for part in learner.weights])
-            if watch.should_stop:
-                break
+        walk(job, watch, learner.learn, lambda: [part.numpy() for part in learner.weights])
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
@@ -132,7 +128,7 @@ def warm_up(job: Job, learner: Network | Logistic) -> None:
     import numpy as np
 
     for size in job.order.batch_sizes:
-        learner.learn(np.arange(size), 0.0, 1)
+        learner.learn(1, np.arange(size), 0.0)
     learner.labels(job.data.x_train[:1])
     started = [*job.weights, *(np.zeros(part.shape, np.float32) for part in learner.state[len(job.weights) :])]
     for part, value in zip(learner.state, started, strict=True):

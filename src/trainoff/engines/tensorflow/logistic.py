@@ -25,7 +25,7 @@ class Logistic:
         self._compiled = tf.function(self._step, input_signature=[*sparse, floats, tf.TensorSpec([])], autograph=False)
         self._compiled_scores = tf.function(self._scores, input_signature=[*sparse, tf.TensorSpec([], tf.int32)])
 
-    def learn(self, rows: NDArray[np.int64], rate: float, step: int) -> float:
+    def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         """Make one step on these rows; returns the loss before it."""
         return float(self._compiled(*parts(self._x[rows]), self._y[rows].astype("float32"), rate))
 

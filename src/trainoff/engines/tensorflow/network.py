@@ -51,7 +51,7 @@ class Network:
 
         return step
 
-    def learn(self, rows: NDArray[np.int64], rate: float, step: int) -> float:
+    def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         """Make one step on these rows; returns the loss before it."""
         numbers = adam_numbers(rate, step) if self._optimizer == "adam" else (rate, 0.0)
         return self._steps[len(rows)](rows, *numbers)

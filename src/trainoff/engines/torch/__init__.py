@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from trainoff.engines.contract import Engine, Job, Knob, Watch
+from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Watch
+from trainoff.engines.steps import walk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +55,7 @@ class Torch(Engine):
     extra = "torch"
     modules = ("torch",)
     knobs: ClassVar[Mapping[str, Knob]] = {
-        "device": Knob(str, "cpu", "where it trains: on the CPU or on one GPU", choices=("cpu", "cuda")),
+        "device": DEVICE,
         "precision": Knob(
             str,
             "float32",
@@ -101,13 +102,11 @@ class Torch(Engine):
         import torch
 
         learner, source = self._learner, self._source
-        for step, rows in job.order.batches():
-            loss = learner.learn(source.take(torch.from_numpy(rows)), float(job.rates[step - 1]))
-            watch.progress(step, loss.item())
-            if watch.due():
-                watch.snapshot(job.order.samples_after(step), learner.weights())
-            if watch.should_stop:
-                break
+
+        def learn(step: int, rows: NDArray[np.int64], rate: float) -> float:
+            return learner.learn(source.take(torch.from_numpy(rows)), rate).item()
+
+        walk(job, watch, learn, learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
