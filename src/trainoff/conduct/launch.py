@@ -5,8 +5,8 @@ Run by the conductor as `python -m trainoff.conduct.launch FOLDER`, with the lif
 
 from __future__ import annotations
 
+import errno
 import os
-import select
 import signal
 import sys
 from pathlib import Path
@@ -25,26 +25,28 @@ def main() -> int:
     orders = Orders.read(Path(sys.argv[1]))
     if not orders.namespaces:
         isolate.adopt_orphans()
-        return Warden(orders, LIFE_LINE).run()
-    _die_with_conductor()
+        return _guard(orders)
+    isolate.die_with_parent()
     isolate.unshare(orders.network)
     warden = os.fork()
     if warden == 0:
-        _die_with_conductor()
+        isolate.die_with_parent()
         isolate.settle(orders.network)
-        os._exit(Warden(orders, LIFE_LINE).run() & 0xFF)
+        os._exit(_guard(orders) & 0xFF)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(warden, signal.SIGTERM))
     _, status = os.waitpid(warden, 0)
     return os.waitstatus_to_exitcode(status) & 0xFF
 
 
-def _die_with_conductor() -> None:
-    """Be killed with the parent; if the conductor died before the kernel could be asked for that, end now."""
-    isolate.die_with_parent()
-    poll = select.poll()
-    poll.register(LIFE_LINE, 0)
-    if any(event & select.POLLHUP for _, event in poll.poll(0)):
-        os._exit(1)
+def _guard(orders: Orders) -> int:
+    """Be the warden, unless the conductor died before it could be told: then there is nobody to work for."""
+    try:
+        warden = Warden(orders, LIFE_LINE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return 1
+        raise
+    return warden.run()
 
 
 if __name__ == "__main__":

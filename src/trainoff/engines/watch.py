@@ -32,7 +32,9 @@ class Channel:
     """The way events take out of a trial; any process of the trial may hold one."""
 
     def __init__(self, path: str | Path) -> None:
-        self._pipe = os.open(path, os.O_WRONLY)
+        """Raises OSError where nobody listens: waiting for a conductor that has died would be for ever."""
+        self._pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        os.set_blocking(self._pipe, True)
 
     @classmethod
     def from_environment(cls) -> Channel:
