@@ -5,6 +5,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.set-up
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+JAVA := $(BIN)/python -c 'from trainoff.clusters.java import find_java; java = find_java(); raise SystemExit(not java or bool(java.lacks))'
 
 # torch with CUDA is gigabytes that a machine without a GPU cannot use. Where no GPU is found and pip is not told to look
 # elsewhere anyway, PyTorch's own index of CPU builds is asked first, if it can be reached. TORCH_INDEX= turns that off.
@@ -34,12 +36,13 @@ soak: $(STAMP)
 	@$(BIN)/python -m pytest tests/test_kill.py
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
-# Wants a quiet machine, and half an hour.
+# And how Spark's own MLlib compares with the other engines on Spark. Wants a quiet machine, and an hour.
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/adapters.py
 	@$(BIN)/python benchmarks/bound.py
 	@$(BIN)/python benchmarks/table.py
+	@$(BIN)/python benchmarks/spark.py
 
 # The picture in the README, from the records of `make demo`.
 picture: $(STAMP)
@@ -49,11 +52,17 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trainoff needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=/path/to/python3.11")'
-	@echo "Setting up .venv (a few minutes the first time: TensorFlow, PyTorch and JAX come along) ..."
+	@echo "Setting up .venv (a few minutes the first time: TensorFlow, PyTorch, JAX and Spark come along) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "venv failed; on Debian: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-	    --requirement requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@grep '^pyspark==' requirements.lock > .venv/spark.txt; grep -v '^pyspark==' requirements.lock > .venv/others.txt
+	@$(PIP) --no-deps --requirement .venv/spark.txt & spark=$$!; \
+	    $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement .venv/others.txt && wait $$spark
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(JAVA) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing Java for the engines on Spark ..."; \
+	    apt-get -qq update && { apt-get -qq install -y openjdk-17-jre-headless || apt-get -qq install -y default-jre-headless; } >/dev/null; \
+	    $(JAVA) || echo "Java could not be installed; the engines on Spark will say so."; \
+	else echo "The engines on Spark need Java 17: apt-get install openjdk-17-jre-headless"; fi
 	@touch $(STAMP)
 
 # Pins what is installed after a fresh resolution of pyproject.toml; run it to take newer versions.

@@ -53,6 +53,9 @@ class BareWatch:
 
     should_stop = False
 
+    @property
+    def pace(self) -> Any: ...
+
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
@@ -64,6 +67,10 @@ class BareWatch:
     def snapshot(self, samples_seen: int, weights: Any) -> None: ...
 
     def count(self, name: str, value: float) -> None: ...
+
+    def note(self, name: str, text: str) -> None: ...
+
+    def objective(self, step: int, samples_seen: int, train_s: float, loss: float) -> None: ...
 
 
 def bare(trial_json: str) -> None:

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from trainoff.clusters.java import find_java
 from trainoff.conduct import isolate
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
@@ -20,7 +21,8 @@ def lacks(marker: str) -> str | None:
     if marker == "root":
         return None if os.geteuid() == 0 else "needs root"
     if marker == "java":
-        return None if shutil.which("java") else "needs Java 17"
+        java = find_java()
+        return java.lacks if java else "needs Java 17"
     if marker == "browser":
         return None if shutil.which("chromium") else "needs Chromium"
     return None

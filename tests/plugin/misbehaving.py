@@ -12,6 +12,7 @@ import numpy as np
 from trainoff.engines import Missing
 from trainoff.engines.numpy import Numpy
 from trainoff.engines.numpy.network import Network
+from trainoff.engines.spark.average import SparkAverage
 
 
 class Steady(Numpy):
@@ -234,3 +235,13 @@ class Unlucky(Numpy):
         worker = job.cluster.spawn(job.cluster.nodes[0], [sys.executable, "-c", "{}['the key']"], {}, "worker-0")
         worker.wait(30)
         raise ConnectionError("lost worker-0")
+
+
+class Clumsy(SparkAverage):
+    """Fails on the executors of a Spark cluster."""
+
+    name = "clumsy"
+
+    @staticmethod
+    def maker(job):
+        raise LookupError("the desk is gone")

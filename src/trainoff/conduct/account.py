@@ -34,8 +34,13 @@ def book_resources(record: Record, story: Story) -> None:
     machine = [row for row in story.samples if row["role"] == "machine"]
     if machine:
         record.network_bytes = machine[-1]["network_bytes"]
+        record.network_bytes_by_phase = story.network_bytes_by_phase(record.network_bytes)
         record.noise = noise(machine, story.cpu_at())
     record.counts = {name: value for name, value in story.counts.items() if math.isfinite(value)}
+    record.notes = dict(story.notes)
+    rounds, travelled = record.counts.get("rounds"), record.network_bytes_by_phase.get("train")
+    if rounds and travelled:
+        record.counts["bytes_per_round"] = travelled / rounds
 
 
 def _account_for(total: float, by_role: Mapping[str, float]) -> dict[str, float]:

@@ -13,7 +13,7 @@ import numpy as np
 from trainoff import engines
 from trainoff.conduct.account import book_resources
 from trainoff.conduct.certify import certificate
-from trainoff.conduct.evaluate import curve
+from trainoff.conduct.evaluate import curve, objectives
 from trainoff.conduct.machine import environment
 from trainoff.conduct.performance import Ending
 from trainoff.conduct.story import Story
@@ -92,7 +92,9 @@ def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -
     _apply(record, verdict)
     _drop_snapshots(job.folder)
     _gather_logs(job.folder)
-    record.log_tail = _tail(job.folder / "log.txt") if record.failed else None
+    if record.failed:
+        worker = ending.story.worker_log
+        record.log_tail = worker["tail"] if worker and worker["tail"] else _tail(job.folder / "log.txt")
     _write(_series(ending.story), job.folder / "samples.parquet")
 
 
@@ -102,7 +104,7 @@ def _evaluate(record: Record, ending: Ending, job: Job, differs: str | None, ver
         rows = curve(ending.story, job.folder, job.model, job.data)
         record.equivalence = certificate(job, ending.story, differs)
     _book_quality(record, rows, job)
-    _write(rows, job.folder / "curve.parquet")
+    _write([*rows, *objectives(ending.story)], job.folder / "curve.parquet")
     return _second_thoughts(verdict, record, rows)
 
 
@@ -186,8 +188,10 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
 def _gather_logs(folder: Path) -> None:
     """Add what the processes of the cluster said to the trial's own log."""
     with (folder / "log.txt").open("a") as log:
-        for part in sorted((folder / "logs").glob("*.txt")):
-            log.write(f"\n==== {part.stem} ====\n{part.read_text(errors='replace')}")
+        logs = folder / "logs"
+        for part in sorted([*logs.glob("*.txt"), *logs.glob("**/stderr"), *logs.glob("**/stdout")]):
+            if said := part.read_text(errors="replace"):
+                log.write(f"\n==== {part.relative_to(logs).with_suffix('')} ====\n{said}")
 
 
 def _tail(log: Path) -> str:

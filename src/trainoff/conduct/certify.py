@@ -15,7 +15,7 @@ from trainoff.conduct.evaluate import read_snapshot
 from trainoff.conduct.story import Story
 from trainoff.data.cache import root as cache_folder
 from trainoff.engines import Job
-from trainoff.engines.watch import CERTIFIED_STEPS
+from trainoff.engines.pace import CERTIFIED_STEPS
 from trainoff.models import Weights, fingerprint, flatten, trajectory, unflatten
 
 REFERENCE = 1  # its version: a corrected reference must not meet old trajectories

@@ -14,9 +14,10 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainoff.clusters import Process, Processes
+from trainoff.clusters import Process
 from trainoff.conduct import isolate
-from trainoff.engines.contract import Refused
+from trainoff.engines.contract import Refused, WorkerFailed
+from trainoff.engines.traffic import bytes_so_far
 from trainoff.engines.watch import Channel, Diverged, TrialWatch
 
 THREADS = (
@@ -61,12 +62,12 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
     import numpy as np
 
     from trainoff import engines
-    from trainoff.conduct.job import make_job
+    from trainoff.conduct.job import make_cluster, make_job
     from trainoff.study import Trial
 
     trial = Trial.from_json(spec["trial"])
     engine = engines.get(trial.engine)
-    with Processes(trial.workers, folder) as cluster:
+    with make_cluster(trial, folder) as cluster:
         with watch.phase("data_load"):
             job = make_job(trial, cluster, folder)
         every = trial.params["snapshot_every"] or job.order.rows // 3
@@ -80,24 +81,27 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
                 if labels.dtype.kind not in "iu":
                     raise TypeError(f"predict returned {labels.dtype} instead of whole numbers")
             np.save(folder / "predictions.npy", labels)
-        except BaseException:
+        except BaseException as error:
             watch.failed_in = watch.failed_in or watch.current
-            _tell_of(cluster.failed(), channel)
+            _tell_of(error, cluster.failed(), channel)
             raise
         finally:
             _enter_teardown(channel)
             engine.close()
 
 
-def _tell_of(failed: Process | None, channel: Channel) -> None:
-    """If a process of the cluster died, its last words matter more than the driver's."""
-    if failed:
+def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> None:
+    """If a worker failed or a process of the cluster died, its last words matter more than the driver's."""
+    if isinstance(error, WorkerFailed):
+        channel.say("worker-log", role=error.role, tail=error.log)
+        channel.say("worker-failed", role=error.role, exit=None, tail=error.said)
+    elif failed:
         channel.say("worker-failed", role=failed.role, exit=failed.exit_code, tail=failed.tail())
 
 
 def _enter_teardown(channel: Channel) -> None:
     """From here to the last process's end, time is teardown."""
-    channel.say("phase", name="teardown")
+    channel.say("phase", name="teardown", network_bytes=bytes_so_far())
 
 
 def claim_cores(cpus: list[int], cores: float) -> None:

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainoff import data
-from trainoff.clusters import Processes
 from trainoff.conduct import isolate
 from trainoff.conduct.assemble import Identity, bare_record, full_record
 from trainoff.conduct.child import threads
-from trainoff.conduct.job import make_job, model_of, rows_of
+from trainoff.conduct.job import make_cluster, make_job, model_of, rows_of
 from trainoff.conduct.lock import machine_lock
 from trainoff.conduct.performance import Ending, Performance, Stage, choose_cpus
 from trainoff.conduct.refusal import cannot
@@ -77,7 +76,7 @@ class Conductor:
                     return
                 self._view.started(task)
                 # Made before the trial: what it takes to judge the trial is at hand when it ends.
-                job = make_job(task.trial, Processes(task.trial.workers, folder), folder)
+                job = make_job(task.trial, make_cluster(task.trial, folder), folder)
                 ending = self._perform(task, record, folder)
                 with finish_first():
                     full_record(record, ending, job, task.engine.differs(task.trial))
@@ -90,13 +89,14 @@ class Conductor:
         """Run the trial on its stage, to whatever end."""
         trial = task.trial
         cpus, record.oversubscribed = choose_cpus(trial)
-        stage = Stage(folder, cpus, namespaces=self._why_not is None)
+        attached = trial.cluster == "attach"
+        stage = Stage(folder, cpus, namespaces=self._why_not is None, network=not attached)
         record.isolation = {
             "kind": "process-group" if self._why_not else "namespaces",
-            "own_network": self._why_not is None,
+            "own_network": self._why_not is None and not attached,
             "cpus": cpus,
             "threads": threads(trial.cores),
-            "reason": self._why_not,
+            "reason": self._why_not or ("the cluster it attaches to is on the host's network" if attached else None),
         }
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()

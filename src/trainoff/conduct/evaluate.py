@@ -31,10 +31,17 @@ def curve(story: Story, folder: Path, model: Model, data: Data) -> list[dict[str
                 "train_s": event["train_s"],
                 "wall_s": event["t"] - story.start,
                 "core_s": _core_s(cpu, story.train_start or event["t"], event["t"]),
+                "objective": event["loss"],
                 **quality,
             }
         )
     return rows
+
+
+def objectives(story: Story) -> list[dict[str, Any]]:
+    """A row per training loss that was told only afterwards; of such a step nothing else is known."""
+    told = ("step", "samples_seen", "train_s")
+    return [{**{name: event[name] for name in told}, "objective": event["loss"]} for event in story.objectives]
 
 
 def _core_s(cpu: Sequence[tuple[float, float]], start: float, now: float) -> float | None:

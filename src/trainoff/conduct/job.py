@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainoff import data
-from trainoff.clusters import Cluster
+from trainoff.clusters import Attached, Cluster, Processes
 from trainoff.data import Csr, Data, Order
 from trainoff.engines import Job
 from trainoff.errors import TrainoffError
@@ -35,6 +35,13 @@ def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
         folder=folder,
         targets=trial.targets,
     )
+
+
+def make_cluster(trial: Trial, folder: Path) -> Attached | Processes:
+    """Where the trial runs."""
+    if trial.cluster == "attach":
+        return Attached(trial.params["master"], trial.params.get("spark", {}))
+    return Processes(trial.workers, folder)
 
 
 def rows_of(trial: Trial, loaded: Data) -> Data:

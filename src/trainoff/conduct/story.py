@@ -24,17 +24,22 @@ class Story:
     paused_s: float = 0.0
     error: Event | None = None
     worker_failed: Event | None = None
+    worker_log: Event | None = None
     over_memory: Event | None = None
     usage: Event | None = None
     snapshots: list[Event] = field(default_factory=list)
+    objectives: list[Event] = field(default_factory=list)
     samples: list[Event] = field(default_factory=list)
     latest: dict[str, Event] = field(default_factory=dict)  # the newest sample of each role
     counts: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)  # CPU seconds by role, at the end
     last_progress: float = 0.0
     train_start: float | None = None
     _phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _since: float = 0.0
+    _travelled: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _travelled_before: int = 0
 
     def __post_init__(self) -> None:
         self._since = self.last_progress = self.start
@@ -71,7 +76,17 @@ class Story:
         machine = self.latest.get("machine")
         return machine["network_bytes"] if machine else None
 
+    def network_bytes_by_phase(self, total: int | None) -> dict[str, int]:
+        """The bytes that travelled in each phase; the last one has the rest of the total."""
+        if total is None:
+            return {}
+        last = {self.phase: self._travelled.get(self.phase, 0) + total - self._travelled_before}
+        return {name: count for name, count in {**self._travelled, **last}.items() if count > 0}
+
     def _hear_phase(self, event: Event) -> None:
+        if (travelled := event.get("network_bytes")) is not None:
+            self._travelled[self.phase] += travelled - self._travelled_before
+            self._travelled_before = travelled
         self._phases[self.phase] += event["t"] - self._since
         self.phase, self._since = event["name"], event["t"]
         self.last_progress = event["t"]
@@ -92,6 +107,12 @@ class Story:
     def _hear_count(self, event: Event) -> None:
         self.counts[event["name"]] = event["value"]
 
+    def _hear_objective(self, event: Event) -> None:
+        self.objectives.append(event)
+
+    def _hear_note(self, event: Event) -> None:
+        self.notes[event["name"]] = event["text"]
+
     def _hear_spent(self, event: Event) -> None:
         self.spent[event["role"]] = event["cpu_s"]
 
@@ -104,6 +125,9 @@ class Story:
 
     def _hear_worker_failed(self, event: Event) -> None:
         self.worker_failed = event
+
+    def _hear_worker_log(self, event: Event) -> None:
+        self.worker_log = event
 
     def _hear_over_memory(self, event: Event) -> None:
         self.over_memory = event

@@ -22,6 +22,7 @@ import psutil
 
 from trainoff.clusters.process import GRACE_S
 from trainoff.conduct.probe import Probe
+from trainoff.engines.traffic import OWN_NETWORK
 from trainoff.engines.watch import Channel
 
 
@@ -49,7 +50,8 @@ class Warden:
         self._orders = orders
         self._life_line = life_line
         self._channel = Channel(Path(orders.folder) / "events")
-        self._probe = Probe(orders.namespaces, orders.namespaces and orders.network)
+        self._own_network = orders.namespaces and orders.network
+        self._probe = Probe(orders.namespaces, self._own_network)
         self._trial: subprocess.Popen[bytes] | None = None
         self._exit: int | None = None
         self._end_by: float | None = None  # when politeness is over
@@ -69,6 +71,7 @@ class Warden:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
+                env={**os.environ, **({OWN_NETWORK: "1"} if self._own_network else {})},
                 start_new_session=True,
             )
         if self._end_by is not None:  # asked to end before there was a trial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,11 @@ class Order:
         """The order of the rows in one epoch, counted from 0."""
         return np.random.default_rng(derive("order", self.dataset, self.seed, epoch)).permutation(self.rows)
 
+    def batch(self, step: int) -> Rows:
+        """The global batch of one step, for those who do not walk through all of them."""
+        epoch, place = divmod(step - 1, self.steps_per_epoch)
+        return _kept_epoch(self, epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+
     def batches(self) -> Iterator[tuple[int, Rows]]:
         """Every global batch of the training as (step, rows); steps are counted from 1."""
         step = 0
@@ -55,6 +61,11 @@ class Order:
         """How many samples have been seen once `step` updates are done."""
         epochs, rest = divmod(step, self.steps_per_epoch)
         return epochs * self.rows + rest * self.batch_size
+
+
+@lru_cache(maxsize=2)
+def _kept_epoch(order: Order, epoch: int) -> Rows:
+    return order.epoch(epoch)
 
 
 def share(rows: Rows, worker: int, workers: int) -> Rows:

@@ -68,7 +68,10 @@ def broken_or(name: str) -> Engine:
 def facts() -> dict[str, EngineFacts]:
     """What a study must know of every engine to be checked; of a broken adapter only that it is there."""
     found = {name: broken_or(name) for name in names()}
-    return {name: EngineFacts(name, engine.models, engine.modes, engine.knobs) for name, engine in found.items()}
+    return {
+        name: EngineFacts(name, engine.models, engine.modes, engine.knobs, engine.cluster, engine.settle)
+        for name, engine in found.items()
+    }
 
 
 def version_of(engine: Engine) -> str:
@@ -82,5 +85,7 @@ def version_of(engine: Engine) -> str:
 def source_hash(engine: Engine) -> str:
     """A hash of the adapter's own source, so that a changed adapter never passes for the old one."""
     source = Path(inspect.getfile(type(engine)))
-    files = sorted(source.parent.glob("*.py")) if source.name == "__init__.py" else [source]
+    folder = source.parent
+    own_folder = folder != Path(__file__).parent and (folder / "__init__.py").exists()
+    files = sorted(folder.glob("*.py")) if own_folder else [source]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]

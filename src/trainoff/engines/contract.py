@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from trainoff.clusters import Cluster
     from trainoff.data import Data, Matrix, Order
+    from trainoff.engines.pace import Pace
     from trainoff.models import Weights
     from trainoff.study import Trial
 
@@ -36,6 +37,17 @@ class Missing:
 
 class Refused(Exception):
     """Raised by `open` where only the data shows that the engine cannot run the trial; the record is `unsupported`."""
+
+
+class WorkerFailed(Exception):
+    """Raised where a worker failed and left its own words: they say more than the driver's.
+
+    The last line of `said` becomes the record's reason; `log` is the end of what the worker logged.
+    """
+
+    def __init__(self, role: str, said: str, log: str = "") -> None:
+        super().__init__(f"{role}: {said}")
+        self.role, self.said, self.log = role, said, log
 
 
 @dataclass(frozen=True)
@@ -75,13 +87,21 @@ class Job:
     targets: Sequence[float] = field(default_factory=tuple)
 
 
-class Watch(Protocol):
+class Phases(Protocol):
+    """The part of a watch that tells which phase it is."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Book the time inside the `with` on a phase: import, cluster_start, data_load, ship, compile, ..."""
+
+
+class Watch(Phases, Protocol):
     """The only way an engine speaks: it tells the time, takes snapshots and says when to stop."""
 
     should_stop: bool  # true after the step that should be the last; changes only inside `progress`
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """Book the time inside the `with` on a phase: import, cluster_start, data_load, ship, compile, ..."""
+    @property
+    def pace(self) -> Pace:
+        """When snapshots are wanted, for workers that cannot ask `due` because the watch is far away."""
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
         """Say that `step` updates are done: the heartbeat. Cheap enough to call after every step."""
@@ -96,8 +116,14 @@ class Watch(Protocol):
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
         """Hand over the weights, which are copied at once. The time this takes is not training time."""
 
+    def objective(self, step: int, samples_seen: int, train_s: float, loss: float) -> None:
+        """Tell afterwards what the training loss was at a step, where a system says so only at its end."""
+
     def count(self, name: str, value: float) -> None:
         """Put a figure of the engine's own into the record, under `counts`."""
+
+    def note(self, name: str, text: str) -> None:
+        """Put a fact of the engine's own into the record, under `notes`: the library that multiplied, say."""
 
 
 class Engine:
@@ -115,6 +141,7 @@ class Engine:
     extra: ClassVar[str | None] = None  # trainoff[extra] installs it
     modules: ClassVar[tuple[str, ...]] = ()  # what must be importable
     knobs: ClassVar[Mapping[str, Knob]] = {}
+    cluster: ClassVar[str | None] = None  # the cluster software it runs on, as in "spark"; None: plain processes
 
     @property
     def distributed(self) -> bool:
@@ -155,6 +182,13 @@ class Engine:
     def differs(self, trial: Trial) -> str | None:
         """Why the engine does other arithmetic than the reference by design, or None if it must agree."""
         return None
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The parameters that a trial will really use, given those asked for, where the engine has no choice.
+
+        MLlib has only the sigmoid, for example. `trainoff plan` shows what comes out, and so does the record.
+        """
+        return values
 
     def open(self, job: Job, watch: Watch) -> None:
         """Import the framework, connect to the cluster, ship the data, compile: everything before training.

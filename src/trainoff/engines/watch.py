@@ -11,15 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainoff.engines.pace import Pace
 from trainoff.engines.snapshots import Room
+from trainoff.engines.traffic import bytes_so_far
 
 if TYPE_CHECKING:
     from trainoff.data import Order
     from trainoff.models import Weights
 
 PHASES = ("import", "cluster_start", "data_load", "ship", "compile", "train", "test", "teardown")
-CERTIFIED_STEPS = (1, 20)  # after these steps the weights are held against the reference
-MOST_SNAPSHOTS = 100  # longer trainings are looked at less often, all engines alike
 BEAT_S = 0.5  # how often progress is written at most
 ATOMIC = 4096  # what a pipe takes from several writers without mixing their lines (PIPE_BUF)
 
@@ -69,13 +69,12 @@ class TrialWatch:
         self._pause_start: float | None = None
         self._step = self._samples_seen = self._snapshots = 0
         self._loss: float | None = None
-        self._next_beat = self._next_snapshot = 0.0
+        self._next_beat = 0.0
 
     def expect(self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
         """Learn what training will look like: which steps there are, how many weights, how often to look."""
         self._order, self._room = order, Room(parameters)
-        self._every = max(snapshot_every, order.rows * order.epochs // MOST_SNAPSHOTS, 1)
-        self._next_snapshot = self._every
+        self.pace = Pace(order, snapshot_every)
         self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
 
     @property
@@ -106,7 +105,9 @@ class TrialWatch:
             self._train_start = time.monotonic()
 
     def _say_phase(self) -> None:
-        self._channel.say("phase", name=self._phases[-1], process_cpu_s=time.process_time())
+        self._channel.say(
+            "phase", name=self._phases[-1], process_cpu_s=time.process_time(), network_bytes=bytes_so_far()
+        )
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
         rows = -self._samples_seen
@@ -128,12 +129,7 @@ class TrialWatch:
         self._channel.say("progress", step=self._step, samples_seen=self._samples_seen, loss=self._loss)
 
     def due(self, settle: Callable[[], object] | None = None) -> bool:
-        wanted = (
-            self._samples_seen >= self._next_snapshot
-            or self._step in CERTIFIED_STEPS
-            or self._step >= self._order.steps
-            or self.should_stop
-        )
+        wanted = self.pace.wanted(self._step, self._samples_seen) or self.should_stop
         if wanted:
             if settle:
                 settle()
@@ -146,8 +142,7 @@ class TrialWatch:
         self._snapshots += 1
         name = f"snapshot-{self._snapshots:04d}.f32"
         self._room.write(self._folder / name)
-        while self._next_snapshot <= samples_seen:
-            self._next_snapshot += self._every
+        self.pace.taken(samples_seen)
         self._channel.say(
             "snapshot",
             step=self._step,
@@ -167,6 +162,12 @@ class TrialWatch:
         if not math.isfinite(value):
             raise ValueError(f"count({name!r}, {value}): a count is a finite number")
         self._channel.say("count", name=name, value=float(value))
+
+    def objective(self, step: int, samples_seen: int, train_s: float, loss: float) -> None:
+        self._channel.say("objective", step=step, samples_seen=samples_seen, train_s=train_s, loss=loss)
+
+    def note(self, name: str, text: str) -> None:
+        self._channel.say("note", name=name, text=text)
 
 
 class StopRule:

@@ -36,6 +36,7 @@ class Key:
     named: bool = False  # whether the text names something, a folder among others
     item: Key | None = None  # of a list: what each value must be
     fields: Mapping[str, Key] = field(default_factory=dict)  # of a table: its keys
+    free: bool = False  # a table of any keys, which are another program's
 
     def expected(self) -> str:
         """What a value must be, in words: `a whole number from 1 to 1,000`."""
@@ -46,6 +47,8 @@ class Key:
             return f"a list, each value {self.item.expected()}"
         if self.fields:
             return "a table with " + " and ".join(quote(name) for name in self.fields)
+        if self.free:
+            return "a table of texts, numbers, true and false"
         if self.named:
             return "at most 100 letters, digits, - _ or ., the first a letter or digit"
         return _NOUNS.get(self.kind, f"a {self.kind.__name__}") + self._range()
@@ -70,6 +73,8 @@ def check(key: Key, value: Any) -> Any:
         return _check_list(key, key.item, value)
     if key.fields:
         return _check_fields(key, value)
+    if key.free:
+        return _check_free(key, value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = is_number if key.kind is float else type(value) is key.kind
     if not fits or (is_number and not _in_range(key, value)) or (key.named and not _NAME.fullmatch(value)):
@@ -107,6 +112,22 @@ def _check_fields(key: Key, value: Any) -> dict[str, Any]:
         if name not in key.fields:
             raise Wrong(f"{quote(name)} is not a key of {quote(key.name)}; expected {key.expected()}")
     return {name: check(inner, value[name]) if name in value else inner.default for name, inner in key.fields.items()}
+
+
+def _check_free(key: Key, value: Any, prefix: str = "") -> dict[str, str]:
+    """Every value as a text, under its whole name: `a.b = 1` is the table b in the table a."""
+    if not isinstance(value, dict):
+        raise Wrong(f"{quote(prefix or key.name)} is {show(value)}; expected {key.expected()}")
+    found: dict[str, str] = {}
+    for name, inner in value.items():
+        whole = f"{prefix}.{name}" if prefix else name
+        if isinstance(inner, dict):
+            found |= _check_free(key, inner, whole)
+        elif isinstance(inner, str | int | float):
+            found[whole] = json.dumps(inner) if isinstance(inner, bool) else str(inner)
+        else:
+            raise Wrong(f"{quote(whole)} is {show(inner)}; expected a text, a number, true or false")
+    return found
 
 
 def show(value: Any) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainoff.study.facts import EngineFacts
-from trainoff.study.keys import CLUSTER, PARAMS
+from trainoff.study.keys import CLUSTER, OF_SOFTWARE, PARAMS
 from trainoff.study.workloads import Workload
 
 Values = Mapping[str, Any]
@@ -41,6 +41,8 @@ def knows(engine: EngineFacts, key: str) -> bool:
     """Whether a key makes a difference to an engine; `workers` makes none to a single-node engine."""
     if key == "workers":
         return engine.distributed
+    if key in OF_SOFTWARE:
+        return engine.cluster == OF_SOFTWARE[key]
     return key in _DEFAULTS or key == "workload" or key in engine.knobs
 
 
@@ -90,12 +92,14 @@ def settings(
         layers.engine_sets.get(engine.name, {}),
     ]
     merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
-    for key in _FOREIGN[workloads[workload].model]:
+    for key in (*_FOREIGN[workloads[workload].model], *(key for key in OF_SOFTWARE if merged.get(key) is None)):
         merged.pop(key, None)
+    if engine.cluster is None:
+        merged["kind"] = "processes"  # there is nothing that it could attach to
     merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged.get("workers", 1))
     if merged.pop("batch_per") == "worker":
         merged["batch_size"] *= merged["workers"]
-    return merged
+    return engine.settle(merged)
 
 
 def _mode_and_workers(engine: EngineFacts, asked: str | None, workers: int) -> tuple[str, int]:

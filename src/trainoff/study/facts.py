@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -31,6 +31,8 @@ class EngineFacts:
     models: AbstractSet[str] = frozenset({"mlp"})
     modes: tuple[str, ...] = ("single",)
     knobs: Mapping[str, KnobFacts] = field(default_factory=dict)
+    cluster: str | None = None  # the cluster software that it runs on
+    settle: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values  # what the engine really uses
 
     @property
     def distributed(self) -> bool:

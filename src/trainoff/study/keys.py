@@ -86,11 +86,15 @@ PARAMS = _by_name(
 
 CLUSTER = _by_name(
     [
-        Key("kind", str, "where engines run", "processes", ("processes",), later=("lab", "attach", "hosts")),
+        Key("kind", str, "where engines run", "processes", ("processes", "attach"), later=("lab", "hosts")),
         Key("cores", float, "CPU cores per worker", 1.0, above=0, maximum=1024),
         Key("memory_gb", float, "memory per worker; not limited by default", above=0, maximum=10**6),
+        Key("master", str, 'the Spark cluster to attach to: "spark://host:7077", "yarn" or "k8s://https://host:443"'),
+        Key("executor_cores", int, "cores per Spark executor; all of a worker's by default", minimum=1, maximum=1024),
+        Key("spark", dict, "any Spark properties", free=True),
     ]
 )
+OF_SOFTWARE = {"master": "spark", "executor_cores": "spark", "spark": "spark"}  # keys that only its engines know
 
 LIMITS = _by_name(
     [

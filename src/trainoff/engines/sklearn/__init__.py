@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainoff.engines.contract import Engine, Job, Refused, Watch
+from trainoff.engines.contract import Engine, Job, Phases, Refused, Watch
 from trainoff.engines.sklearn.mlp import UNCHECKED, Perceptron
 from trainoff.engines.sklearn.sgd import Logistic
 from trainoff.engines.steps import walk
@@ -36,12 +36,8 @@ class Sklearn(Engine):
         return None
 
     def open(self, job: Job, watch: Watch) -> None:
-        if job.model.kind == "mlp" and job.model.classes < 3:
-            raise Refused(
-                "scikit-learn trains two classes with one logistic output where the model has a softmax; "
-                "use another engine, or data with at least three classes"
-            )
-        self._learner = Logistic(job, watch) if job.model.kind == "logreg" else Perceptron(job, watch)
+        check_classes(job)
+        self._learner = make_learner(job, watch)
 
     def train(self, job: Job, watch: Watch) -> None:
         import numpy as np
@@ -52,3 +48,17 @@ class Sklearn(Engine):
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         return self._learner.labels(x)
+
+
+def check_classes(job: Job) -> None:
+    """Refuse data for which scikit-learn has another network than the model."""
+    if job.model.kind == "mlp" and job.model.classes < 3:
+        raise Refused(
+            "scikit-learn trains two classes with one logistic output where the model has a softmax; "
+            "use another engine, or data with at least three classes"
+        )
+
+
+def make_learner(job: Job, watch: Phases) -> Perceptron | Logistic:
+    """What learns the job's model."""
+    return Logistic(job, watch) if job.model.kind == "logreg" else Perceptron(job, watch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.contract import Job, Watch
+from trainoff.engines.contract import Job, Phases
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ UNCHECKED = {"assume_finite": True, "skip_parameter_validation": True}
 class Perceptron:
     """An MLPClassifier, one `partial_fit` per batch."""
 
-    def __init__(self, job: Job, watch: Watch) -> None:
+    def __init__(self, job: Job, watch: Phases) -> None:
         import numpy as np
 
         with watch.phase("import"):
@@ -37,7 +37,7 @@ class Perceptron:
         self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
         with watch.phase("compile"):
             self._throw_away(job)
-        put_weights(self._classifier, job.weights)
+        self.put(job.weights)
 
     def _throw_away(self, job: Job) -> None:
         """Fit once, for scikit-learn to allocate its weights, and forget what the optimiser remembers."""
@@ -55,6 +55,10 @@ class Perceptron:
     def weights(self) -> Weights:
         return get_weights(self._classifier)
 
+    def put(self, weights: Weights) -> None:
+        """Go on from these weights."""
+        put_weights(self._classifier, weights)
+
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
         """Learn from these rows; returns the loss before."""
         import numpy as np
@@ -62,8 +66,7 @@ class Perceptron:
         batch = self._batch[: len(rows)]
         np.take(self._x, rows, axis=0, out=batch, mode="clip")
         set_rows(self._classifier, len(rows), self._job.model.l2)
-        if step > 1:  # the first step makes the optimiser, from the arguments
-            set_step(self._classifier._optimizer, self._job, step)
+        set_step(self._classifier, self._job, step)
         return fit(self._classifier, batch, self._y[rows])
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -101,10 +104,14 @@ def set_rows(classifier: Any, rows: int, l2: float) -> None:
     classifier.alpha = l2 * rows
 
 
-def set_step(optimizer: Any, job: Job, step: int) -> None:
-    """Give scikit-learn's optimiser the rate of this step, in its own form."""
+def set_step(classifier: Any, job: Job, step: int) -> None:
+    """Give scikit-learn's optimiser the rate of this step, in its own form; the first fit makes it."""
     rate = float(job.rates[step - 1])
-    if job.params["optimizer"] == "adam":
+    optimizer = getattr(classifier, "_optimizer", None)
+    if optimizer is None:
+        classifier.learning_rate_init, classifier.momentum = rate, momentum(job, step)
+        classifier.epsilon = epsilon(step)
+    elif job.params["optimizer"] == "adam":
         optimizer.learning_rate_init = rate
         optimizer.epsilon = epsilon(step)
     else:

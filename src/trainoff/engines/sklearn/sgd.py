@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.contract import Job, Watch
+from trainoff.engines.contract import Job, Phases
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ class Logistic:
     hundredth where rows are sparse.
     """
 
-    def __init__(self, job: Job, watch: Watch) -> None:
+    def __init__(self, job: Job, watch: Phases) -> None:
         import numpy as np
 
         with watch.phase("import"):
@@ -40,7 +40,11 @@ class Logistic:
         with watch.phase("compile"):
             first = np.arange(1)
             self._classifier.partial_fit(self._with_ones(self._x[first]), self._y[first], classes=np.arange(2))
-        self._classifier.coef_[0, :-1], self._classifier.coef_[0, -1] = job.weights[0], job.weights[1][0]
+        self.put(job.weights)
+
+    def put(self, weights: Weights) -> None:
+        """Go on from these weights."""
+        self._classifier.coef_[0, :-1], self._classifier.coef_[0, -1] = weights[0], weights[1][0]
 
     def _with_ones(self, rows: Csr) -> Any:
         """The rows as scipy has them, each with a last entry of 1 in a column of its own."""

@@ -109,18 +109,7 @@ class Torch(Engine):
         walk(job, watch, learn, learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        import numpy as np
-        import torch
-
-        from trainoff.engines.torch import rows
-
-        found = np.empty(len(x), np.int64)
-        with torch.inference_mode():
-            for start in range(0, len(x), PREDICT_ROWS):
-                part = x[start : start + PREDICT_ROWS]
-                source = rows.of(part, np.zeros(len(part), np.int64), self._device)
-                found[start : start + len(part)] = self._learner.labels(source.all()).cpu().numpy()
-        return found
+        return predict(self._learner, x, self._device)
 
     def close(self) -> None:
         """Let go of the weights, the data and the graphs."""
@@ -136,6 +125,22 @@ def make_learner(job: Job, device: str) -> Learner:
     from trainoff.engines.torch.network import Network
 
     return Network(job, device)
+
+
+def predict(learner: Learner, x: Matrix, device: str) -> NDArray[np.int64]:
+    """The class of each row, some rows at a time."""
+    import numpy as np
+    import torch
+
+    from trainoff.engines.torch import rows
+
+    found = np.empty(len(x), np.int64)
+    with torch.inference_mode():
+        for start in range(0, len(x), PREDICT_ROWS):
+            part = x[start : start + PREDICT_ROWS]
+            source = rows.of(part, np.zeros(len(part), np.int64), device)
+            found[start : start + len(part)] = learner.labels(source.all()).cpu().numpy()
+    return found
 
 
 def warm_up(job: Job, learner: Learner, source: Source) -> None:

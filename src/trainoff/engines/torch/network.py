@@ -22,6 +22,7 @@ from trainoff.models import BETA1, BETA2, EPSILON, Conv, Dense, Layer, Pool, Wei
 ACTIVATIONS = {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}  # in place
 
 Part = Callable[[Tensor], Tensor]
+Agree = Callable[[list[Tensor], Tensor], tuple[list[Tensor], Tensor]]  # several workers' gradients and losses as one
 Rate = Any  # a float, or a vector of one number where the rate lies on a GPU
 
 
@@ -35,17 +36,20 @@ class Network:
         self._l2 = job.model.l2
         self._update = make_update(job.params, self._flat, self._l2)
         self.state = [*self._flat, *self._update.state]  # all that a step changes
+        self.agree: Agree | None = None
 
     def learn(self, batch: Batch, rate: Rate) -> Tensor:
         """Make one step; returns the loss before it."""
         loss = F.cross_entropy(self._scores(batch.x), batch.y)
-        gradient = torch.autograd.grad(loss, self._weights)
+        # As vectors, because a gradient need not lie in memory in the order of its weights.
+        gradient = [part.reshape(-1) for part in torch.autograd.grad(loss, self._weights)]
         loss = loss.detach()
+        if self.agree:
+            gradient, loss = self.agree(gradient, loss)
         if self._l2:
             for matrix in self._flat[::2]:
                 loss = loss + self._l2 / 2 * matrix.dot(matrix)
-        # As vectors, because a gradient need not lie in memory in the order of its weights.
-        self._update.step([part.reshape(-1) for part in gradient], rate)
+        self._update.step(gradient, rate)
         return loss
 
     def labels(self, batch: Batch) -> Tensor:

@@ -1,0 +1,80 @@
+"""How much faster a network reaches 97 % on Spark than with Spark's own MLlib, on the same cluster.
+
+    python benchmarks/spark.py [--workers 2] [--minutes 10]
+
+Runs real trials of mnist-mlp on the engines on Spark. Where an engine does not get there, it is censored: its time is
+at least that of its training. The best must be at least 20 times as fast as MLlib. Also prints what a round moves over
+the network, against the least it must.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from trainoff import data, engines, study
+from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.task import prepare
+from trainoff.conduct.view import Silent
+from trainoff.records import Record, Store
+
+TARGET = "0.97"
+LEAST = 20.0
+MOST_BYTES = 1.2
+STUDY = """
+name = "spark-bench"
+workload = "mnist-mlp"
+engines = ["spark-torch", "spark-average", "spark-sklearn", "spark-mllib"]
+[params]
+workers = {workers}
+[engine.spark-mllib]
+max_iter = 1000
+[limits]
+timeout_s = {seconds}
+stall_s = 300
+"""
+
+
+def run(folder: Path, workers: int, minutes: float) -> dict[str, Record]:
+    """One trial of each engine, by engine."""
+    path = folder / "study.toml"
+    path.write_text(STUDY.format(workers=workers, seconds=minutes * 60 + 90))
+    plan = study.read(path, engines.facts())
+    for trial in plan.trials():
+        data.get(trial.data)
+    store = Store(folder / "records")
+    done = Conductor(store, Silent()).run(prepare(plan, store))
+    return {task.trial.engine: task.record for task in done.tasks if task.record}
+
+
+def to_target(record: Record) -> tuple[float, bool]:
+    """Seconds of training to the target, and whether it was reached; else the seconds that were not enough."""
+    reached = record.time_to_target.get(TARGET)
+    return (reached, True) if reached is not None else (record.train_s or 0.0, False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        records = run(Path(folder), asked.workers, asked.minutes)
+    failed = False
+    for name, record in sorted(records.items(), key=lambda item: to_target(item[1])):
+        seconds, reached = to_target(record)
+        how = f"{seconds:6.1f} s to {TARGET}" if reached else f"more than {seconds:.0f} s (ended at {record.status})"
+        moved = record.counts.get("bytes_per_round", 0) / record.counts.get("least_bytes_per_round", 1)
+        failed |= moved > MOST_BYTES
+        print(f"{name:15} {how}" + (f", a round moves {moved:.3f} times the least" if moved else ""))
+    mllib, _ = to_target(records.pop("spark-mllib"))
+    best = min(seconds for seconds, reached in map(to_target, records.values()) if reached)
+    failed |= mllib / best < LEAST
+    print(f"the best is {mllib / best:.1f} times as fast as MLlib or more (at least {LEAST:g})")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

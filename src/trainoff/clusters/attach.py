@@ -1,0 +1,38 @@
+"""The `attach` cluster: one that exists already, used by naming it. trainoff starts and ends nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NoReturn, Self
+
+from trainoff.clusters.process import Process
+from trainoff.clusters.processes import Node
+
+
+@dataclass(frozen=True)
+class Attached:
+    """The address of a cluster, and what its owner wants it to be told."""
+
+    address: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    nodes: Sequence[Node] = ()
+
+    def spawn(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError("no process is started on a cluster that is only attached to")
+
+    def failed(self) -> Process | None:
+        """Its processes are not ours to watch."""
+        return None
+
+    def stop(self) -> None:
+        """It goes on without us."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,127 @@
+"""A Spark standalone cluster: a master and its workers, started from the pyspark package as processes of a cluster.
+
+It knows nothing of pyspark's Python side; an engine connects to its address.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from trainoff.clusters.java import find_java
+from trainoff.clusters.process import Process
+from trainoff.clusters.processes import Cluster
+from trainoff.errors import TrainoffError
+
+READY_S = 120.0  # JVMs start slowly where many start at once
+DAEMON_MEMORY = "512m"
+LIGHT_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs that compute little: they start fast and stay small
+DAEMON_OPTIONS = f"{LIGHT_JVM} -XX:-UsePerfData"
+MASTER = "org.apache.spark.deploy.master.Master"
+WORKER = "org.apache.spark.deploy.worker.Worker"
+
+LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+logger.deploy.name = org.apache.spark.deploy
+logger.deploy.level = info
+logger.runner.name = org.apache.spark.deploy.worker.ExecutorRunner
+logger.runner.level = warn
+"""
+
+
+def home() -> Path:
+    """Where the pyspark package has Spark."""
+    found = find_spec("pyspark")
+    if not found or not found.origin:
+        raise TrainoffError("Spark is not installed; pip install 'trainoff[spark]'")
+    return Path(found.origin).parent
+
+
+@dataclass(frozen=True)
+class SparkFolder:
+    """Where Spark has its configuration and scratch space: below the folder of the trial, and gone with it."""
+
+    trial: Path
+
+    def environment(self, address: str | None) -> dict[str, str]:
+        """What a process of Spark needs in its environment; without an address it finds its own."""
+        java, local = find_java(), self.trial / "spark" / "local"
+        return {
+            **({"JAVA_HOME": str(java.home)} if java else {}),
+            "SPARK_HOME": str(home()),
+            "SPARK_CONF_DIR": str(self.trial / "spark" / "conf"),
+            "SPARK_LOCAL_DIRS": str(local),
+            **({"SPARK_LOCAL_IP": address} if address else {}),
+            "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+            "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_OPTIONS} -Djava.io.tmpdir={local}",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+
+    def configure(self, properties: Mapping[str, str], *, secret: bool) -> None:
+        """Write Spark's configuration files; what is `secret` is in a file that only the user can read."""
+        conf = self.trial / "spark" / "conf"
+        conf.mkdir(parents=True)
+        (self.trial / "spark" / "local").mkdir()
+        (conf / "log4j2.properties").write_text(LOGGING)
+        ours = {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(16)} if secret else {}
+        path = conf / "spark-defaults.conf"
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{name} {value}\n" for name, value in {**ours, **properties}.items()))
+
+
+def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb: int) -> str:
+    """Start a master, then a worker on every node with so many cores and MB for executors.
+
+    Returns the master's address once all workers have registered.
+    """
+    first = cluster.nodes[0]
+    listen = ["--host", first.address, "--port", "0", "--webui-port", "0"]
+    master = cluster.spawn(
+        first,
+        [*_class(MASTER), *listen],
+        spark.environment(first.address),
+        "master",
+        ready=lambda process: process.says("Starting Spark master at"),
+        timeout_s=READY_S,
+    )
+    url = _said(master, r"Starting Spark master at (spark://\S+)")
+    workers = []
+    for number, node in enumerate(cluster.nodes):
+        role = f"worker-{number}"
+        offer = ["--host", node.address, "--cores", str(cores), "--memory", f"{memory_mb}m", "--webui-port", "0"]
+        # Beside the logs, because the executors write theirs there.
+        argv = [*_class(WORKER), *offer, "-d", str(spark.trial / "logs" / role), url]
+        workers.append(cluster.spawn(node, argv, spark.environment(node.address), role))
+    for worker in workers:
+        worker.wait_ready(lambda each: each.says("Successfully registered with master"), READY_S)
+    return url
+
+
+def _class(name: str) -> list[str]:
+    return [str(home() / "bin" / "spark-class"), name]
+
+
+def executor_logs(folder: Path) -> list[Path]:
+    """What the executors of a trial have said, the newest last."""
+    found = folder.glob("logs/*/app-*/*/stderr")
+    return sorted(found, key=os.path.getmtime)
+
+
+def _said(process: Process, pattern: str) -> str:
+    found = re.search(pattern, process.log.read_text(errors="replace"))
+    if not found:
+        raise TrainoffError(f"{process.role} did not say {pattern!r}:\n{process.tail()}")
+    return found[1]

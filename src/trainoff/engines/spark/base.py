@@ -1,0 +1,69 @@
+"""What every engine on Spark does alike: say what is missing, start the cluster, connect, let go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from trainoff.engines.contract import Engine, Job, Missing, Watch
+from trainoff.engines.spark.fit import fit
+from trainoff.errors import TrainoffError
+
+if TYPE_CHECKING:
+    from trainoff.engines.spark.session import Session
+    from trainoff.study import Trial
+
+
+class SparkEngine(Engine):
+    """An engine on a Spark cluster. `open` of a subclass goes on once `self.session` is connected."""
+
+    package = "pyspark"
+    extra = "spark"
+    cluster = "spark"
+    modules: ClassVar[tuple[str, ...]] = ("pyspark", "pyarrow", "pandas")
+    on_executors: ClassVar[tuple[str, ...]] = ("numpy",)  # what the Python of the executors must have
+    whole_executors: ClassVar[bool] = True  # one task takes an executor with all its cores; else one core each
+    session: Session | None = None
+
+    def missing(self) -> list[Missing]:
+        from trainoff.clusters.java import INSTALL, LEAST, find_java
+
+        absent = super().missing()
+        java = find_java()
+        if java is None:
+            absent.append(Missing(f"Java {LEAST} or later", INSTALL))
+        elif java.lacks:
+            absent.append(Missing(f"another Java ({java.lacks})", INSTALL))
+        return absent
+
+    def refuses(self, trial: Trial) -> str | None:
+        if refused := refuses_executors(trial):
+            return refused
+        if trial.params["batch_size"] < (workers := fit(trial).count):
+            return f"a batch of {trial.params['batch_size']} rows cannot be shared by {workers} workers"
+        return self.refuses_l2(trial)
+
+    def open(self, job: Job, watch: Watch) -> None:
+        with watch.phase("import"):
+            from trainoff.engines.spark.session import Session
+        with watch.phase("cluster_start"):
+            self.session = Session(job, self.whole_executors)
+            self.session.start()
+            if self.session.attached:
+                from trainoff.engines.spark.preflight import examine
+
+                watch.note("executors", examine(self.session, self.on_executors))
+
+    def close(self) -> None:
+        if self.session:
+            self.session.stop()
+
+
+def refuses_executors(trial: Trial) -> str | None:
+    """Why the workers cannot hold the executors that the trial asks for, or None."""
+    if trial.params.get("executor_cores") and not trial.memory_gb:
+        return "executor_cores divides the nodes' memory, too: say with memory_gb how much each has"
+    try:
+        fit(trial)
+    except TrainoffError as error:
+        return str(error)
+    return None

@@ -1,0 +1,57 @@
+"""Rows as MLlib wants them: a data frame of labels and vectors, shipped as Arrow columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DoubleType, StructField, StructType
+
+from trainoff.data import Csr
+
+if TYPE_CHECKING:
+    from trainoff.engines.spark.session import Session
+
+SPARSE = 0  # how Spark marks a sparse vector
+
+
+def frame(session: Session, x: Any, labels: Any) -> Any:
+    """A data frame of the rows with as many parts as tasks run at once."""
+    make = _sparse if isinstance(x, Csr) else _dense
+    return make(session, x, pa.array(np.asarray(labels, np.float64))).repartition(session.slots)
+
+
+def _dense(session: Session, x: Any, labels: Any) -> Any:
+    rows, width = x.shape
+    starts = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(starts), pa.array(np.asarray(x).ravel()))
+    rows_frame = session.sql.createDataFrame(pa.table({"label": labels, "x": lists}))
+    return rows_frame.select("label", array_to_vector(rows_frame["x"]).alias("features"))
+
+
+def _sparse(session: Session, x: Csr, labels: Any) -> Any:
+    """Sparse vectors as Spark stores them: a struct of type, size, indices and values."""
+    part = x.compact()
+    starts = pa.array(part.starts.astype(np.int32))
+    vectors = pa.StructArray.from_arrays(
+        [
+            pa.array(np.full(len(part), SPARSE, np.int8)),
+            pa.array(np.full(len(part), part.width, np.int32)),
+            pa.ListArray.from_arrays(starts, pa.array(np.asarray(part.columns))),
+            pa.ListArray.from_arrays(starts, pa.array(np.asarray(part.values, np.float64))),
+        ],
+        ["type", "size", "indices", "values"],
+    )
+    return _as_vectors(session, session.sql.createDataFrame(pa.table({"label": labels, "features": vectors})))
+
+
+def _as_vectors(session: Session, structs: Any) -> Any:
+    """Let Spark take structs for the vectors that they are. It has no way from Arrow to vectors, but this is one."""
+    schema = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
+    theirs = session.context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    rows = structs._jdf.queryExecution().toRdd()
+    return DataFrame(session.sql._jsparkSession.internalCreateDataFrame(rows, theirs, False), session.sql)

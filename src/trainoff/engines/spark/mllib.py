@@ -1,0 +1,205 @@
+"""spark-mllib: Spark's own MultilayerPerceptronClassifier and LogisticRegression.
+
+They look at all rows in every iteration, in float64, and the perceptron has only the sigmoid: another algorithm for
+the same problem, started from the same weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainoff.engines.contract import Job, Knob, Watch
+from trainoff.engines.spark.base import SparkEngine, refuses_executors
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.data import Matrix
+    from trainoff.models import Weights
+    from trainoff.study import Trial
+
+ALL_ROWS = 10**9  # a batch that holds every row
+
+
+class SparkMllib(SparkEngine):
+    """MLlib: every iteration is a Spark job over all rows."""
+
+    name = "spark-mllib"
+    about = "Spark MLlib's perceptron (L-BFGS or gradient descent, sigmoid) and logistic regression"
+    models = frozenset({"mlp", "logreg"})
+    modes = ("sync",)
+    whole_executors = False
+    on_executors = ()
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        "max_iter": Knob(int, 100, "iterations at most", minimum=1),
+        "solver": Knob(str, "l-bfgs", "the perceptron's solver; gd steps by learning_rate", choices=("l-bfgs", "gd")),
+        "block_size": Knob(int, 128, "rows that are multiplied as one matrix", minimum=1),
+        "tol": Knob(float, 1e-6, "ends when an iteration improves the loss by less", minimum=0),
+        "chunk": Knob(
+            int, 0, "iterations between two snapshots; each begins L-BFGS anew. 0: one at the end", minimum=0
+        ),
+    }
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        lbfgs = values["solver"] == "l-bfgs" or "activation" not in values
+        settled = {
+            **values,
+            "optimizer": "l-bfgs" if lbfgs else "sgd",
+            "schedule": "constant",
+            "batch_size": ALL_ROWS,
+            "epochs": values["max_iter"],
+            "stop": None,
+        }
+        if lbfgs:
+            settled["learning_rate"] = 1.0  # a line search finds its own
+        return settled | ({"activation": "sigmoid"} if "activation" in values else {})
+
+    def optimizers(self, model: str) -> Sequence[str]:
+        return ("l-bfgs", "sgd")
+
+    def refuses(self, trial: Trial) -> str | None:
+        if trial.model == "mlp" and trial.params["l2"]:
+            return "MLlib's perceptron has no l2"
+        return refuses_executors(trial)
+
+    def differs(self, trial: Trial) -> str | None:
+        if trial.model == "logreg":
+            return "MLlib: L-BFGS, every iteration on all rows"
+        how = "L-BFGS" if trial.params["solver"] == "l-bfgs" else "gradient descent"
+        return f"MLlib: {how}, every iteration on all rows, sigmoid"
+
+    def open(self, job: Job, watch: Watch) -> None:
+        super().open(job, watch)
+        assert self.session
+        from trainoff.engines.spark.frames import frame
+
+        self._job = job
+        watch.note("blas", self._blas())
+        with watch.phase("ship"), self.session.failures():
+            self._rows = frame(self.session, job.data.x_train, job.data.y_train).cache()
+            self._rows.count()
+
+    def _blas(self) -> str:
+        """The class by which Spark multiplies matrices: Java's own loops, its vectors, or a native library."""
+        assert self.session
+        blas = getattr(getattr(self.session.context._jvm.org.apache.spark.ml.linalg, "BLAS$"), "MODULE$")
+        return str(blas.nativeBLAS().getClass().getName())
+
+    def train(self, job: Job, watch: Watch) -> None:
+        assert self.session
+        self._fitting = Fitting(job, watch, self.session.context)
+        fit = fit_logistic if job.model.kind == "logreg" else fit_perceptron
+        with self.session.failures():
+            self._model = fit(self._fitting, self._rows)
+        self.session.tell(watch)
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        import numpy as np
+
+        from trainoff.engines.spark.frames import frame
+
+        assert self.session
+        with self.session.failures():
+            rows = frame(self.session, x, np.arange(len(x)))  # as labels the row numbers: Spark need not keep the order
+            found = self._model.transform(rows).select("label", "prediction").toArrow()
+        labels = np.empty(len(x), np.int64)
+        labels[found["label"].to_numpy().astype(np.int64)] = found["prediction"].to_numpy()
+        return labels
+
+
+class Fitting:
+    """Runs MLlib's fits one after the other, and tells the watch of the iterations."""
+
+    def __init__(self, job: Job, watch: Watch, context: Any) -> None:
+        self.job, self._watch = job, watch
+        self._store = context._jsc.sc().statusStore()
+        self._began, self._paused = time.time(), 0.0
+        self.iterations = 0
+        self._jobs_before = self._jobs()
+
+    def _jobs(self) -> int:
+        """How many Spark jobs there have been: each looks at all rows once."""
+        return int(self._store.jobsList(None).size())
+
+    @property
+    def seen(self) -> int:
+        """How many rows have been looked at, line searches included."""
+        return (self._jobs() - self._jobs_before) * self.job.order.rows
+
+    def fit(self, estimator: Any, rows: Any) -> Any:
+        """Fit; meanwhile the watch hears that Spark is alive."""
+        from trainoff.engines.spark.session import patiently
+
+        return patiently(lambda: estimator.fit(rows), lambda: self._watch.progress(self.iterations, None, self.seen))
+
+    def tell(self, history: Sequence[float], began: float, ended: float, weights: Weights) -> None:
+        """Tell the watch of a fit that is over: its losses, and its weights as a snapshot."""
+        iterations = max(len(history) - 1, 0)
+        spread = (ended - began) / max(len(history), 1)
+        for number, loss in enumerate(history):
+            at = began - self._began - self._paused + spread * (number + 1)
+            rows = (self.iterations + number + 1) * self.job.order.rows
+            self._watch.objective(self.iterations + number, rows, at, float(loss))
+        self.iterations += iterations
+        seen = self.seen
+        self._watch.progress(self.iterations, float(history[-1]) if history else None, seen)
+        paused = time.time()
+        self._watch.due()  # asked or not, a fit that is over is worth a look
+        self._watch.snapshot(seen, weights)
+        self._paused += time.time() - paused
+
+    def count(self) -> None:
+        self._watch.count("iterations", self.iterations)
+        self._watch.count("evaluations", self._jobs() - self._jobs_before)
+
+
+def fit_perceptron(fitting: Fitting, rows: Any) -> Any:
+    """Fit the network in chunks of iterations, or all at once; returns MLlib's model."""
+    from pyspark.ml.classification import MultilayerPerceptronClassifier
+    from pyspark.ml.linalg import Vectors
+
+    from trainoff.models import flatten, unflatten
+
+    job, params = fitting.job, fitting.job.params
+    weights, model = flatten(job.weights).astype(float), None
+    while fitting.iterations < params["max_iter"]:
+        asked = min(params["chunk"] or params["max_iter"], params["max_iter"] - fitting.iterations)
+        estimator = MultilayerPerceptronClassifier(
+            layers=list(job.model.sizes),
+            maxIter=asked,
+            tol=params["tol"],
+            blockSize=params["block_size"],
+            solver=params["solver"],
+            stepSize=params["learning_rate"],
+            initialWeights=Vectors.dense(weights),  # per layer a matrix, inputs by outputs, and the biases: as ours
+        )
+        began, before = time.time(), fitting.iterations
+        model = fitting.fit(estimator, rows)
+        ended, weights = time.time(), model.weights.toArray()
+        history = list(model.summary().objectiveHistory)
+        over = len(history) - 1 < asked or before + asked >= params["max_iter"]
+        fitting.tell(history, began, ended, unflatten(job.model, weights))
+        if over:
+            break
+    fitting.count()
+    return model
+
+
+def fit_logistic(fitting: Fitting, rows: Any) -> Any:
+    """Fit the logistic regression; it starts from zero, as ours does, but for the bias."""
+    import numpy as np
+    from pyspark.ml.classification import LogisticRegression
+
+    params = fitting.job.params
+    estimator = LogisticRegression(
+        maxIter=params["max_iter"], tol=params["tol"], regParam=params["l2"], standardization=False, family="binomial"
+    )
+    began = time.time()
+    model = fitting.fit(estimator, rows)
+    weights = [model.coefficients.toArray(), np.array([model.intercept])]
+    fitting.tell(list(model.summary.objectiveHistory), began, time.time(), weights)
+    fitting.count()
+    return model

@@ -1,0 +1,63 @@
+"""Looks at a cluster that others run before anything is timed: its slots, cores, memory, and Python."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trainoff
+from trainoff.errors import TrainoffError
+
+if TYPE_CHECKING:
+    from trainoff.engines.spark.session import Session
+
+
+def examine(session: Session, modules: Sequence[str]) -> str:
+    """What the executors are, in one sentence; an error if they cannot run the engine.
+
+    Where trainoff is not installed on them it is sent along.
+    """
+    count = session.executors
+    with session.failures():
+        found = session.context.parallelize(range(count), count).mapPartitions(_look(modules)).collect()
+    lacking = sorted({name for each in found for name in each["lacks"]} - {"trainoff"})
+    if lacking:
+        raise TrainoffError(
+            f"the executors' Python ({found[0]['python']}) lacks {', '.join(lacking)}; install it on every node, or "
+            'name another Python in [cluster.spark]: "spark.pyspark.python" = "/path/to/python"'
+        )
+    if any("trainoff" in each["lacks"] for each in found):
+        session.context.addPyFile(_package(session.job.folder))
+    pythons, hosts = {each["version"] for each in found}, sorted({each["host"] for each in found})
+    return (
+        f"{count} executors of {session.cores} cores and {session.heap_mb} MB on {', '.join(hosts)}, "
+        f"Python {', '.join(sorted(pythons))}"
+    )
+
+
+def _look(modules: Sequence[str]) -> Callable[[Iterator[int]], list[dict[str, Any]]]:
+    """What an executor's Python tells of itself. Sent as it is, because trainoff may not be there to be imported."""
+    wanted = ("trainoff", *modules)
+
+    def look(parts: Iterator[int]) -> list[dict[str, Any]]:
+        import importlib.util
+        import platform
+        import sys
+
+        list(parts)
+        lacks = [name for name in wanted if importlib.util.find_spec(name) is None]
+        return [
+            {"python": sys.executable, "version": platform.python_version(), "host": platform.node(), "lacks": lacks}
+        ]
+
+    return look
+
+
+def _package(folder: Path) -> str:
+    """trainoff itself as an archive."""
+    source = Path(trainoff.__file__).parent
+    copy = folder / "spark" / "package"
+    shutil.copytree(source, copy / "trainoff", ignore=shutil.ignore_patterns("__pycache__"))
+    return shutil.make_archive(str(folder / "spark" / "trainoff"), "zip", copy)

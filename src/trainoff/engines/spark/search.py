@@ -1,0 +1,69 @@
+"""A search for the learning rate, spread over the executors: each trains whole networks, the best one is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainoff.engines.contract import Job, Watch
+from trainoff.engines.spark.desk import Floats, Maker
+from trainoff.engines.spark.session import patiently
+from trainoff.models import flatten, unflatten
+
+if TYPE_CHECKING:
+    from trainoff.engines.spark.session import Session
+
+HELD_BACK = 10  # one row in so many judges the candidates
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network that was trained with a multiple of the study's learning rate."""
+
+    factor: float
+    accuracy: float  # on the rows that were held back
+    weights: Floats
+
+
+def factors(count: int) -> list[float]:
+    """So many multiples of the learning rate, by factors of two around 1."""
+    return [2.0 ** (number - count // 2) for number in range(count)]
+
+
+def search(session: Session, maker: Maker, shipped: Any, job: Job, watch: Watch) -> Floats:
+    """Try every candidate, one a task; returns the weights of the best."""
+    tried = factors(job.params["candidates"])
+    tasks = session.context.parallelize(tried, len(tried)).map(partial(attempt, maker, shipped))
+    with session.failures():
+        found: list[Candidate] = patiently(tasks.collect, lambda: watch.progress(0, None, 0))
+    best = max(found, key=lambda candidate: candidate.accuracy)
+    seen = len(tried) * judged(job).order.rows * job.order.epochs
+    watch.progress(job.order.steps, None, seen)
+    watch.due()
+    watch.snapshot(seen, unflatten(job.model, best.weights))
+    watch.count("best_learning_rate", best.factor * job.params["learning_rate"])
+    watch.count("candidates", len(tried))
+    return best.weights
+
+
+def judged(job: Job) -> Job:
+    """The job on all rows but those that are held back, the last ones."""
+    rows = max(1, job.order.rows - job.order.rows // HELD_BACK)
+    return replace(job, order=replace(job.order, rows=rows, batch_size=min(job.order.batch_size, rows)))
+
+
+def attempt(maker: Maker, shipped: Any, factor: float) -> Candidate:
+    """Train one candidate and judge it. Run by Spark on an executor."""
+    job = judged(shipped.value)
+    job = replace(job, rates=job.rates * factor)
+    learner = maker(job)
+    with np.errstate(over="ignore", invalid="ignore"):  # a rate that is too large loses by itself
+        for step, rows in job.order.batches():
+            learner.step(step, rows, float(job.rates[step - 1]))
+    data, kept = job.data, slice(job.order.rows, None)
+    weights = flatten(learner.weights).astype(np.float32, copy=False)
+    right = learner.labels(data.x_train[kept]) == data.y_train[kept] if np.isfinite(weights).all() else np.zeros(1)
+    return Candidate(factor, float(np.mean(right)) if len(right) else 0.0, weights)

@@ -1,0 +1,213 @@
+"""A connection to Spark: the standalone cluster of the trial, its driver, and what became of the executors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+
+from trainoff.clusters import Attached
+from trainoff.clusters.spark import LIGHT_JVM, SparkFolder, executor_logs, start_standalone
+from trainoff.engines.contract import Job, Watch, WorkerFailed
+from trainoff.engines.spark.fit import fit
+from trainoff.errors import TrainoffError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRIVER_MB = 2048
+FIRST_S, NEXT_S = 90.0, 30.0  # how long the first executor may take to come, and each after it
+POLL_S = 0.05
+BEAT_S = 0.5  # between two signs of life
+
+
+class Session:
+    """A Spark application with its executors. `start` returns when all of them are there."""
+
+    def __init__(self, job: Job, whole_executors: bool) -> None:
+        self.job = job
+        executors = fit(job)
+        self.executors, self.cores, self.heap_mb = executors.count, executors.cores, executors.memory_mb
+        self._whole = whole_executors
+        self.context: Any = None
+        self._gateway: Any = None
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once."""
+        return self.executors if self._whole else self.executors * self.cores
+
+    @property
+    def attached(self) -> bool:
+        return isinstance(self.job.cluster, Attached)
+
+    def start(self) -> None:
+        """Start the cluster and the driver side by side, then wait for the executors."""
+        spark = SparkFolder(self.job.folder)
+        spark.configure(self._properties(), secret=not self.attached)
+        os.environ.update(spark.environment(None if self.attached else "127.0.0.1"))
+        with ThreadPoolExecutor(1) as aside:
+            driver = aside.submit(launch_gateway)
+            url = self._address(spark)
+            self._gateway = driver.result()
+        conf = SparkConf().setMaster(url).setAppName("trainoff").set("spark.submit.deployMode", "client")
+        with self.failures():
+            self.context = SparkContext(gateway=self._gateway, conf=conf)
+        self._wait_for_executors()
+
+    def _address(self, spark: SparkFolder) -> str:
+        """The cluster's, after starting it if it is ours."""
+        if isinstance(self.job.cluster, Attached):
+            return self.job.cluster.address
+        worker_mb = int((self.job.memory_gb or 0) * 1024)
+        return start_standalone(self.job.cluster, spark, ceil(self.job.cores), max(worker_mb, self.heap_mb))
+
+    def _properties(self) -> dict[str, str]:
+        """What Spark is told: as few bytes and as little waiting as it can do with, and nothing in the dark."""
+        java = f"-XX:-UsePerfData -Djava.io.tmpdir={self.job.folder / 'spark' / 'local'}"
+        # Where Python does the work, the compilers of the JVMs should not take the cores from it.
+        common = {
+            "spark.driver.memory": f"{DRIVER_MB}m",
+            "spark.driver.maxResultSize": "0",
+            "spark.driver.extraJavaOptions": f"{java} {LIGHT_JVM}",
+            "spark.executor.cores": str(self.cores),
+            "spark.executor.instances": str(self.executors),
+            "spark.executor.memory": f"{self.heap_mb}m",
+            "spark.cores.max": str(self.executors * self.cores),
+            "spark.dynamicAllocation.enabled": "false",
+            "spark.task.cpus": str(self.cores if self._whole else 1),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            # Weights do not compress, and a result that fits is sent at once instead of being asked for.
+            "spark.broadcast.compress": "false",
+            "spark.task.maxDirectResultSize": "64m",
+            # Between a JVM and its own Python nothing travels over the network. The path is relative, because the
+            # trial's folder may be too deep for the 107 characters of a socket's address.
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.unix.domain.socket.dir": ".",
+            "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+            "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+        }
+        if isinstance(self.job.cluster, Attached):
+            return common | dict(self.job.cluster.properties)
+        return (
+            common
+            | {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.executor.extraJavaOptions": f"{java} {LIGHT_JVM}" if self._whole else java,
+                "spark.executorEnv.GLOO_SOCKET_IFNAME": "lo",  # else gloo asks for the machine's name, often in vain
+                "spark.python.daemon.module": "trainoff.engines.spark.daemon",
+            }
+            | dict(self.job.params.get("spark", {}))
+        )
+
+    def _wait_for_executors(self) -> None:
+        """All must come; once some are there, those for which the cluster has no room will not come at all."""
+        deadline = time.monotonic() + FIRST_S
+        seen = 0
+        while (here := self.context._jsc.sc().getExecutorMemoryStatus().size() - 1) < self.executors:
+            if here > seen:
+                seen, deadline = here, time.monotonic() + NEXT_S
+            if time.monotonic() > deadline:
+                raise TrainoffError(
+                    f"the cluster has room for {here} of {self.executors} executors of {self.cores} cores and "
+                    f"{self.heap_mb} MB each; ask for fewer workers, cores or memory_gb"
+                )
+            time.sleep(POLL_S)
+
+    @property
+    def sql(self) -> SparkSession:
+        """The same application, for data frames."""
+        from pyspark.sql import SparkSession
+
+        return SparkSession(self.context)
+
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """Turn what Spark says of a failed task into that task's own words."""
+        try:
+            yield
+        except (Py4JError, PySparkException, ConnectionError) as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> Exception:
+        text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        executor = re.search(r"\(\S+ executor (\d+)\)", text)
+        traceback = re.search(r"Traceback \(most recent call last\):\n(?:(?!\tat ).*\n?)*", text)
+        if self._gateway and self._gateway.proc.poll() is not None:
+            return WorkerFailed("driver", f"Spark's driver (its JVM) ended with code {self._gateway.proc.returncode}")
+        if "PYTHON_VERSION_MISMATCH" in text:
+            return TrainoffError(
+                "the executors run another Python than this machine; name the right one in [cluster.spark]: "
+                '"spark.pyspark.python" = "/path/to/python"'
+            )
+        if not executor:
+            return TrainoffError(text)
+        role = f"executor-{executor[1]}"
+        said = traceback[0].strip() if traceback else text.splitlines()[0]
+        return WorkerFailed(role, said, self._log_of(executor[1]))
+
+    def _log_of(self, executor: str) -> str:
+        logs = [log for log in executor_logs(self.job.folder) if log.parent.name == executor]
+        return "\n".join(logs[-1].read_text(errors="replace").splitlines()[-50:]) if logs else ""
+
+    def tell(self, watch: Watch) -> None:
+        """What the executors did besides working, for the record: garbage collection, failures, recovery."""
+        found = self._summaries()
+        watch.count("gc_s", sum(each.totalGCTime() for each in found) / 1000)
+        watch.count("tasks", sum(each.totalTasks() for each in found))
+        failed = sum(each.failedTasks() for each in found)
+        lost = [each for each in found if not each.isActive()]
+        if failed or lost:
+            watch.count("tasks_failed", failed)
+            watch.count("executors_lost", len(lost))
+            watch.count("recovery_s", sum(map(partial(_replaced_after, found), lost)))
+
+    def _summaries(self) -> list[Any]:
+        """Spark's own account of every executor, lost ones too, without the driver."""
+        every = self.context._jsc.sc().statusStore().executorList(False)
+        found = [every.apply(place) for place in range(every.size())]
+        return [each for each in found if each.id() != "driver"]
+
+    def stop(self) -> None:
+        """End the application and the driver's JVM; the cluster's processes are ended with the cluster."""
+        if self.context:
+            with contextlib.suppress(Py4JError, ConnectionError):
+                self.context.stop()
+        if self._gateway:
+            with contextlib.suppress(Py4JError, ConnectionError):
+                self._gateway.shutdown()
+            self._gateway.proc.stdin.close()
+            self._gateway.proc.terminate()
+            self._gateway.proc.wait()
+
+
+def patiently(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
+    """Do something long aside, and say every half second that it is still being done."""
+    with ThreadPoolExecutor(1) as aside:
+        doing = aside.submit(work)
+        while not doing.done():
+            beat()
+            wait([doing], BEAT_S)
+        return doing.result()
+
+
+def _replaced_after(found: list[Any], lost: Any) -> float:
+    """Seconds until a new executor stood in for a lost one; 0 if none came."""
+    gone = lost.removeTime()
+    if not gone.isDefined():
+        return 0.0
+    later = [each.addTime().getTime() - gone.get().getTime() for each in found if each.addTime().after(gone.get())]
+    return min(later) / 1000 if later else 0.0

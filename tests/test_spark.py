@@ -1,0 +1,143 @@
+"""Spark for real: clusters that start by themselves, four engines on them, kills, and nothing left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from running import command, environment, only_record, records, study, survivors, trainoff, wait_until
+
+pytestmark = [pytest.mark.java, pytest.mark.namespace]
+
+ENGINES = ("spark-average", "spark-sklearn", "spark-torch", "spark-mllib")
+WIDE = 'workers = 2\nmode = "sync"\noptimizer = "sgd"\nbatch_size = 60\nhidden = [6000]\nmax_iter = 3\nchunk = 2'
+LONG = 'workers = 2\nhidden = [400]\nbatch_size = 50\noptimizer = "sgd"\ntau = 1\nsnapshot_every = 100000'
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The records of all four engines on a cluster of two workers, by engine."""
+    folder = tmp_path_factory.mktemp("spark")
+    done = trainoff("run", study(folder, *ENGINES, more=WIDE), "--out", folder / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert survivors(folder) == []
+    assert "WARN" not in done.stdout + done.stderr, "Spark's noise belongs into the log"
+    return {record["engine"]: record for record in records(folder / "out")}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_trains_on_two_workers(trained, engine):
+    record = trained[engine]
+    assert record["status"] == "ok", record["reason"]
+    assert record["workers"] == 2
+    assert {"driver", "master", "worker-0", "worker-1"} <= record["cpu_s_by_role"].keys()
+    for phase in ("import", "cluster_start", "ship", "train", "test", "teardown"):
+        assert record["phases_s"][phase] > 0, phase
+    assert record["counts"]["gc_s"] >= 0
+
+
+@pytest.mark.parametrize("engine", ["spark-average", "spark-sklearn", "spark-torch"])
+def test_one_step_a_round_is_the_reference(trained, engine):
+    assert trained[engine]["equivalence"]["verdict"] == "exact"
+
+
+@pytest.mark.parametrize("engine", ["spark-average", "spark-sklearn", "spark-torch"])
+def test_a_round_moves_little_more_than_the_weights(trained, engine):
+    counts = trained[engine]["counts"]
+    assert 1 <= counts["bytes_per_round"] / counts["least_bytes_per_round"] <= 1.2
+
+
+def test_mllib_says_what_it_is(trained):
+    record = trained["spark-mllib"]
+    assert record["equivalence"]["verdict"] == "different by design"
+    assert "sigmoid" in record["equivalence"]["reason"]
+    assert record["params"]["activation"] == record["model"]["activation"] == "sigmoid"
+    assert record["notes"]["blas"].startswith("dev.ludovic.netlib")
+    assert record["counts"]["iterations"] == 3
+
+
+def test_the_log_has_what_every_jvm_said(trained, tmp_path_factory):
+    (log,) = tmp_path_factory.getbasetemp().glob("spark0/out/tiny/spark-average-*/log.txt")
+    text = log.read_text()
+    for part in ("==== master ====", "==== worker-0 ====", "==== worker-1/app-"):
+        assert part in text
+
+
+def jvms(main: str, folder) -> list[psutil.Process]:
+    """The JVMs of a trial below a folder that run a class."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
+        if main in words and variables.get("TRAINOFF_EVENTS", "").startswith(str(folder)):
+            found.append(process)
+    return found
+
+
+VICTIMS = {
+    "executor": "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+    "worker": "org.apache.spark.deploy.worker.Worker",
+    "master": "org.apache.spark.deploy.master.Master",
+    "driver": "org.apache.spark.deploy.SparkSubmit",
+}
+
+
+def training(folder) -> bool:
+    """Whether a trial below a folder has made a few steps."""
+    for events in folder.glob("out/tiny/.staging/*/events.jsonl"):
+        told = [json.loads(line) for line in events.read_text().splitlines() if line.endswith("}")]
+        return any(event["kind"] == "progress" and event["step"] >= 5 for event in told)
+    return False
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
+    path = study(tmp_path, "spark-average", more=LONG + "\nepochs = 12")
+    run = subprocess.Popen(
+        command("run", path, "--out", tmp_path / "out"), env=environment(), stdout=subprocess.DEVNULL
+    )
+    wait_until(lambda: training(tmp_path), run, 120)
+    (target, *_) = jvms(VICTIMS[victim], tmp_path)
+    assert_nothing_listens_outside(target)
+    os.kill(target.pid, signal.SIGKILL)
+    run.wait(240)
+    record = only_record(tmp_path / "out")
+    if victim == "driver":
+        assert record["status"] == "crashed"
+        assert "driver" in record["reason"]
+    else:
+        assert record["status"] == "ok", record["reason"]
+    if victim in ("executor", "worker"):
+        assert record["counts"]["executors_lost"] >= 1
+    if victim == "executor":
+        assert record["counts"]["recovery_s"] > 0
+    deadline = time.monotonic() + 5
+    while survivors(tmp_path):
+        assert time.monotonic() < deadline, survivors(tmp_path)
+        time.sleep(0.1)
+    assert list((tmp_path / "out" / "tiny" / ".staging").iterdir()) == []
+
+
+def assert_nothing_listens_outside(process: psutil.Process) -> None:
+    """A trial's processes live in another network than this one, and listen only on its loopback."""
+    assert Path(f"/proc/{process.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+    listed = subprocess.run(
+        ["nsenter", "-t", str(process.pid), "-n", "ip", "-o", "link"], capture_output=True, text=True, check=True
+    )
+    assert [line.split(":")[1].strip() for line in listed.stdout.splitlines()] == ["lo"]
+
+
+def test_a_task_that_fails_reaches_the_record(tmp_path):
+    done = trainoff("run", study(tmp_path, "clumsy", more="workers = 2"), "--out", tmp_path / "out")
+    assert done.returncode == 1
+    record = only_record(tmp_path / "out")
+    assert record["status"] == "start-failed"
+    assert record["phase"] == "ship"
+    assert re.fullmatch(r"executor-\d: LookupError: the desk is gone", record["reason"])
+    assert "in maker" in record["traceback"]
+    assert record["log_tail"]
