@@ -23,6 +23,7 @@ ENGINES = {
         "spark-mllib",
         modes=("sync",),
         knobs={"max_iter": Knob(int, 100, "iterations of L-BFGS", minimum=1)},
+        cluster="spark",
     ),
 }
 

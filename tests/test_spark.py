@@ -1,5 +1,6 @@
 """Spark for real: clusters that start by themselves, four engines on them, kills, and nothing left behind."""
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,8 @@ import psutil
 import pytest
 
 from running import command, environment, only_record, records, study, survivors, trainoff, wait_until
+from trainoff.clusters import Processes
+from trainoff.clusters.spark import SparkFolder, start_standalone
 
 pytestmark = [pytest.mark.java, pytest.mark.namespace]
 
@@ -137,3 +140,49 @@ def test_a_task_that_fails_reaches_the_record(tmp_path):
     assert re.fullmatch(r"executor-\d: LookupError: the desk is gone", record["reason"])
     assert "in maker" in record["traceback"]
     assert record["log_tail"]
+
+
+@pytest.fixture
+def existing(tmp_path):
+    """A Spark cluster of two workers that is not a trial's; yields its address and secret."""
+    spark, secret = SparkFolder(tmp_path), "a secret of its owner"
+    owner = {"spark.authenticate": "true", "spark.authenticate.secret": secret.replace(" ", "-")}
+    spark.configure(owner, secret=False)
+    with Processes(2, tmp_path) as cluster:
+        yield start_standalone(cluster, spark, 1, 1024), owner["spark.authenticate.secret"]
+
+
+ATTACH = """workers = {workers}
+optimizer = "sgd"
+mode = "sync"
+[cluster]
+kind = "attach"
+master = "{master}"
+memory_gb = 2
+[cluster.spark]
+"spark.authenticate" = true
+"spark.authenticate.secret" = "{secret}"
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"""
+
+
+def test_an_existing_cluster_is_used_by_naming_it(tmp_path, existing):
+    master, secret = existing
+    path = study(tmp_path, "spark-average", more=ATTACH.format(workers=2, master=master, secret=secret))
+    done = trainoff("run", path, "--out", tmp_path / "out")
+    record = only_record(tmp_path / "out")
+    assert done.returncode == 0, record["reason"]
+    assert record["cluster"] == "attach"
+    assert record["equivalence"]["verdict"] == "exact"
+    assert record["isolation"]["own_network"] is False
+    assert record["network_bytes"] is None
+    assert record["notes"]["executors"].startswith("2 executors of 1 cores and 1024 MB on ")
+    assert secret not in json.dumps(record), "a secret does not belong into a record"
+    assert "master" not in record["cpu_s_by_role"]
+
+    path = study(tmp_path, "spark-average", more=ATTACH.format(workers=3, master=master, secret=secret), name="more")
+    trainoff("run", path, "--out", tmp_path / "out")
+    (record,) = (each for each in records(tmp_path / "out") if each["study"] == "more")
+    assert record["status"] == "start-failed"
+    assert record["reason"].startswith("the cluster has room for 2 of 3 executors of 1 cores and 1024 MB each")

@@ -246,7 +246,20 @@ MISTAKES = {
     ),
     "kind of cluster to come": (
         HEAD + '[cluster]\nkind = "lab"',
-        'my.toml, line 4: `kind` is "lab", which is not available yet; expected processes',
+        'my.toml, line 4: `kind` is "lab", which is not available yet; expected one of processes, attach',
+    ),
+    "nothing to attach to": (
+        'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster]\nkind = "attach"',
+        'my.toml, line 4: `spark-mllib` has nothing to attach to; name the cluster, as in master = "spark://host:7077"',
+    ),
+    "a master without attaching": (
+        'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster]\nmaster = "yarn"',
+        "my.toml, line 4: `master` names a cluster that exists, but `spark-mllib` would start one; "
+        'write kind = "attach"',
+    ),
+    "a property that is a list": (
+        'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster.spark]\nspark.jars = []',
+        "my.toml, line 3: `spark.jars` is an empty list; expected a text, a number, true or false",
     ),
     "no time at all": (
         HEAD + "[limits]\ntimeout_s = 0",

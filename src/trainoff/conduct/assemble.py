@@ -50,7 +50,7 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
         cores=trial.cores,
         memory_gb=trial.memory_gb,
         cluster=trial.cluster,
-        params=dict(trial.params),
+        params=trial.shown(),
         seed=trial.seed,
         repetition=trial.repetition,
         position=trial.position,

@@ -30,8 +30,6 @@ def _refusal(trial: Trial, engine: Engine) -> Verdict | None:
         )
     if trial.mode not in engine.modes:
         return Verdict("unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}")
-    if trial.cluster == "attach" and not trial.params.get("master"):
-        return Verdict("unsupported", None, 'kind = "attach" needs `master`, as in master = "spark://host:7077"')
     if reason := engine.refuses(trial):
         return Verdict("unsupported", None, reason)
     engine.differs(trial)  # asked again after the trial; if it cannot answer, better now than then

@@ -15,7 +15,7 @@ from trainoff.study.keys import CLUSTER, LIMITS, TOP
 from trainoff.study.near import clean, quote, suggest
 from trainoff.study.own import choose, read_workloads
 from trainoff.study.sets import Sets, read_sets
-from trainoff.study.size import check_batches, check_size
+from trainoff.study.size import check_attached, check_batches, check_size
 from trainoff.study.source import Source
 from trainoff.study.study import Study
 from trainoff.study.tables import read_cases, read_grid, read_table, table
@@ -57,6 +57,7 @@ def read(
     )
     check_size(study, source)
     check_batches(study, source)
+    check_attached(study, source)
     return study
 
 

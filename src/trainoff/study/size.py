@@ -1,4 +1,4 @@
-"""Refuses a study that is too large to be meant, or whose batches are too small to be shared."""
+"""Refuses a study that is too large to be meant, whose batches cannot be shared, or whose cluster is nowhere."""
 
 from __future__ import annotations
 
@@ -39,6 +39,20 @@ def check_batches(study: Study, source: Source) -> None:
             raise _blame(study, source, engine)(
                 f"a batch_size of {batch:,} cannot be shared by the {workers:,} workers of {quote(engine)}; "
                 "expected at least one row per worker"
+            )
+
+
+def check_attached(study: Study, source: Source) -> None:
+    """An existing cluster must be named, and a name without one is a mistake."""
+    for engine, values in study.settings():
+        attach, master = values["kind"] == "attach", values.get("master")
+        if attach and not master:
+            raise source.at("cluster", "kind")(
+                f'{quote(engine)} has nothing to attach to; name the cluster, as in master = "spark://host:7077"'
+            )
+        if master and not attach:
+            raise source.at("cluster", "master")(
+                f'`master` names a cluster that exists, but {quote(engine)} would start one; write kind = "attach"'
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -52,6 +53,12 @@ class Trial:
         text = json.dumps([self.identity(), *versions], sort_keys=True, default=str)
         return f"{self.engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
+    def shown(self) -> dict[str, Any]:
+        """The parameters as everybody may see them: without the secrets among a cluster's properties."""
+        properties = self.params.get("spark", {})
+        hidden = {name: "(hidden)" for name in properties if _SECRET.search(name)}
+        return {**self.params, "spark": {**properties, **hidden}} if hidden else dict(self.params)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -61,4 +68,5 @@ class Trial:
         return Trial(**{**value, "targets": tuple(value["targets"]), "limits": limits})
 
 
+_SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
 _DECIDES = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")

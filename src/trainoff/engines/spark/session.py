@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_MB = 2048
-FIRST_S, NEXT_S = 90.0, 30.0  # how long the first executor may take to come, and each after it
+FIRST_S, NEXT_S = 90.0, 15.0  # how long the first executor may take to come, and each after it
 POLL_S = 0.05
 BEAT_S = 0.5  # between two signs of life
 
