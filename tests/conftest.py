@@ -11,6 +11,7 @@ from trainoff.clusters.java import find_java
 from trainoff.conduct import isolate
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
+MISSING = "missing here:"  # how the reason begins why a marked test is skipped
 skipped_here: list[str] = []
 
 
@@ -29,13 +30,19 @@ def lacks(marker: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what cannot run here, and begin with what takes longest: two processes share the files."""
     reasons: dict[str, str | None] = {}
     for item in items:
         for mark in item.iter_markers():
             reason = reasons.setdefault(mark.name, lacks(mark.name))
             if reason:
-                skipped_here.append(f"{item.nodeid}: {reason}")
-                item.add_marker(pytest.mark.skip(reason=reason))
+                item.add_marker(pytest.mark.skip(reason=f"{MISSING} {reason}"))
+    items.sort(key=lambda item: item.get_closest_marker("java") is None)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and MISSING in str(report.longrepr):
+        skipped_here.append(f"{report.nodeid}: {report.longrepr}")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -63,6 +63,7 @@ class SparkFolder:
             "SPARK_HOME": str(home()),
             "SPARK_CONF_DIR": str(self.trial / "spark" / "conf"),
             "SPARK_LOCAL_DIRS": str(local),
+            "TMPDIR": str(local),  # so that what is left there when somebody is killed goes with the trial
             **({"SPARK_LOCAL_IP": address} if address else {}),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
             "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_OPTIONS} -Djava.io.tmpdir={local}",

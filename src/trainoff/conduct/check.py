@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,6 +39,8 @@ BASE: dict[str, Any] = {
 
 DATASETS = {"logreg": "clicks:rows=1000,bits=10"}
 
+WILD = 1e30  # a learning rate that no training survives
+
 Judge = Callable[[Record], str | None]  # what is wrong with the record, or None
 
 
@@ -61,21 +64,31 @@ class Finding:
 
 
 def cases(engine: Engine) -> list[Case]:
-    """All contract tests for an engine."""
-    found = [Case(name, trial, _same_mathematics) for name, trial in _mathematics(engine)]
+    """All contract tests for an engine; of several that come out the same for it, one."""
+    found = [Case(name, _settled(engine, trial), _same_mathematics) for name, trial in _mathematics(engine)]
     first = _trial(engine, engine.modes[0], 1, next((model for model in MODELS if model in engine.models), "mlp"))
-    stops = _with(first, epochs=50, stop={"tol": 1e9, "patience": 1})
-    found.append(Case("stops when the watch says so", stops, _stopped_early))
-    wild = _with(first, learning_rate=1e30, epochs=5)
-    found.append(Case("says when it diverges", wild, _diverged))
-    return found
+    stops = _settled(engine, _with(first, epochs=50, stop={"tol": 1e9, "patience": 1}))
+    if stops.params["stop"]:
+        found.append(Case("stops when the watch says so", stops, _stopped_early))
+    wild = _settled(engine, _with(first, learning_rate=WILD, epochs=5))
+    if wild.params["learning_rate"] == WILD:
+        found.append(Case("says when it diverges", wild, _diverged))
+    return list({json.dumps(case.trial.identity(), sort_keys=True): case for case in reversed(found)}.values())[::-1]
+
+
+def _settled(engine: Engine, trial: Trial) -> Trial:
+    """The trial as the engine will run it."""
+    values = engine.settle({**trial.params, "mode": trial.mode, "workers": trial.workers})
+    mode, workers = values.pop("mode"), values.pop("workers")
+    return replace(trial, params=values, mode=mode, workers=workers)
 
 
 def _mathematics(engine: Engine) -> Iterator[tuple[str, Trial]]:
-    for mode, workers in _settings(engine):
+    for number, (mode, workers) in enumerate(_settings(engine)):
         where = "" if engine.modes == ("single",) else f", {mode} with {workers} workers"
         for model in (model for model in MODELS if model in engine.models):
-            for what, trial in MODELS[model](_trial(engine, mode, workers, model)):
+            kinds = FEWER if number else MODELS  # all of them once are enough
+            for what, trial in kinds[model](_trial(engine, mode, workers, model)):
                 yield f"{model}: {what}{where}", trial
 
 
@@ -99,6 +112,7 @@ def _logreg(trial: Trial) -> Iterator[tuple[str, Trial]]:
 
 
 MODELS = {"mlp": _mlp, "cnn": _cnn, "logreg": _logreg}
+FEWER = {**MODELS, "mlp": _cnn}
 
 
 def _settings(engine: Engine) -> list[tuple[str, int]]:
@@ -106,7 +120,7 @@ def _settings(engine: Engine) -> list[tuple[str, int]]:
 
 
 def _trial(engine: Engine, mode: str, workers: int, model: str) -> Trial:
-    params = {**BASE, **{name: knob.default for name, knob in engine.knobs.items()}}
+    params = {**_of(model), **{name: knob.default for name, knob in engine.knobs.items()}}
     dataset = DATASETS.get(model, "digits")
     limits = Limits(timeout_s=120, stall_s=60)
     return Trial(
@@ -127,6 +141,12 @@ def _trial(engine: Engine, mode: str, workers: int, model: str) -> Trial:
     )
 
 
+def _of(model: str) -> dict[str, Any]:
+    """The parameters that say something about a model."""
+    foreign = {"mlp": ("channels", "kernel"), "logreg": ("channels", "kernel", "hidden", "activation")}
+    return {name: value for name, value in BASE.items() if name not in foreign.get(model, ())}
+
+
 def _with(trial: Trial, **changes: Any) -> Trial:
     return replace(trial, params={**trial.params, **changes})
 
@@ -136,9 +156,11 @@ def _same_mathematics(record: Record) -> str | None:
         return f"{record.status}: {record.reason}"
     if record.orphans:
         return f"left {record.orphans} processes behind"
+    if record.equivalence["verdict"] == "different by design":
+        return None
     if record.samples_seen != ROWS * record.params["epochs"]:
         return f"saw {record.samples_seen} samples instead of {ROWS * record.params['epochs']}"
-    if record.equivalence["verdict"] in ("exact", "within tolerance", "different by design"):
+    if record.equivalence["verdict"] in ("exact", "within tolerance"):
         return None
     return f"no certificate: {record.equivalence['reason']}"
 

@@ -1,0 +1,129 @@
+"""The parts of training by rounds that need no cluster: spans, shares, the line between driver and worker, the pace."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from trainoff.data import Csr, Order
+from trainoff.data.order import share
+from trainoff.engines.line import Driver, Worker
+from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
+from trainoff.engines.spark.mllib import SparkMllib
+from trainoff.engines.spark.rounds import in_memory, spans
+from trainoff.engines.spark.search import factors
+from trainoff.errors import TrainoffError
+from trainoff.models import Mlp, flatten, initial_weights
+
+ORDER = Order("digits", rows=103, batch_size=10, epochs=3, seed=1)
+
+
+@pytest.mark.parametrize("tau", [1, 2, 4, 11, 100])
+def test_rounds_cover_every_step_once_and_end_with_the_epoch(tau):
+    found = list(spans(ORDER, tau))
+    steps = [step for first, last in found for step in range(first, last + 1)]
+    assert steps == list(range(1, ORDER.steps + 1))
+    assert all(last - first < tau for first, last in found)
+    assert {11, 22, 33} <= {last for _, last in found}
+
+
+def test_a_batch_by_its_step_is_the_batch_of_the_walk():
+    for step, rows in ORDER.batches():
+        np.testing.assert_array_equal(ORDER.batch(step), rows)
+
+
+def test_shares_make_up_the_batch():
+    batch = ORDER.batch(11)  # of three rows
+    parts = [share(batch, worker, 4) for worker in range(4)]
+    assert sorted(len(part) for part in parts) == [0, 1, 1, 1]
+    np.testing.assert_array_equal(np.concatenate(parts), batch)
+
+
+def test_rows_leave_the_file_they_are_mapped_from(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(12.0).reshape(4, 3))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    kept = pickle.loads(pickle.dumps(in_memory(mapped)))
+    assert type(kept) is np.ndarray
+    sparse = Csr(np.array([0, 1, 3, 4]), np.array([5, 1, 2, 7]), np.ones(4, np.float32), 9)[1:]
+    kept = pickle.loads(pickle.dumps(in_memory(sparse)))
+    assert len(kept) == 2
+    assert kept.columns.tolist() == [1, 2, 7]
+
+
+def test_candidates_lie_around_the_rate():
+    assert factors(1) == [1.0]
+    assert factors(4) == [0.25, 0.5, 1.0, 2.0]
+
+
+def test_snapshots_are_wanted_at_the_certified_steps_at_intervals_and_at_the_end():
+    pace, seen = Pace(ORDER, 50), []
+    for step in range(1, ORDER.steps + 1):
+        samples = ORDER.samples_after(step)
+        if pace.wanted(step, samples):
+            seen.append(step)
+            pace.taken(samples)
+    assert seen == [1, 5, 10, 16, 20, 21, 27, 32, 33]
+    long = Order("digits", rows=10_000, batch_size=1, epochs=1000, seed=1)
+    assert Pace(long, 1)._every == long.rows * long.epochs // MOST_SNAPSHOTS
+
+
+class Notes:
+    """A watch that writes down what it hears."""
+
+    def __init__(self):
+        self.steps, self.snapshots = [], []
+
+    def progress(self, step, loss):
+        self.steps.append((step, loss))
+
+    def due(self):
+        return True
+
+    def snapshot(self, samples_seen, weights):
+        self.snapshots.append((samples_seen, flatten(weights)[:2].tolist()))
+
+
+def a_job(model):
+    """As much of a job as the line needs."""
+    return type("Job", (), {"model": model, "order": ORDER, "weights": initial_weights(model, 1)})
+
+
+def test_the_line_carries_progress_and_weights():
+    model, watch = Mlp((4, 3)), Notes()
+    driver = Driver("127.0.0.1", lambda: None)
+
+    def work():
+        worker = Worker(driver.number, Pace(ORDER, 10**6))
+        worker.wait_for_start()
+        for step in range(1, ORDER.steps + 1):
+            worker.progress(step, 1 / step, lambda step=step: [np.full((4, 3), step), np.zeros(3)])
+        worker.end()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    driver.wait_until_ready(10)
+    weights = driver.follow(a_job(model), watch)
+    thread.join()
+    driver.close()
+    assert watch.snapshots == [(10, [1.0, 1.0]), (193, [20.0, 20.0]), (309, [33.0, 33.0])]
+    assert weights[0][0, 0] == 33
+    assert watch.steps[-1] == (33, 1 / 33)
+
+
+def test_nobody_waits_for_workers_that_have_failed():
+    def check():
+        raise TrainoffError("the workers are gone")
+
+    driver = Driver("127.0.0.1", check)
+    with pytest.raises(TrainoffError, match="the workers are gone"):
+        driver.wait_until_ready(10)
+    driver.close()
+
+
+def test_mllib_settles_what_it_has_no_choice_about():
+    asked = {"solver": "l-bfgs", "max_iter": 7, "activation": "relu", "learning_rate": 0.4, "optimizer": "adam"}
+    settled = SparkMllib().settle(asked)
+    assert settled["activation"] == "sigmoid"
+    assert (settled["optimizer"], settled["epochs"], settled["learning_rate"]) == ("l-bfgs", 7, 1.0)
+    assert SparkMllib().settle(asked | {"solver": "gd"})["learning_rate"] == 0.4
