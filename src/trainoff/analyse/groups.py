@@ -96,15 +96,16 @@ def by_workload(found: Iterable[Group]) -> list[list[Group]]:
 
 
 def _setting(record: Record) -> dict[str, Any]:
-    return {**{name: getattr(record, name) for name in _FIELDS}, **record.params}
+    return {**{name: getattr(record, name) for name in _FIELDS}, **record.params, "settled": record.settled}
 
 
 def varying(settings: Sequence[dict[str, Any]]) -> list[str]:
     """The keys in which settings differ; a key that only some engines have does not tell engines apart.
 
-    What differs only from workload to workload, as the parts of their recipes do, is told by the workload's name.
+    What differs only from workload to workload, as the parts of their recipes do, is told by the workload's name. What
+    an engine had no choice about (`settled`) is compared only with its own.
     """
-    keys = list(dict.fromkeys(key for setting in settings for key in setting))
+    keys = [key for key in dict.fromkeys(key for setting in settings for key in setting) if key != "settled"]
     return [key for key in keys if _differs(settings, key)]
 
 
@@ -112,7 +113,8 @@ def _differs(settings: Sequence[dict[str, Any]], key: str) -> bool:
     values: dict[Any, set[str]] = {}
     for setting in settings:
         if key in setting:
-            home = None if key == "workload" else setting.get("workload")
+            workload = None if key == "workload" else setting.get("workload")
+            home = (workload, setting["engine"] if key in setting.get("settled", ()) else None)
             values.setdefault(home, set()).add(json.dumps(setting[key]))
     return any(len(found) > 1 for found in values.values())
 

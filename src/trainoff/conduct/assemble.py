@@ -51,6 +51,7 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
         memory_gb=trial.memory_gb,
         cluster=trial.cluster,
         params=trial.shown(),
+        settled=list(trial.settled),
         seed=trial.seed,
         repetition=trial.repetition,
         position=trial.position,

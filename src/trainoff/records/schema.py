@@ -30,6 +30,7 @@ class Record:
     position: int
     targets: list[float]
     limits: dict[str, float]
+    settled: list[str] = field(default_factory=list)
     dataset: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     # how it ended

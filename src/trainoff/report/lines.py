@@ -65,7 +65,7 @@ def setting_of(task: Task, keys: Sequence[str]) -> str:
 
 
 def _values(task: Task) -> dict[str, Any]:
-    return {**task.trial.identity(), **task.trial.shown()}
+    return {**task.trial.identity(), **task.trial.shown(), "settled": task.trial.settled}
 
 
 def result(record: Record) -> str:

@@ -99,7 +99,8 @@ def settings(
     merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged.get("workers", 1))
     if merged.pop("batch_per") == "worker":
         merged["batch_size"] *= merged["workers"]
-    return engine.settle(merged)
+    settled = engine.settle(dict(merged))
+    return {**settled, "settled": sorted(key for key in settled if settled[key] != merged.get(key))}
 
 
 def _mode_and_workers(engine: EngineFacts, asked: str | None, workers: int) -> tuple[str, int]:

@@ -24,6 +24,7 @@ _NOT_PARAMS = (
     "memory_gb",
     "kind",
     "seed",
+    "settled",
 )  # a trial has fields for them
 
 
@@ -73,6 +74,7 @@ class Study:
             cores=values["cores"],
             memory_gb=values["memory_gb"],
             cluster=values["kind"],
+            settled=tuple(values["settled"]),
             params={key: value for key, value in values.items() if key not in _NOT_PARAMS},
             seed=values["seed"] + repetition,
             targets=workload.targets,

@@ -43,6 +43,7 @@ class Trial:
     data: str = ""  # a dataset's name or the path of the user's own; its hash is part of the id, its path is not
     model: str = "mlp"
     metric: str = "accuracy"
+    settled: tuple[str, ...] = ()  # parameters that the engine had no choice about, whatever was asked for
 
     def identity(self) -> dict[str, Any]:
         """The part that decides the result: the study's name, targets, limits and order do not."""
@@ -65,7 +66,8 @@ class Trial:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Trial:
         limits = Limits(**value["limits"])
-        return Trial(**{**value, "targets": tuple(value["targets"]), "limits": limits})
+        tuples = {name: tuple(value[name]) for name in ("targets", "settled")}
+        return Trial(**{**value, **tuples, "limits": limits})
 
 
 _SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)

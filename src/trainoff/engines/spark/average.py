@@ -40,7 +40,7 @@ class SparkAverage(SparkEngine):
         from trainoff.engines.spark.rounds import Crew
 
         assert self.session
-        with watch.phase("ship"):
+        with watch.phase("ship"), self.session.failures():
             self._crew = Crew(self.session, job, self.maker)
             self._crew.ship()
 
@@ -56,8 +56,9 @@ class SparkAverage(SparkEngine):
         from trainoff.models import unflatten
 
         assert self.session
-        self._trained = job, unflatten(job.model, self.learn(job, watch))
-        self.session.tell(watch)
+        with self.session.failures():
+            self._trained = job, unflatten(job.model, self.learn(job, watch))
+            self.session.tell(watch)
 
     def learn(self, job: Job, watch: Watch) -> NDArray[np.float32]:
         """Train; returns the weights as one vector."""

@@ -51,11 +51,8 @@ class Crew:
 
     def _send(self, what: Any, weights: Floats, first: int, last: int) -> list[Any]:
         sent = self._spark.broadcast(weights)
-        errand = Errand(
-            self._spark.applicationId, self._maker, self.shipped, sent, first, last, self._session.executors
-        )
-        with self._session.failures():
-            result: list[Any] = self._parts.mapPartitionsWithIndex(partial(what, errand)).collect()
+        errand = Errand(self._spark.applicationId, self._maker, self.shipped, sent, first, last, self.workers)
+        result: list[Any] = self._parts.mapPartitionsWithIndex(partial(what, errand)).collect()
         sent.destroy()
         return result
 

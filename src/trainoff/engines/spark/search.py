@@ -37,8 +37,7 @@ def search(session: Session, maker: Maker, shipped: Any, job: Job, watch: Watch)
     """Try every candidate, one a task; returns the weights of the best."""
     tried = factors(job.params["candidates"])
     tasks = session.context.parallelize(tried, len(tried)).map(partial(attempt, maker, shipped))
-    with session.failures():
-        found: list[Candidate] = patiently(tasks.collect, lambda: watch.progress(0, None, 0))
+    found: list[Candidate] = patiently(tasks.collect, lambda: watch.progress(0, None, 0))
     best = max(found, key=lambda candidate: candidate.accuracy)
     seen = len(tried) * judged(job).order.rows * job.order.epochs
     watch.progress(job.order.steps, None, seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -12,7 +13,7 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 DRIVER_MB = 2048
 FIRST_S, NEXT_S = 90.0, 15.0  # how long the first executor may take to come, and each after it
 POLL_S = 0.05
+DYING_S = 5.0
 BEAT_S = 0.5  # between two signs of life
 
 
@@ -146,6 +148,9 @@ class Session:
         text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
         executor = re.search(r"\(\S+ executor (\d+)\)", text)
         traceback = re.search(r"Traceback \(most recent call last\):\n(?:(?!\tat ).*\n?)*", text)
+        if self._gateway and isinstance(error, ConnectionError | Py4JNetworkError):  # it is dying, or dead
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._gateway.proc.wait(DYING_S)
         if self._gateway and self._gateway.proc.poll() is not None:
             return WorkerFailed("driver", f"Spark's driver (its JVM) ended with code {self._gateway.proc.returncode}")
         if "PYTHON_VERSION_MISMATCH" in text:
