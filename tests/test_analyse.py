@@ -30,6 +30,20 @@ def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
     ]
 
 
+def test_who_took_about_as_long_is_not_told_apart():
+    found = groups([trial("fast", 2.0), trial("close", 2.05)])
+    assert "close took about as long" in answer(found)[0]
+
+
+def test_what_an_engine_has_no_choice_about_does_not_set_it_apart():
+    plain = {"optimizer": "momentum", "train_rows": None}
+    other = {"optimizer": "l-bfgs", "train_rows": None}
+    found = groups([trial("numpy", 2.0, params=plain), trial("mllib", 9.0, params=other, settled=["optimizer"])])
+    assert [group.label for group in found] == [{}, {}]
+    found = groups([trial("numpy", 2.0, params=plain), trial("mllib", 9.0, params=other)])
+    assert [group.label for group in found] == [{"optimizer": "momentum"}, {"optimizer": "l-bfgs"}]
+
+
 def test_who_never_got_there_is_said_not_dropped():
     found = groups([trial("fast", 2.0), trial("never", None)])
     assert answer(found)[0] == ("fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s.")

@@ -86,7 +86,10 @@ def _beside(other: Group, target: float, best: float) -> str:
     if time is None:
         spent = other.median(lambda record: record.train_s) or 0.0
         return f"{other.name} had not got there after {seconds(spent)}"
-    return f"{other.name} took {time / best:.1f} times as long" if best else f"{other.name} took {seconds(time)}"
+    if not best:
+        return f"{other.name} took {seconds(time)}"
+    ratio = f"{time / best:.1f}"
+    return f"{other.name} took about as long" if ratio == "1.0" else f"{other.name} took {ratio} times as long"
 
 
 def _and_more(others: Sequence[Group]) -> str:
