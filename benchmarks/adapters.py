@@ -26,7 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from trainoff.conduct.child import THREADS, threads
+from trainoff.clusters import THREADS
+from trainoff.conduct.child import threads
 from trainoff.conduct.machine import cpus
 
 LEAST = 0.95

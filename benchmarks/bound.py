@@ -20,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from trainoff import data, engines, study
-from trainoff.conduct.child import THREADS, threads
+from trainoff.clusters import THREADS
+from trainoff.conduct.child import threads
 from trainoff.conduct.conductor import Conductor
 from trainoff.conduct.machine import cpus
 from trainoff.conduct.task import prepare

@@ -32,8 +32,7 @@ from typing import Any
 import psutil
 
 from trainoff import data, engines, study
-from trainoff.clusters import Processes
-from trainoff.conduct.child import THREADS
+from trainoff.clusters import THREADS, Processes
 from trainoff.conduct.conductor import Conductor
 from trainoff.conduct.job import make_job
 from trainoff.conduct.machine import cpus

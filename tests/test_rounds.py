@@ -11,6 +11,7 @@ from trainoff.data.order import share
 from trainoff.engines.line import Driver, Worker
 from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
 from trainoff.engines.spark.mllib import SparkMllib
+from trainoff.engines.spark.preflight import check_answers
 from trainoff.engines.spark.rounds import in_memory, spans
 from trainoff.engines.spark.search import factors
 from trainoff.errors import TrainoffError
@@ -119,6 +120,17 @@ def test_nobody_waits_for_workers_that_have_failed():
     with pytest.raises(TrainoffError, match="the workers are gone"):
         driver.wait_until_ready(10)
     driver.close()
+
+
+@pytest.mark.parametrize("address", ["spark://127.0.0.1:1", "spark://nowhere", "spark://127.0.0.1:1,127.0.0.1:2"])
+def test_a_master_that_does_not_answer_is_said_at_once(address):
+    with pytest.raises(TrainoffError, match=f"no Spark master answers at {address}; is it running"):
+        check_answers(address)
+
+
+def test_other_masters_are_not_asked():
+    check_answers("yarn")
+    check_answers("k8s://https://nowhere")
 
 
 def test_mllib_settles_what_it_has_no_choice_about():

@@ -75,8 +75,8 @@ def _examine(home: Path) -> Java | None:
 
 
 def _lack(home: Path, version: str) -> str | None:
-    major = int(version.removeprefix("1.").split(".")[0].split("-")[0])
-    if major < LEAST:
+    major = re.match(r"(?:1\.)?(\d+)", version)
+    if not major or int(major[1]) < LEAST:
         return f"Java {version} in {home} is too old for Spark, which needs Java {LEAST}"
     if not _has_module(home):
         return f"Java {version} in {home} was built without the module {MODULE}, which Spark needs"
@@ -88,5 +88,8 @@ def _has_module(home: Path) -> bool:
     release = home / "release"
     if release.exists() and (modules := re.search(r'^MODULES="([^"]*)"', release.read_text(), re.MULTILINE)):
         return MODULE in modules[1].split()
-    listed = subprocess.run([home / "bin" / "java", "--list-modules"], capture_output=True, text=True, timeout=60)
+    try:
+        listed = subprocess.run([home / "bin" / "java", "--list-modules"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     return MODULE in listed.stdout

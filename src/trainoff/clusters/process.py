@@ -15,6 +15,14 @@ from trainoff.errors import TrainoffError
 
 Readiness = Callable[["Process"], bool]
 
+THREADS = (  # the variables by which libraries are told how many to use
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "BLIS_NUM_THREADS",
+)
 LOG_TAIL = 50  # lines of a failing process that reach the record
 GRACE_S = 5.0  # between the polite signal and the other one
 

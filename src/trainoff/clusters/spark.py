@@ -22,7 +22,6 @@ from trainoff.errors import TrainoffError
 READY_S = 120.0  # JVMs start slowly where many start at once
 DAEMON_MEMORY = "512m"
 LIGHT_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs that compute little: they start fast and stay small
-DAEMON_OPTIONS = f"{LIGHT_JVM} -XX:-UsePerfData"
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
@@ -66,10 +65,15 @@ class SparkFolder:
             "TMPDIR": str(local),  # so that what is left there when somebody is killed goes with the trial
             **({"SPARK_LOCAL_IP": address} if address else {}),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
-            "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_OPTIONS} -Djava.io.tmpdir={local}",
+            "SPARK_DAEMON_JAVA_OPTS": f"{LIGHT_JVM} {self.java_options}",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
+
+    @property
+    def java_options(self) -> str:
+        """For every JVM: temporary files stay in the trial. In quotes, for there may be spaces in the path."""
+        return f'"-Djava.io.tmpdir={self.trial / "spark" / "local"}" -XX:-UsePerfData'
 
     def configure(self, properties: Mapping[str, str], *, secret: bool) -> None:
         """Write Spark's configuration files; what is `secret` is in a file that only the user can read."""

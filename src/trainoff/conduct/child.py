@@ -14,20 +14,11 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainoff.clusters import Process
+from trainoff.clusters import THREADS, Process
 from trainoff.conduct import isolate
 from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.traffic import bytes_so_far
 from trainoff.engines.watch import Channel, Diverged, TrialWatch
-
-THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "BLIS_NUM_THREADS",
-)
 
 
 class Ended(BaseException):
@@ -92,6 +83,8 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
 
 def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> None:
     """If a worker failed or a process of the cluster died, its last words matter more than the driver's."""
+    if isinstance(error, Diverged | Refused | Ended):
+        return  # a worker that was lost and replaced is not to blame
     if isinstance(error, WorkerFailed):
         channel.say("worker-log", role=error.role, tail=error.log)
         channel.say("worker-failed", role=error.role, exit=None, tail=error.said)

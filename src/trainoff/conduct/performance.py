@@ -67,7 +67,8 @@ class Performance:
 
     def __enter__(self) -> Self:
         folder = self.stage.folder
-        memory = self.trial.memory_gb
+        # On a cluster that exists, the memory is that of its executors, which are not here.
+        memory = None if self.trial.cluster == "attach" else self.trial.memory_gb
         Orders(str(folder), self.stage.namespaces, self.stage.network, int(memory * GIB) if memory else None).write()
         spec = {"trial": self.trial.to_json(), "cpus": self.stage.cpus}
         (folder / "trial.json").write_text(json.dumps(spec))
@@ -198,5 +199,7 @@ def oom_kills() -> int:
 def choose_cpus(trial: Trial) -> tuple[list[int], bool]:
     """The CPUs for a trial, and whether it asks for more than there are."""
     here = cpus()
+    if trial.cluster == "attach":
+        return here, False
     wanted = math.ceil(trial.workers * trial.cores)
     return here[:wanted], wanted > len(here)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 0.25  # how often progress is told
 POLL_S = 0.1
+EXPLAIN_S = 30.0  # how long it may take until it is known why a worker is gone
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Driver:
             watch.progress(step, loss)
             if snapshot:
                 watch.due()  # from here to the snapshot the clock stands, and so do the workers
-                weights = unflatten(job.model, np.frombuffer(line.recv_bytes(), np.float32))
+                weights = unflatten(job.model, np.frombuffer(self._take(line.recv_bytes), np.float32))
                 watch.snapshot(job.order.samples_after(step), weights)
                 line.send("go on")
         return weights
@@ -78,12 +79,19 @@ class Driver:
     def _hear(self, line: Connection) -> tuple[int, float, bool] | None:
         while not line.poll(POLL_S):
             self._check()
-        try:
-            message: tuple[int, float, bool] | None = line.recv()
-        except EOFError:
-            self._check()
-            raise TrainoffError("the leading worker hung up in the middle of training") from None
+        message: tuple[int, float, bool] | None = self._take(line.recv)
         return message
+
+    def _take(self, receive: Callable[[], Any]) -> Any:
+        """What comes next; if the worker hung up, why, as soon as that is known."""
+        try:
+            return receive()
+        except (EOFError, OSError):
+            deadline = time.monotonic() + EXPLAIN_S
+            while time.monotonic() < deadline:
+                self._check()
+                time.sleep(POLL_S)
+            raise TrainoffError("the leading worker hung up in the middle of training") from None
 
     def close(self) -> None:
         if self._line:

@@ -99,6 +99,6 @@ def differs(trial: Trial) -> str | None:
         return None
     if trial.params["tau"] > 1:
         return f"every worker makes {trial.params['tau']} steps of its own before the weights are averaged"
-    if trial.params["optimizer"] == "adam":
-        return "every worker keeps Adam's moments of its own gradients"
+    if trial.params["optimizer"] != "sgd":
+        return f"every worker keeps the memory of {trial.params['optimizer']} for its own gradients"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from trainoff.engines.contract import Engine, Job, Missing, Watch
@@ -22,6 +23,7 @@ class SparkEngine(Engine):
     modules: ClassVar[tuple[str, ...]] = ("pyspark", "pyarrow", "pandas")
     on_executors: ClassVar[tuple[str, ...]] = ("numpy",)  # what the Python of the executors must have
     whole_executors: ClassVar[bool] = True  # one task takes an executor with all its cores; else one core each
+    properties: ClassVar[Mapping[str, str]] = {}  # Spark's, besides those that all engines set
     session: Session | None = None
 
     def missing(self) -> list[Missing]:
@@ -46,7 +48,7 @@ class SparkEngine(Engine):
         with watch.phase("import"):
             from trainoff.engines.spark.session import Session
         with watch.phase("cluster_start"):
-            self.session = Session(job, self.whole_executors)
+            self.session = Session(job, self.whole_executors, self.properties)
             self.session.start()
             if self.session.attached:
                 from trainoff.engines.spark.preflight import examine

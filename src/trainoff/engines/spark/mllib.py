@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
+    from trainoff.engines.spark.session import Session
     from trainoff.models import Weights
     from trainoff.study import Trial
 
@@ -86,11 +87,12 @@ class SparkMllib(SparkEngine):
         """The class by which Spark multiplies matrices: Java's own loops, its vectors, or a native library."""
         assert self.session
         blas = getattr(getattr(self.session.context._jvm.org.apache.spark.ml.linalg, "BLAS$"), "MODULE$")
-        return str(blas.nativeBLAS().getClass().getName())
+        name = str(blas.nativeBLAS().getClass().getName())
+        return f"{name} (the driver's)" if self.session.attached else name
 
     def train(self, job: Job, watch: Watch) -> None:
         assert self.session
-        self._fitting = Fitting(job, watch, self.session.context)
+        self._fitting = Fitting(job, watch, self.session)
         fit = fit_logistic if job.model.kind == "logreg" else fit_perceptron
         with self.session.failures():
             self._model = fit(self._fitting, self._rows)
@@ -113,9 +115,9 @@ class SparkMllib(SparkEngine):
 class Fitting:
     """Runs MLlib's fits one after the other, and tells the watch of the iterations."""
 
-    def __init__(self, job: Job, watch: Watch, context: Any) -> None:
-        self.job, self._watch = job, watch
-        self._store = context._jsc.sc().statusStore()
+    def __init__(self, job: Job, watch: Watch, session: Session) -> None:
+        self.job, self._watch, self._session = job, watch, session
+        self._store = session.context._jsc.sc().statusStore()
         self._began, self._paused = time.time(), 0.0
         self.iterations = 0
         self._jobs_before = self._jobs()
@@ -133,11 +135,19 @@ class Fitting:
         """Fit; meanwhile the watch hears that Spark is alive."""
         from trainoff.engines.spark.session import patiently
 
-        return patiently(lambda: estimator.fit(rows), lambda: self._watch.progress(self.iterations, None, self.seen))
+        def beat() -> None:
+            if self._session.alive:
+                self._watch.progress(self.iterations, None, self.seen)
+
+        return patiently(lambda: estimator.fit(rows), beat)
+
+    def iterations_in(self, history: Sequence[float]) -> int:
+        """How many iterations a history of losses tells of: L-BFGS begins it with the loss before the first."""
+        return len(history) - int(self.job.params["optimizer"] == "l-bfgs")
 
     def tell(self, history: Sequence[float], began: float, ended: float, weights: Weights) -> None:
         """Tell the watch of a fit that is over: its losses, and its weights as a snapshot."""
-        iterations = max(len(history) - 1, 0)
+        iterations = self.iterations_in(history)
         spread = (ended - began) / max(len(history), 1)
         for number, loss in enumerate(history):
             at = began - self._began - self._paused + spread * (number + 1)
@@ -180,7 +190,7 @@ def fit_perceptron(fitting: Fitting, rows: Any) -> Any:
         model = fitting.fit(estimator, rows)
         ended, weights = time.time(), model.weights.toArray()
         history = list(model.summary().objectiveHistory)
-        over = len(history) - 1 < asked or before + asked >= params["max_iter"]
+        over = fitting.iterations_in(history) < asked or before + asked >= params["max_iter"]
         fitting.tell(history, began, ended, unflatten(job.model, weights))
         if over:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,22 @@ from trainoff.errors import TrainoffError
 if TYPE_CHECKING:
     from trainoff.engines.spark.session import Session
 
+ANSWER_S = 5.0
+
+
+def check_answers(address: str) -> None:
+    """See that a standalone master listens, because Spark itself would try for a minute. Others are not asked."""
+    if not address.startswith("spark://"):
+        return
+    for place in address.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), ANSWER_S):
+                return
+        except (OSError, ValueError):
+            continue
+    raise TrainoffError(f"no Spark master answers at {address}; is it running, and can it be reached from here?")
+
 
 def examine(session: Session, modules: Sequence[str]) -> str:
     """What the executors are, in one sentence; an error if they cannot run the engine.
@@ -22,7 +39,7 @@ def examine(session: Session, modules: Sequence[str]) -> str:
     count = session.executors
     with session.failures():
         found = session.context.parallelize(range(count), count).mapPartitions(_look(modules)).collect()
-    lacking = sorted({name for each in found for name in each["lacks"]} - {"trainoff"})
+    lacking = sorted({name for each in found for name in each["lacks"] if name in modules})
     if lacking:
         raise TrainoffError(
             f"the executors' Python ({found[0]['python']}) lacks {', '.join(lacking)}; install it on every node, or "

@@ -37,7 +37,12 @@ def search(session: Session, maker: Maker, shipped: Any, job: Job, watch: Watch)
     """Try every candidate, one a task; returns the weights of the best."""
     tried = factors(job.params["candidates"])
     tasks = session.context.parallelize(tried, len(tried)).map(partial(attempt, maker, shipped))
-    found: list[Candidate] = patiently(tasks.collect, lambda: watch.progress(0, None, 0))
+
+    def beat() -> None:
+        if session.alive:
+            watch.progress(0, None, 0)
+
+    found: list[Candidate] = patiently(tasks.collect, beat)
     best = max(found, key=lambda candidate: candidate.accuracy)
     seen = len(tried) * judged(job).order.rows * job.order.epochs
     watch.progress(job.order.steps, None, seen)
@@ -49,7 +54,7 @@ def search(session: Session, maker: Maker, shipped: Any, job: Job, watch: Watch)
 
 
 def judged(job: Job) -> Job:
-    """The job on all rows but those that are held back, the last ones."""
+    """The job on as many rows as are left when some are held back."""
     rows = max(1, job.order.rows - job.order.rows // HELD_BACK)
     return replace(job, order=replace(job.order, rows=rows, batch_size=min(job.order.batch_size, rows)))
 
@@ -58,11 +63,16 @@ def attempt(maker: Maker, shipped: Any, factor: float) -> Candidate:
     """Train one candidate and judge it. Run by Spark on an executor."""
     job = judged(shipped.value)
     job = replace(job, rates=job.rates * factor)
+    # Drawn at random, because the rows of a file may be in the order of their classes.
+    mixed = np.random.default_rng(job.order.seed).permutation(len(job.data.y_train))
+    kept, judging = mixed[: job.order.rows], mixed[job.order.rows :]
     learner = maker(job)
     with np.errstate(over="ignore", invalid="ignore"):  # a rate that is too large loses by itself
         for step, rows in job.order.batches():
-            learner.step(step, rows, float(job.rates[step - 1]))
-    data, kept = job.data, slice(job.order.rows, None)
+            learner.step(step, kept[rows], float(job.rates[step - 1]))
+    data = job.data
     weights = flatten(learner.weights).astype(np.float32, copy=False)
-    right = learner.labels(data.x_train[kept]) == data.y_train[kept] if np.isfinite(weights).all() else np.zeros(1)
-    return Candidate(factor, float(np.mean(right)) if len(right) else 0.0, weights)
+    if not len(judging) or not np.isfinite(weights).all():
+        return Candidate(factor, 0.0, weights)
+    right = learner.labels(data.x_train[judging]) == data.y_train[judging]
+    return Candidate(factor, float(np.mean(right)), weights)

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from math import ceil
@@ -18,10 +18,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
-from trainoff.clusters import Attached
+from trainoff.clusters import THREADS, Attached
 from trainoff.clusters.spark import LIGHT_JVM, SparkFolder, executor_logs, start_standalone
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.spark.fit import fit
+from trainoff.engines.spark.preflight import check_answers
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 DRIVER_MB = 2048
 FIRST_S, NEXT_S = 90.0, 15.0  # how long the first executor may take to come, and each after it
+ATTACHED = 2  # a cluster that others use may take so many times as long
 POLL_S = 0.05
+PYTHON = "spark.pyspark.python"
 DYING_S = 5.0
 BEAT_S = 0.5  # between two signs of life
 
@@ -37,8 +40,10 @@ BEAT_S = 0.5  # between two signs of life
 class Session:
     """A Spark application with its executors. `start` returns when all of them are there."""
 
-    def __init__(self, job: Job, whole_executors: bool) -> None:
+    def __init__(self, job: Job, whole_executors: bool, properties: Mapping[str, str]) -> None:
         self.job = job
+        self._of_engine = properties
+        self._spark = SparkFolder(job.folder)
         executors = fit(job)
         self.executors, self.cores, self.heap_mb = executors.count, executors.cores, executors.memory_mb
         self._whole = whole_executors
@@ -56,28 +61,35 @@ class Session:
 
     def start(self) -> None:
         """Start the cluster and the driver side by side, then wait for the executors."""
-        spark = SparkFolder(self.job.folder)
-        spark.configure(self._properties(), secret=not self.attached)
-        os.environ.update(spark.environment(None if self.attached else "127.0.0.1"))
+        self._spark.configure(self._properties(), secret=not self.attached)
+        os.environ.update(self._spark.environment(None if self.attached else "127.0.0.1"))
+        if isinstance(self.job.cluster, Attached) and (python := self.job.cluster.properties.get(PYTHON)):
+            os.environ["PYSPARK_PYTHON"] = python  # pyspark does not look at the property
         with ThreadPoolExecutor(1) as aside:
-            driver = aside.submit(launch_gateway)
-            url = self._address(spark)
-            self._gateway = driver.result()
+            driver = aside.submit(self._start_driver)
+            try:
+                url = self._address()
+            finally:
+                driver.result()
         conf = SparkConf().setMaster(url).setAppName("trainoff").set("spark.submit.deployMode", "client")
         with self.failures():
             self.context = SparkContext(gateway=self._gateway, conf=conf)
-        self._wait_for_executors()
+            self._wait_for_executors()
 
-    def _address(self, spark: SparkFolder) -> str:
+    def _start_driver(self) -> None:
+        self._gateway = launch_gateway()  # type: ignore[no-untyped-call]  # pyspark has no types for it
+
+    def _address(self) -> str:
         """The cluster's, after starting it if it is ours."""
         if isinstance(self.job.cluster, Attached):
+            check_answers(self.job.cluster.address)
             return self.job.cluster.address
         worker_mb = int((self.job.memory_gb or 0) * 1024)
-        return start_standalone(self.job.cluster, spark, ceil(self.job.cores), max(worker_mb, self.heap_mb))
+        return start_standalone(self.job.cluster, self._spark, ceil(self.job.cores), max(worker_mb, self.heap_mb))
 
     def _properties(self) -> dict[str, str]:
         """What Spark is told: as few bytes and as little waiting as it can do with, and nothing in the dark."""
-        java = f"-XX:-UsePerfData -Djava.io.tmpdir={self.job.folder / 'spark' / 'local'}"
+        java = self._spark.java_options
         # Where Python does the work, the compilers of the JVMs should not take the cores from it.
         common = {
             "spark.driver.memory": f"{DRIVER_MB}m",
@@ -98,8 +110,11 @@ class Session:
             # trial's folder may be too deep for the 107 characters of a socket's address.
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.python.unix.domain.socket.dir": ".",
+            "spark.ui.retainedJobs": "1000000",  # they are counted
             "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
             "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+            **{f"spark.executorEnv.{name}": str(self.cores) for name in THREADS},
+            **self._of_engine,
         }
         if isinstance(self.job.cluster, Attached):
             return common | dict(self.job.cluster.properties)
@@ -117,11 +132,12 @@ class Session:
 
     def _wait_for_executors(self) -> None:
         """All must come; once some are there, those for which the cluster has no room will not come at all."""
-        deadline = time.monotonic() + FIRST_S
+        longer = ATTACHED if self.attached else 1
+        deadline = time.monotonic() + FIRST_S * longer
         seen = 0
         while (here := self.context._jsc.sc().getExecutorMemoryStatus().size() - 1) < self.executors:
             if here > seen:
-                seen, deadline = here, time.monotonic() + NEXT_S
+                seen, deadline = here, time.monotonic() + NEXT_S * longer
             if time.monotonic() > deadline:
                 raise TrainoffError(
                     f"the cluster has room for {here} of {self.executors} executors of {self.cores} cores and "
@@ -158,6 +174,11 @@ class Session:
                 "the executors run another Python than this machine; name the right one in [cluster.spark]: "
                 '"spark.pyspark.python" = "/path/to/python"'
             )
+        if "Cannot run program" in text:
+            return TrainoffError(
+                f"the executors have no Python at {os.environ['PYSPARK_PYTHON']}; name theirs in [cluster.spark]: "
+                f'"{PYTHON}" = "/path/to/python"'
+            )
         if not executor:
             return TrainoffError(text)
         role = f"executor-{executor[1]}"
@@ -186,6 +207,11 @@ class Session:
         found = [every.apply(place) for place in range(every.size())]
         return [each for each in found if each.id() != "driver"]
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is an executor to work. Without one Spark waits for ever."""
+        return any(each.isActive() for each in self._summaries())
+
     def stop(self) -> None:
         """End the application and the driver's JVM; the cluster's processes are ended with the cluster."""
         if self.context:
@@ -201,12 +227,15 @@ class Session:
 
 def patiently(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
     """Do something long aside, and say every half second that it is still being done."""
-    with ThreadPoolExecutor(1) as aside:
-        doing = aside.submit(work)
+    aside = ThreadPoolExecutor(1)
+    doing = aside.submit(work)
+    try:
         while not doing.done():
             beat()
             wait([doing], BEAT_S)
         return doing.result()
+    finally:
+        aside.shutdown(wait=False)  # asked to end meanwhile, nobody waits for it: closing the session ends it
 
 
 def _replaced_after(found: list[Any], lost: Any) -> float:

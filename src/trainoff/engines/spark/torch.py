@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.spark.base import SparkEngine
@@ -32,7 +32,11 @@ class SparkTorch(SparkEngine):
     models = frozenset({"mlp", "cnn"})
     modes = ("sync",)
     modules = (*SparkEngine.modules, "torch")
-    on_executors = ("numpy", "torch", "pandas", "pyarrow")
+    on_executors = ("trainoff", "numpy", "torch", "pandas", "pyarrow")  # in processes that Spark sends no modules to
+    properties: ClassVar[Mapping[str, str]] = {
+        "spark.task.maxFailures": "1",  # a process group does not survive the loss of a member
+        "spark.stage.maxConsecutiveAttempts": "1",
+    }
 
     def refuses(self, trial: Trial) -> str | None:
         if trial.params["stop"]:
@@ -50,7 +54,7 @@ class SparkTorch(SparkEngine):
             self._ship(job)
         with watch.phase("compile"):
             self._running: Future[Any] | None = None
-            self._line = Driver("127.0.0.1", self._check)
+            self._line = Driver(self.session.context.getConf().get("spark.driver.host"), self._check)
             self._running = self._aside.submit(self._distribute, job, watch)
             self._line.wait_until_ready(READY_S)
 
