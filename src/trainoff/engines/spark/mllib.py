@@ -141,13 +141,9 @@ class Fitting:
 
         return patiently(lambda: estimator.fit(rows), beat)
 
-    def iterations_in(self, history: Sequence[float]) -> int:
-        """How many iterations a history of losses tells of: L-BFGS begins it with the loss before the first."""
-        return len(history) - int(self.job.params["optimizer"] == "l-bfgs")
-
     def tell(self, history: Sequence[float], began: float, ended: float, weights: Weights) -> None:
         """Tell the watch of a fit that is over: its losses, and its weights as a snapshot."""
-        iterations = self.iterations_in(history)
+        iterations = len(history) - 1  # it begins with the loss before the first
         spread = (ended - began) / max(len(history), 1)
         for number, loss in enumerate(history):
             at = began - self._began - self._paused + spread * (number + 1)
@@ -190,7 +186,7 @@ def fit_perceptron(fitting: Fitting, rows: Any) -> Any:
         model = fitting.fit(estimator, rows)
         ended, weights = time.time(), model.weights.toArray()
         history = list(model.summary().objectiveHistory)
-        over = fitting.iterations_in(history) < asked or before + asked >= params["max_iter"]
+        over = len(history) - 1 < asked or before + asked >= params["max_iter"]
         fitting.tell(history, began, ended, unflatten(job.model, weights))
         if over:
             break
