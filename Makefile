@@ -24,7 +24,7 @@ demo: $(STAMP)
 	fi
 
 test: $(STAMP) lint
-	@$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadfile
+	@$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	@$(BIN)/ruff check src tests benchmarks

@@ -61,17 +61,18 @@ def test_a_record_accounts_for_every_second_core_and_byte(tmp_path):
     assert [event["name"] for event in events if event["kind"] == "phase"][-1] == "teardown"
 
 
+@pytest.mark.java
 def test_mnist_is_learnt_by_every_engine(tmp_path):
     """The study that `make demo` runs, on the real data."""
     done = trainoff("run", QUICK, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     found = {record["engine"]: record for record in records(tmp_path / "out")}
-    assert set(found) == {"numpy", "sklearn", "tensorflow", "torch", "jax"}
-    for record in found.values():
+    assert set(found) == {"numpy", "sklearn", "tensorflow", "torch", "jax", "spark-average"}
+    for engine, record in found.items():
         assert record["time_to_target"]["0.97"] is not None
         assert record["time_to_target"]["0.98"] is not None
         assert record["test_accuracy"] >= 0.98
-        assert record["equivalence"]["verdict"] == "exact"
+        assert record["equivalence"]["verdict"] == ("different by design" if engine == "spark-average" else "exact")
         assert record["model"]["sizes"] == [784, 800, 10]
 
 
