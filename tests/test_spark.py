@@ -27,6 +27,7 @@ optimizer = "sgd"
 batch_size = 60
 hidden = [6000]
 max_iter = 12
+block_size = 150
 [engine.numpy]
 mode = "single"
 optimizer = "l-bfgs"
@@ -116,7 +117,10 @@ def objectives(folder, engine) -> list[float]:
 
 
 def test_mllib_solves_the_problem_that_scipy_solves(trained, folder):
-    """From the same weights on the same rows; then each searches along its lines in its own way, and both get lower."""
+    """From the same weights on the same rows; then each searches along its lines in its own way, and both get lower.
+
+    MLlib means its losses by blocks, so the blocks must be equal for its loss to be the mean over the rows.
+    """
     rows, model = data.load("digits").head(300), Mlp((64, 6000, 10), "sigmoid")
     begin, _ = loss_and_gradient(model, initial_weights(model, 1), rows.x_train, rows.y_train)
     ours, theirs = objectives(folder, "numpy"), objectives(folder, "spark-mllib")
