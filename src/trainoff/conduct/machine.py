@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 import psutil
 
 import trainoff
+from trainoff.clusters.java import find_java
 
 NUMERIC = (
     "numpy",
@@ -59,17 +59,9 @@ def cpus() -> list[int]:
 
 
 def java() -> str | None:
-    """The version of Java here, by JAVA_HOME first, then by PATH."""
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not command or not Path(command).exists():
-        return None
-    try:
-        said = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=20).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r'version "([^"]+)"', said)
-    return found[1] if found else None
+    """The version of the Java that Spark would use here, or of the first there is."""
+    found = find_java()
+    return found.version if found else None
 
 
 def cgroup() -> str | None:
