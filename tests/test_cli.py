@@ -268,3 +268,12 @@ def test_the_same_in_python(tmp_path):
     assert results.table()["params.epochs"].to_list() == [2]
     assert "numpy" in repr(package.load(tmp_path / "out"))
     assert "<pre>" in results._repr_html_()
+
+
+def test_a_plan_keeps_secrets(tmp_path):
+    properties = '[cluster.spark]\n"spark.authenticate.secret" = "hush"\n"spark.locality.wait" = "1s"'
+    path = study(tmp_path, "spark-average", more=properties)
+    for told in (trainoff("plan", path), trainoff("plan", path, "--json")):
+        assert told.returncode == 0, told.stderr
+        assert "hush" not in told.stdout
+        assert "spark.locality.wait" in told.stdout

@@ -147,7 +147,7 @@ def test_its_logistic_regression_predicts_what_the_reference_predicts() -> None:
 
 def test_a_gradient_off_by_one_per_cent_is_caught_on_sparse_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Logistic.step
-    monkeypatch.setattr(Logistic, "step", lambda self, rows, rate: right(self, rows, 1.01 * rate))
+    monkeypatch.setattr(Logistic, "step", lambda self, step, rows, rate: right(self, step, rows, 1.01 * rate))
     job = make_job(kind="logreg", optimizer="sgd")
     assert max(distances(job, train(Numpy(), job)).values()) > TOLERATED
 

@@ -10,10 +10,12 @@ from trainoff.data import Csr, Order
 from trainoff.data.order import share
 from trainoff.engines.line import Driver, Worker
 from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
+from trainoff.engines.spark.explain import explain
 from trainoff.engines.spark.mllib import SparkMllib
 from trainoff.engines.spark.preflight import check_answers
-from trainoff.engines.spark.rounds import in_memory, spans
+from trainoff.engines.spark.rounds import spans
 from trainoff.engines.spark.search import factors
+from trainoff.engines.spark.shipping import in_memory
 from trainoff.errors import TrainoffError
 from trainoff.models import Mlp, flatten, initial_weights
 
@@ -131,6 +133,17 @@ def test_a_master_that_does_not_answer_is_said_at_once(address):
 def test_other_masters_are_not_asked():
     check_answers("yarn")
     check_answers("k8s://https://nowhere")
+
+
+def test_a_failed_task_speaks_for_itself():
+    text = (
+        "org.apache.spark.SparkException: Lost task 1.0 in stage 3.0 (TID 9) (127.0.0.1 executor 4): Py: Traceback "
+        '(most recent call last):\n  File "desk.py", line 3\nValueError: no\n\n\tat org.apache.spark.Runner.run(R:1)\n'
+    )
+    failure = explain(text, lambda executor: f"the log of {executor}")
+    assert (failure.role, failure.log) == ("executor-4", "the log of 4")
+    assert failure.said.splitlines()[-1] == "ValueError: no"
+    assert "/path/to/python" in str(explain("[PYTHON_VERSION_MISMATCH] ...", str))
 
 
 def test_mllib_settles_what_it_has_no_choice_about():

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 from trainoff.clusters.process import Process
-from trainoff.clusters.processes import Node
+from trainoff.clusters.processes import Cluster, Node
 
 
-@dataclass(frozen=True)
-class Attached:
+@dataclass
+class Attached(Cluster):
     """The address of a cluster, and what its owner wants it to be told."""
 
     address: str
@@ -28,11 +27,3 @@ class Attached:
 
     def stop(self) -> None:
         """It goes on without us."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

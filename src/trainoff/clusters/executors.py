@@ -21,7 +21,11 @@ class Executors:
 
     count: int
     cores: int
-    memory_gb: int
+    memory_gb: float
+
+    @property
+    def memory_mb(self) -> int:
+        return int(self.memory_gb * 1024)
 
 
 def allocate(nodes: int, cores: int, memory_gb: float, executor_cores: int) -> Executors:

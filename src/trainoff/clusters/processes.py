@@ -23,8 +23,7 @@ class Node:
 class Cluster(Protocol):
     """What every kind of cluster offers to an engine."""
 
-    @property
-    def nodes(self) -> Sequence[Node]: ...
+    nodes: Sequence[Node]
 
     def spawn(
         self,
@@ -44,8 +43,19 @@ class Cluster(Protocol):
     def stop(self) -> None:
         """End every process, the last one started first."""
 
+    def failed(self) -> Process | None:
+        """The first process that ended with an error, if one did."""
 
-class Processes:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Processes(Cluster):
     """As many nodes as there are workers, all of them this machine, on its loopback address."""
 
     def __init__(self, workers: int, folder: Path) -> None:
@@ -74,17 +84,8 @@ class Processes:
         return process
 
     def failed(self) -> Process | None:
-        """The first process that ended with an error, if one did."""
         return next((process for process in self._processes if process.exit_code not in (None, 0)), None)
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         while self._processes:
             self._processes.pop().stop(grace_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

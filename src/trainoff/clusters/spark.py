@@ -76,7 +76,7 @@ class SparkFolder:
         return f'"-Djava.io.tmpdir={self.trial / "spark" / "local"}" -XX:-UsePerfData'
 
     def configure(self, properties: Mapping[str, str], *, secret: bool) -> None:
-        """Write Spark's configuration files; what is `secret` is in a file that only the user can read."""
+        """Write Spark's configuration files, readable by nobody else; `secret` makes one for the cluster's own use."""
         conf = self.trial / "spark" / "conf"
         conf.mkdir(parents=True)
         (self.trial / "spark" / "local").mkdir()

@@ -17,6 +17,7 @@ from trainoff.engines import Engine
 from trainoff.models import ACTIVATIONS, OPTIMIZERS, SCHEDULES
 from trainoff.records import Record, Store
 from trainoff.study import Limits, Trial
+from trainoff.study.expand import FOREIGN
 
 ROWS, BATCH = 203, 10  # 21 steps an epoch, the last one of 3 rows
 
@@ -143,8 +144,7 @@ def _trial(engine: Engine, mode: str, workers: int, model: str) -> Trial:
 
 def _of(model: str) -> dict[str, Any]:
     """The parameters that say something about a model."""
-    foreign = {"mlp": ("channels", "kernel"), "logreg": ("channels", "kernel", "hidden", "activation")}
-    return {name: value for name, value in BASE.items() if name not in foreign.get(model, ())}
+    return {name: value for name, value in BASE.items() if name not in FOREIGN[model]}
 
 
 def _with(trial: Trial, **changes: Any) -> Trial:

@@ -24,6 +24,7 @@ from trainoff.records import Record, Store, cannot_write
 from trainoff.study import Study
 
 MOST_PARAMETERS = 10**9
+HOST_NETWORK = "the cluster it attaches to is on the host's network"
 
 
 class Conductor:
@@ -89,14 +90,13 @@ class Conductor:
         """Run the trial on its stage, to whatever end."""
         trial = task.trial
         cpus, record.oversubscribed = choose_cpus(trial)
-        attached = trial.cluster == "attach"
-        stage = Stage(folder, cpus, namespaces=self._why_not is None, network=not attached)
+        stage = Stage(folder, cpus, namespaces=self._why_not is None, network=not trial.attached)
         record.isolation = {
             "kind": "process-group" if self._why_not else "namespaces",
-            "own_network": self._why_not is None and not attached,
+            "own_network": self._why_not is None and not trial.attached,
             "cpus": cpus,
             "threads": threads(trial.cores),
-            "reason": self._why_not or ("the cluster it attaches to is on the host's network" if attached else None),
+            "reason": self._why_not or (HOST_NETWORK if trial.attached else None),
         }
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()

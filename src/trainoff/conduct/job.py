@@ -37,9 +37,9 @@ def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
     )
 
 
-def make_cluster(trial: Trial, folder: Path) -> Attached | Processes:
+def make_cluster(trial: Trial, folder: Path) -> Cluster:
     """Where the trial runs."""
-    if trial.cluster == "attach":
+    if trial.attached:
         return Attached(trial.params["master"], trial.params.get("spark", {}))
     return Processes(trial.workers, folder)
 

@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 
 import trainoff
-from trainoff.clusters.java import find_java
+from trainoff.clusters.java import INSTALL, find_java
 
+INSTALL_JAVA = INSTALL
 NUMERIC = (
     "numpy",
     "scipy",

@@ -68,9 +68,10 @@ class Performance:
     def __enter__(self) -> Self:
         folder = self.stage.folder
         # On a cluster that exists, the memory is that of its executors, which are not here.
-        memory = None if self.trial.cluster == "attach" else self.trial.memory_gb
+        memory = None if self.trial.attached else self.trial.memory_gb
         Orders(str(folder), self.stage.namespaces, self.stage.network, int(memory * GIB) if memory else None).write()
         spec = {"trial": self.trial.to_json(), "cpus": self.stage.cpus}
+        (folder / "trial.json").touch(mode=0o600)  # a cluster's secrets may be in it
         (folder / "trial.json").write_text(json.dumps(spec))
         os.mkfifo(folder / "events")
         # Opened for writing too, so that the pipe never reports its end while the trial's processes come and go.
@@ -199,7 +200,7 @@ def oom_kills() -> int:
 def choose_cpus(trial: Trial) -> tuple[list[int], bool]:
     """The CPUs for a trial, and whether it asks for more than there are."""
     here = cpus()
-    if trial.cluster == "attach":
+    if trial.attached:
         return here, False
     wanted = math.ceil(trial.workers * trial.cores)
     return here[:wanted], wanted > len(here)

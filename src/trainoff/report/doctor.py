@@ -11,8 +11,6 @@ from trainoff.report.lists import dataset_rows, engine_rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-JAVA = "apt-get install openjdk-17-jre-headless"
-
 
 def examine() -> dict[str, Any]:
     """Everything that decides what runs here."""
@@ -37,7 +35,7 @@ def tell(facts: dict[str, Any], console: Console) -> None:
             f"{here['cpus']} cores ({here['cpu']}), {here['memory_bytes'] / 2**30:.0f} GiB, {here['system']}",
         ),
         ("python", here["python"]),
-        ("java", here["java"] or f"none; only engines on Spark need it: {JAVA}"),
+        ("java", here["java"] or f"none; only engines on Spark need it: {machine.INSTALL_JAVA}"),
         ("gpu", here["gpu"] or "none"),
         ("cgroups", here["cgroup"] or "none"),
         ("namespaces", _namespaces(isolation)),

@@ -36,6 +36,7 @@ def plan_of(study: Study, out: Path) -> dict[str, Any]:
                 "unsupported": refused.reason if refused else None,
                 "seconds": 0.0 if refused else estimator.seconds(task.trial),
                 **task.trial.identity(),
+                "params": task.trial.shown(),
                 "repetition": task.trial.repetition,
             }
         )

@@ -16,7 +16,7 @@ from trainoff.study.workloads import Workload
 Values = Mapping[str, Any]
 MOST_TRIALS = 10_000
 _OF_MODEL: Mapping[str, Values] = {"logreg": {"optimizer": "sgd", "schedule": "constant"}}  # other defaults
-_FOREIGN = {  # keys that say nothing about a model
+FOREIGN = {  # keys that say nothing about a model
     "mlp": ("channels", "kernel"),
     "cnn": (),
     "logreg": ("channels", "kernel", "hidden", "activation"),
@@ -92,7 +92,7 @@ def settings(
         layers.engine_sets.get(engine.name, {}),
     ]
     merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
-    for key in (*_FOREIGN[workloads[workload].model], *(key for key in OF_SOFTWARE if merged.get(key) is None)):
+    for key in (*FOREIGN[workloads[workload].model], *(key for key in OF_SOFTWARE if merged.get(key) is None)):
         merged.pop(key, None)
     if engine.cluster is None:
         merged["kind"] = "processes"  # there is nothing that it could attach to

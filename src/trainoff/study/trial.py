@@ -54,6 +54,11 @@ class Trial:
         text = json.dumps([self.identity(), *versions], sort_keys=True, default=str)
         return f"{self.engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
+    @property
+    def attached(self) -> bool:
+        """Whether it runs on a cluster that exists already, and not on this machine's."""
+        return self.cluster == "attach"
+
     def shown(self) -> dict[str, Any]:
         """The parameters as everybody may see them: without the secrets among a cluster's properties."""
         properties = self.params.get("spark", {})

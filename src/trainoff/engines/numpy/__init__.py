@@ -59,7 +59,7 @@ class Numpy(Engine):
 
                 minimize(learner, job, watch)
             else:
-                walk(job, watch, lambda step, rows, rate: learner.step(rows, rate), lambda: learner.weights)
+                walk(job, watch, learner.step, lambda: learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         found: NDArray[np.int64] = self._learner.labels(x)

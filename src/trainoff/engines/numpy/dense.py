@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from trainoff.engines.contract import Job
 from trainoff.engines.numpy.network import PREDICT_ROWS, Floats, Network, buffers, forward
 from trainoff.engines.numpy.updates import make_optimizer
-from trainoff.models import Weights
+from trainoff.models import Weights, flatten
 
 SCIPY_ROWS = 4096  # of all rows, so many are looked at at a time
 
@@ -28,7 +28,12 @@ class Perceptron:
     def weights(self) -> Weights:
         return self.network.weights
 
-    def step(self, rows: NDArray[np.int64], rate: float) -> float:
+    def put(self, weights: Weights) -> None:
+        """Go on from these weights."""
+        self.network.flat[...] = flatten(weights)
+
+    def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+        """Learn from these rows; returns the loss before."""
         loss = self.network.differentiate(self._x, self._y, rows)
         self._optimizer.step(self.network.flat, self.network.flat_gradient, rate)
         return loss

@@ -21,7 +21,12 @@ class Logistic:
         self._x = Csr(np.asarray(x.starts), np.asarray(x.columns), np.asarray(x.values), x.width)
         self._y = np.asarray(job.data.y_train)
 
-    def step(self, rows: NDArray[np.int64], rate: float) -> float:
+    def put(self, weights: Weights) -> None:
+        """Go on from these weights."""
+        self.weights = [part.copy() for part in weights]
+
+    def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+        """Learn from these rows; returns the loss before."""
         x, y = self._x[rows], self._y[rows]
         owners = x.row_numbers()
         z = self._scores(x, owners)

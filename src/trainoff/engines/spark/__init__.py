@@ -1,4 +1,4 @@
-"""The engines on Spark: what they share is in `session` and `base`, each engine has a file of its own.
+"""The engines on Spark: `average`, `mllib`, `sklearn` and `torch`. What they share is in `base` and `session`.
 
 `rounds` and `desk` are the two ends of training by averaging: the driver, and the Python worker of an executor.
 """

@@ -49,7 +49,7 @@ class SparkAverage(SparkEngine):
         """What learns on an executor."""
         from trainoff.engines.numpy import make_learner
 
-        learner: Learner = Numbered(make_learner(job))
+        learner: Learner = make_learner(job)
         return learner
 
     def train(self, job: Job, watch: Watch) -> None:
@@ -71,26 +71,6 @@ class SparkAverage(SparkEngine):
         learner = self.maker(job)
         learner.put(weights)
         return learner.labels(x)
-
-
-class Numbered:
-    """A learner of the numpy engine, which does not ask for the number of a step."""
-
-    def __init__(self, learner: Any) -> None:
-        self._learner = learner
-        self.labels = learner.labels
-
-    def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
-        loss: float = self._learner.step(rows, rate)
-        return loss
-
-    def put(self, weights: Any) -> None:
-        for own, new in zip(self._learner.weights, weights, strict=True):
-            own[...] = new
-
-    @property
-    def weights(self) -> Any:
-        return self._learner.weights
 
 
 def differs(trial: Trial) -> str | None:

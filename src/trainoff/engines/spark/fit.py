@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
-from trainoff.clusters.executors import allocate
+from trainoff.clusters.executors import Executors, allocate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
 HEAP_SHARE = 0.5  # of a worker's memory; the rest is for its Python, for Spark's worker and outside the heap
-HEAP_MB, LEAST_HEAP_MB = 2048, 512
-MB = 1024  # in a GB
+HEAP_GB, LEAST_HEAP_GB = 2.0, 0.5
 
 
 class Asks(Protocol):
@@ -30,19 +28,9 @@ class Asks(Protocol):
     def params(self) -> Mapping[str, Any]: ...
 
 
-@dataclass(frozen=True)
-class Fit:
-    """The executors of a trial."""
-
-    count: int
-    cores: int
-    memory_mb: int
-
-
-def fit(asks: Asks) -> Fit:
+def fit(asks: Asks) -> Executors:
     """One executor per worker, with all its cores; or, given `executor_cores`, as many as the workers' nodes hold."""
     cores, memory = max(1, ceil(asks.cores)), asks.memory_gb
     if executor_cores := asks.params.get("executor_cores"):
-        found = allocate(asks.workers, cores, memory or 0.0, executor_cores)
-        return Fit(found.count, found.cores, found.memory_gb * MB)
-    return Fit(asks.workers, cores, max(LEAST_HEAP_MB, int(memory * MB * HEAP_SHARE)) if memory else HEAP_MB)
+        return allocate(asks.workers, cores, memory or 0.0, executor_cores)
+    return Executors(asks.workers, cores, max(LEAST_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)

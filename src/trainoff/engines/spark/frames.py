@@ -12,10 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from trainoff.data import Csr
+from trainoff.engines.contract import Refused
 
 if TYPE_CHECKING:
     from trainoff.engines.spark.session import Session
 
+MOST_VALUES = 2**31 - 1
 SPARSE = 0  # how Spark marks a sparse vector
 
 
@@ -27,8 +29,8 @@ def frame(session: Session, x: Any, labels: Any) -> Any:
 
 def _dense(session: Session, x: Any, labels: Any) -> Any:
     rows, width = x.shape
-    starts = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(starts), pa.array(np.asarray(x).ravel()))
+    starts = np.arange(0, (rows + 1) * width, width)
+    lists = pa.ListArray.from_arrays(_offsets(starts), pa.array(np.asarray(x).ravel()))
     rows_frame = session.sql.createDataFrame(pa.table({"label": labels, "x": lists}))
     return rows_frame.select("label", array_to_vector(rows_frame["x"]).alias("features"))
 
@@ -36,7 +38,7 @@ def _dense(session: Session, x: Any, labels: Any) -> Any:
 def _sparse(session: Session, x: Csr, labels: Any) -> Any:
     """Sparse vectors as Spark stores them: a struct of type, size, indices and values."""
     part = x.compact()
-    starts = pa.array(part.starts.astype(np.int32))
+    starts = _offsets(part.starts)
     vectors = pa.StructArray.from_arrays(
         [
             pa.array(np.full(len(part), SPARSE, np.int8)),
@@ -47,6 +49,13 @@ def _sparse(session: Session, x: Csr, labels: Any) -> Any:
         ["type", "size", "indices", "values"],
     )
     return _as_vectors(session, session.sql.createDataFrame(pa.table({"label": labels, "features": vectors})))
+
+
+def _offsets(starts: Any) -> Any:
+    """Where each row begins, as Arrow's lists have it."""
+    if starts[-1] > MOST_VALUES:
+        raise Refused(f"{starts[-1]:,} values do not fit into the columns that Spark takes; at most {MOST_VALUES:,} do")
+    return pa.array(starts.astype(np.int32))
 
 
 def _as_vectors(session: Session, structs: Any) -> Any:

@@ -77,7 +77,6 @@ class SparkMllib(SparkEngine):
         assert self.session
         from trainoff.engines.spark.frames import frame
 
-        self._job = job
         watch.note("blas", self._blas())
         with watch.phase("ship"), self.session.failures():
             self._rows = frame(self.session, job.data.x_train, job.data.y_train).cache()
@@ -92,10 +91,10 @@ class SparkMllib(SparkEngine):
 
     def train(self, job: Job, watch: Watch) -> None:
         assert self.session
-        self._fitting = Fitting(job, watch, self.session)
+        fitting = Fitting(job, watch, self.session)
         fit = fit_logistic if job.model.kind == "logreg" else fit_perceptron
         with self.session.failures():
-            self._model = fit(self._fitting, self._rows)
+            self._model = fit(fitting, self._rows)
             self.session.tell(watch)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trainoff
+from trainoff.engines.spark.explain import PYTHON
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def examine(session: Session, modules: Sequence[str]) -> str:
     if lacking:
         raise TrainoffError(
             f"the executors' Python ({found[0]['python']}) lacks {', '.join(lacking)}; install it on every node, or "
-            'name another Python in [cluster.spark]: "spark.pyspark.python" = "/path/to/python"'
+            f'name another Python in [cluster.spark]: "{PYTHON}" = "/path/to/python"'
         )
     if any("trainoff" in each["lacks"] for each in found):
         session.context.addPyFile(_package(session.job.folder))

@@ -6,30 +6,27 @@ With one step a round and plain gradient descent the average is the step on the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainoff.data import Data, Order
+from trainoff.data import Order
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.spark import desk
 from trainoff.engines.spark.desk import Errand, Floats, Maker, Work
+from trainoff.engines.spark.shipping import WEIGHT_BYTES, with_rows
 from trainoff.models import flatten, unflatten
 
 if TYPE_CHECKING:
     from trainoff.engines.spark.session import Session
-
-WEIGHT = 4  # bytes of a float32
 
 
 class Crew:
     """One worker per executor, each with all training rows at hand."""
 
     def __init__(self, session: Session, job: Job, maker: Maker) -> None:
-        self._session, self._job, self._maker = session, job, maker
+        self._job, self._maker = job, maker
         self.workers = session.executors
         self._spark = session.context
         # Cached, the parts have a home: part i goes to the same executor in every round.
@@ -37,7 +34,7 @@ class Crew:
 
     def ship(self) -> None:
         """Send the rows to every executor, once and as arrays."""
-        self.shipped = self._spark.broadcast(stripped(self._job))
+        self.shipped = self._spark.broadcast(with_rows(self._job))
         self._send(desk.sit_down, flatten(self._job.weights), 1, 0)
 
     def round(self, weights: Floats, first: int, last: int) -> tuple[Floats, float]:
@@ -70,7 +67,7 @@ def train(crew: Crew, job: Job, watch: Watch, tau: int) -> Floats:
         if watch.should_stop:
             break
     watch.count("rounds", rounds)
-    watch.count("least_bytes_per_round", 2 * crew.workers * WEIGHT * job.model.parameters)
+    watch.count("least_bytes_per_round", 2 * crew.workers * WEIGHT_BYTES * job.model.parameters)
     return weights
 
 
@@ -79,22 +76,3 @@ def spans(order: Order, tau: int) -> Iterator[tuple[int, int]]:
     for end in range(order.steps_per_epoch, order.steps + 1, order.steps_per_epoch):
         for first in range(end - order.steps_per_epoch + 1, end + 1, tau):
             yield first, min(first + tau - 1, end)
-
-
-def stripped(job: Job) -> Job:
-    """The job as workers need it: with the training rows in memory, without the test rows, cluster and folder."""
-    data = job.data
-    rows = replace(data, x_train=in_memory(data.x_train), y_train=np.array(data.y_train), **_no_test_rows(data))
-    return replace(job, data=rows, cluster=None, folder=Path())  # type: ignore[arg-type]  # workers have no cluster
-
-
-def in_memory(x: Any) -> Any:
-    """The rows without the file they are mapped from."""
-    if hasattr(x, "compact"):
-        part = x.compact()
-        return replace(part, **{name: np.array(getattr(part, name)) for name in ("starts", "columns", "values")})
-    return np.array(x)
-
-
-def _no_test_rows(data: Data) -> dict[str, Any]:
-    return {"x_test": in_memory(data.x_test[:0]), "y_test": np.array(data.y_test[:0])}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +17,21 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
-from trainoff.clusters import THREADS, Attached
-from trainoff.clusters.spark import LIGHT_JVM, SparkFolder, executor_logs, start_standalone
+from trainoff.clusters import Attached
+from trainoff.clusters.spark import SparkFolder, executor_logs, start_standalone
 from trainoff.engines.contract import Job, Watch, WorkerFailed
+from trainoff.engines.spark.explain import PYTHON, explain
 from trainoff.engines.spark.fit import fit
 from trainoff.engines.spark.preflight import check_answers
+from trainoff.engines.spark.properties import common, of_own_cluster
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DRIVER_MB = 2048
 FIRST_S, NEXT_S = 90.0, 15.0  # how long the first executor may take to come, and each after it
 ATTACHED = 2  # a cluster that others use may take so many times as long
 POLL_S = 0.05
-PYTHON = "spark.pyspark.python"
 DYING_S = 5.0
 BEAT_S = 0.5  # between two signs of life
 
@@ -42,18 +41,15 @@ class Session:
 
     def __init__(self, job: Job, whole_executors: bool, properties: Mapping[str, str]) -> None:
         self.job = job
-        self._of_engine = properties
         self._spark = SparkFolder(job.folder)
         executors = fit(job)
         self.executors, self.cores, self.heap_mb = executors.count, executors.cores, executors.memory_mb
-        self._whole = whole_executors
+        self.slots = self.executors if whole_executors else self.executors * self.cores  # tasks that run at once
+        ours = common(executors, self._spark.java_options, whole_executors) | dict(properties)
+        own = {} if self.attached else of_own_cluster(self._spark.java_options, whole_executors)
+        self._properties = ours | own | dict(job.params.get("spark", {}))
         self.context: Any = None
         self._gateway: Any = None
-
-    @property
-    def slots(self) -> int:
-        """How many tasks run at once."""
-        return self.executors if self._whole else self.executors * self.cores
 
     @property
     def attached(self) -> bool:
@@ -61,7 +57,7 @@ class Session:
 
     def start(self) -> None:
         """Start the cluster and the driver side by side, then wait for the executors."""
-        self._spark.configure(self._properties(), secret=not self.attached)
+        self._spark.configure(self._properties, secret=not self.attached)
         os.environ.update(self._spark.environment(None if self.attached else "127.0.0.1"))
         if isinstance(self.job.cluster, Attached) and (python := self.job.cluster.properties.get(PYTHON)):
             os.environ["PYSPARK_PYTHON"] = python  # pyspark does not look at the property
@@ -87,49 +83,6 @@ class Session:
         worker_mb = int((self.job.memory_gb or 0) * 1024)
         return start_standalone(self.job.cluster, self._spark, ceil(self.job.cores), max(worker_mb, self.heap_mb))
 
-    def _properties(self) -> dict[str, str]:
-        """What Spark is told: as few bytes and as little waiting as it can do with, and nothing in the dark."""
-        java = self._spark.java_options
-        # Where Python does the work, the compilers of the JVMs should not take the cores from it.
-        common = {
-            "spark.driver.memory": f"{DRIVER_MB}m",
-            "spark.driver.maxResultSize": "0",
-            "spark.driver.extraJavaOptions": f"{java} {LIGHT_JVM}",
-            "spark.executor.cores": str(self.cores),
-            "spark.executor.instances": str(self.executors),
-            "spark.executor.memory": f"{self.heap_mb}m",
-            "spark.cores.max": str(self.executors * self.cores),
-            "spark.dynamicAllocation.enabled": "false",
-            "spark.task.cpus": str(self.cores if self._whole else 1),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            # Weights do not compress, and a result that fits is sent at once instead of being asked for.
-            "spark.broadcast.compress": "false",
-            "spark.task.maxDirectResultSize": "64m",
-            # Between a JVM and its own Python nothing travels over the network. The path is relative, because the
-            # trial's folder may be too deep for the 107 characters of a socket's address.
-            "spark.python.unix.domain.socket.enabled": "true",
-            "spark.python.unix.domain.socket.dir": ".",
-            "spark.ui.retainedJobs": "1000000",  # they are counted
-            "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
-            "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
-            **{f"spark.executorEnv.{name}": str(self.cores) for name in THREADS},
-            **self._of_engine,
-        }
-        if isinstance(self.job.cluster, Attached):
-            return common | dict(self.job.cluster.properties)
-        return (
-            common
-            | {
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.executor.extraJavaOptions": f"{java} {LIGHT_JVM}" if self._whole else java,
-                "spark.executorEnv.GLOO_SOCKET_IFNAME": "lo",  # else gloo asks for the machine's name, often in vain
-                "spark.python.daemon.module": "trainoff.engines.spark.daemon",
-            }
-            | dict(self.job.params.get("spark", {}))
-        )
-
     def _wait_for_executors(self) -> None:
         """All must come; once some are there, those for which the cluster has no room will not come at all."""
         longer = ATTACHED if self.attached else 1
@@ -145,7 +98,7 @@ class Session:
                 )
             time.sleep(POLL_S)
 
-    @property
+    @cached_property
     def sql(self) -> SparkSession:
         """The same application, for data frames."""
         from pyspark.sql import SparkSession
@@ -161,29 +114,13 @@ class Session:
             raise self._explain(error) from error
 
     def _explain(self, error: Exception) -> Exception:
-        text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-        executor = re.search(r"\(\S+ executor (\d+)\)", text)
-        traceback = re.search(r"Traceback \(most recent call last\):\n(?:(?!\tat ).*\n?)*", text)
         if self._gateway and isinstance(error, ConnectionError | Py4JNetworkError):  # it is dying, or dead
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._gateway.proc.wait(DYING_S)
         if self._gateway and self._gateway.proc.poll() is not None:
             return WorkerFailed("driver", f"Spark's driver (its JVM) ended with code {self._gateway.proc.returncode}")
-        if "PYTHON_VERSION_MISMATCH" in text:
-            return TrainoffError(
-                "the executors run another Python than this machine; name the right one in [cluster.spark]: "
-                '"spark.pyspark.python" = "/path/to/python"'
-            )
-        if "Cannot run program" in text:
-            return TrainoffError(
-                f"the executors have no Python at {os.environ['PYSPARK_PYTHON']}; name theirs in [cluster.spark]: "
-                f'"{PYTHON}" = "/path/to/python"'
-            )
-        if not executor:
-            return TrainoffError(text)
-        role = f"executor-{executor[1]}"
-        said = traceback[0].strip() if traceback else text.splitlines()[0]
-        return WorkerFailed(role, said, self._log_of(executor[1]))
+        text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        return explain(text, self._log_of)
 
     def _log_of(self, executor: str) -> str:
         logs = [log for log in executor_logs(self.job.folder) if log.parent.name == executor]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 READY_S = 300.0  # every process imports torch, and several may share a core
 ROWS = "trainoff-rows"  # in the folder of an executor
-WEIGHT = 4  # bytes of a float32
 
 
 class SparkTorch(SparkEngine):
@@ -60,10 +59,10 @@ class SparkTorch(SparkEngine):
 
     def _ship(self, job: Job) -> None:
         """Send the rows to every executor, which leaves them in files for the processes of torch."""
-        from trainoff.engines.spark.rounds import stripped
+        from trainoff.engines.spark.shipping import with_rows
 
         assert self.session
-        sent = self.session.context.broadcast(stripped(job))
+        sent = self.session.context.broadcast(with_rows(job))
         parts = self.session.context.parallelize(range(self._workers), self._workers).barrier()  # one on each executor
         with self.session.failures():
             parts.mapPartitions(partial(unpack, sent)).collect()
@@ -73,19 +72,12 @@ class SparkTorch(SparkEngine):
         """Run the training on the executors; returns when it is over."""
         from pyspark.ml.torch.distributor import TorchDistributor
 
+        from trainoff.engines.spark.shipping import without_rows
         from trainoff.engines.torch.together import learn_together
 
         assert self.session
         self.session.sql  # noqa: B018  # TorchDistributor looks for it
-        none: Any = None  # the rows lie on the executors
-        without_rows = replace(job.data, x_train=none, y_train=none, x_test=none, y_test=none)
-        lean = replace(
-            job,
-            data=without_rows,
-            cores=self.session.cores,
-            cluster=None,  # type: ignore[arg-type]  # workers have no cluster
-            folder=Path(),
-        )
+        lean = replace(without_rows(job), cores=self.session.cores)
         distributor = TorchDistributor(num_processes=self._workers, local_mode=False, use_gpu=False)
         distributor.run(learn_together, self._line.number, lean, watch.pace, ROWS)
 
@@ -97,11 +89,13 @@ class SparkTorch(SparkEngine):
                 self._running.result()
 
     def train(self, job: Job, watch: Watch) -> None:
+        from trainoff.engines.spark.shipping import WEIGHT_BYTES
+
         assert self.session
         self._trained = job, self._line.follow(job, watch)
         watch.count("rounds", job.order.steps)
         # Around a ring, every worker but one passes each number on, once to sum it up and once to tell the sum.
-        watch.count("least_bytes_per_round", 2 * (self._workers - 1) * WEIGHT * job.model.parameters)
+        watch.count("least_bytes_per_round", 2 * (self._workers - 1) * WEIGHT_BYTES * job.model.parameters)
         self.session.tell(watch)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:

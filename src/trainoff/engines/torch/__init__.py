@@ -5,7 +5,7 @@ The other files here import torch as they are loaded, so only `open` loads them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Watch
@@ -93,7 +93,7 @@ class Torch(Engine):
             if self._resident:
                 self._resident.capture()
             else:
-                warm_up(job, self._learner, self._source)
+                warm_up(job.order.batch_sizes, self._learner, self._source)
 
     def train(self, job: Job, watch: Watch) -> None:
         if self._resident:
@@ -143,12 +143,12 @@ def predict(learner: Learner, x: Matrix, device: str) -> NDArray[np.int64]:
     return found
 
 
-def warm_up(job: Job, learner: Learner, source: Source) -> None:
-    """Make a step of each size that a batch has, for torch to prepare its kernels, and forget what was learnt."""
+def warm_up(sizes: Iterable[int], learner: Learner, source: Source) -> None:
+    """Make a step of each size that a batch has here, for torch to prepare its kernels, and forget what was learnt."""
     import torch
 
     before = [part.clone() for part in learner.state]
-    for size in job.order.batch_sizes:
+    for size in sizes:
         learner.learn(source.take(torch.arange(size)), 0.0)
     for part, value in zip(learner.state, before, strict=True):
         part.copy_(value)

@@ -19,7 +19,7 @@ from trainoff.data.order import share
 from trainoff.engines.contract import Job
 from trainoff.engines.line import Number, Worker
 from trainoff.engines.pace import Pace
-from trainoff.engines.torch import rows
+from trainoff.engines.torch import rows, warm_up
 from trainoff.engines.torch.network import Network
 
 JOIN_S = 120
@@ -48,7 +48,8 @@ def learn_together(number: Number, job: Job, pace: Pace, folder: str) -> None:
     job = replace(job, data=replace(job.data, **fetch_rows(Path(folder))))
     network = Network(job, "cpu")
     source = rows.Dense(rows.on(job.data.x_train, "cpu"), rows.on(job.data.y_train, "cpu"))
-    warm_up(job, network, source, rank, workers)
+    shares = (len(share(np.arange(size), rank, workers)) for size in job.order.batch_sizes)
+    warm_up(filter(None, shares), network, source)
     agreement = network.agree = Agreement([part.size for part in job.weights])
     leader = Worker(number, pace) if rank == 0 else None
     dist.barrier()
@@ -67,17 +68,6 @@ def learn_together(number: Number, job: Job, pace: Pace, folder: str) -> None:
         leader.end()
     dist.barrier()
     dist.destroy_process_group()
-
-
-def warm_up(job: Job, network: Network, source: rows.Dense, rank: int, workers: int) -> None:
-    """Make a step of each size that a share has, for torch to prepare its kernels, and forget what was learnt."""
-    before = [part.clone() for part in network.state]
-    for size in job.order.batch_sizes:
-        mine = share(np.arange(size), rank, workers)
-        if len(mine):
-            network.learn(source.take(torch.from_numpy(mine)), 0.0)
-    for part, value in zip(network.state, before, strict=True):
-        part.copy_(value)
 
 
 def leave_rows(job: Job, folder: Path) -> None:
