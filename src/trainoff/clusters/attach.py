@@ -25,5 +25,8 @@ class Attached(Cluster):
         """Its processes are not ours to watch."""
         return None
 
+    def end(self, process: Process) -> None:
+        """No process of it is ours."""
+
     def stop(self) -> None:
         """It goes on without us."""

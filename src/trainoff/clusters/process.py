@@ -33,6 +33,7 @@ class Process:
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], role: str, log: Path) -> None:
         self.role = role
         self.log = log
+        self._from = log.stat().st_size if log.exists() else 0  # before that, another process of this role speaks
         with log.open("ab") as sink:
             self._popen = subprocess.Popen(
                 list(argv),
@@ -54,11 +55,15 @@ class Process:
 
     def tail(self, lines: int = LOG_TAIL) -> str:
         """The end of the process's log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self.said().splitlines()[-lines:])
+
+    def said(self) -> str:
+        """Its whole log."""
+        return self.log.read_bytes()[self._from :].decode(errors="replace")
 
     def says(self, pattern: str) -> bool:
         """Whether the log holds a line that matches: the simplest sign of readiness."""
-        return re.search(pattern, self.log.read_text(errors="replace"), re.MULTILINE) is not None
+        return re.search(pattern, self.said(), re.MULTILINE) is not None
 
     def wait_ready(self, ready: Readiness, timeout_s: float) -> None:
         """Wait until `ready(self)`; fails at once if the process ends first, and says why with its log."""

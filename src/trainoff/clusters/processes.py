@@ -40,6 +40,9 @@ class Cluster(Protocol):
         With `ready`, returns once it holds. The log goes to `logs/<role>.txt`.
         """
 
+    def end(self, process: Process) -> None:
+        """Kill one process at once, and forget it."""
+
     def stop(self) -> None:
         """End every process, the last one started first."""
 
@@ -85,6 +88,10 @@ class Processes(Cluster):
 
     def failed(self) -> Process | None:
         return next((process for process in self._processes if process.exit_code not in (None, 0)), None)
+
+    def end(self, process: Process) -> None:
+        self._processes.remove(process)
+        process.stop(0.0)
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         while self._processes:

@@ -38,9 +38,19 @@ def book_resources(record: Record, story: Story) -> None:
         record.noise = noise(machine, story.cpu_at())
     record.counts = {name: value for name, value in story.counts.items() if math.isfinite(value)}
     record.notes = dict(story.notes)
+    record.breakdowns = {name: dict(parts) for name, parts in story.breakdowns.items()}
+    _book_waiting(record)
     rounds, travelled = record.counts.get("rounds"), record.network_bytes_by_phase.get("train")
     if rounds and travelled:
         record.counts["bytes_per_round"] = travelled / rounds
+
+
+def _book_waiting(record: Record) -> None:
+    """A worker that neither computes nor communicates while the training lasts is waiting."""
+    computing, communicating = (record.breakdowns.get(name, {}) for name in ("computing_s", "communicating_s"))
+    if computing and record.train_s is not None:
+        busy = {worker: seconds + communicating.get(worker, 0.0) for worker, seconds in computing.items()}
+        record.breakdowns["waiting_s"] = {worker: max(0.0, record.train_s - spent) for worker, spent in busy.items()}
 
 
 def _account_for(total: float, by_role: Mapping[str, float]) -> dict[str, float]:

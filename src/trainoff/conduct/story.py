@@ -33,6 +33,7 @@ class Story:
     latest: dict[str, Event] = field(default_factory=dict)  # the newest sample of each role
     counts: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    breakdowns: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     spent: dict[str, float] = field(default_factory=dict)  # CPU seconds by role, at the end
     last_progress: float = 0.0
     train_start: float | None = None
@@ -109,6 +110,9 @@ class Story:
 
     def _hear_objective(self, event: Event) -> None:
         self.objectives.append(event)
+
+    def _hear_breakdown(self, event: Event) -> None:
+        self.breakdowns[event["name"]][event["part"]] = event["value"]
 
     def _hear_note(self, event: Event) -> None:
         self.notes[event["name"]] = event["text"]

@@ -25,6 +25,13 @@ from trainoff.conduct.probe import Probe
 from trainoff.engines.traffic import OWN_NETWORK
 from trainoff.engines.watch import Channel
 
+KEEP_MEMORY = {
+    # For all engines alike: glibc would give the memory of large arrays back after every step, by chance of where they
+    # lie, and fetch it again page by page in the next.
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+}
+
 
 @dataclass(frozen=True)
 class Orders:
@@ -71,7 +78,7 @@ class Warden:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={**os.environ, **({OWN_NETWORK: "1"} if self._own_network else {})},
+                env={**KEEP_MEMORY, **os.environ, **({OWN_NETWORK: "1"} if self._own_network else {})},
                 start_new_session=True,
             )
         if self._end_by is not None:  # asked to end before there was a trial

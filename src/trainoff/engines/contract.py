@@ -122,6 +122,9 @@ class Watch(Phases, Protocol):
     def count(self, name: str, value: float) -> None:
         """Put a figure of the engine's own into the record, under `counts`."""
 
+    def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
+        """Put a figure into the record that has parts, under `breakdowns`: seconds by worker, updates by staleness."""
+
     def note(self, name: str, text: str) -> None:
         """Put a fact of the engine's own into the record, under `notes`: the library that multiplied, say."""
 

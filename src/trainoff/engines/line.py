@@ -1,6 +1,6 @@
-"""The line between the driver and the worker that leads a training which goes on far from the driver.
+"""The line between the driver and the process that leads a training which goes on far from the driver.
 
-The worker tells of its progress and hands over snapshots; the driver gives the sign to start, and keeps the time.
+The leader tells of its progress and hands over snapshots; the driver gives the sign to start, and keeps the time.
 Both prove with a secret that they belong together.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from trainoff.engines.pace import Pace
 
 BEAT_S = 0.25  # how often progress is told
-POLL_S = 0.1
+POLL_S = 0.05
 EXPLAIN_S = 30.0  # how long it may take until it is known why a worker is gone
+
+Report = Mapping[str, Any]  # what the leader knows at the end
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,23 @@ class Number:
     host: str
     port: int
     secret: bytes
+
+
+@dataclass(frozen=True)
+class Progress:
+    """So many steps are done; with `weights` to follow, if they are wanted now."""
+
+    step: int
+    loss: float | None
+    samples_seen: int
+    weights: bool
+
+
+@dataclass(frozen=True)
+class End:
+    """All steps are done."""
+
+    report: Report
 
 
 class Driver:
@@ -46,44 +65,65 @@ class Driver:
         self._check = check
         self._line: Connection | None = None
 
-    def wait_until_ready(self, timeout_s: float) -> None:
-        """Wait for the leading worker to call: all workers are then ready to start."""
+    def wait_for(self, word: str, timeout_s: float) -> None:
+        """Wait until the leader says that it has come so far: "ready", at the latest, when all workers can start."""
         deadline = time.monotonic() + timeout_s
+        while self._line is None:
+            self._check_time(word, deadline, timeout_s)
+            self._line = self._accept()
+        while True:
+            while not self._line.poll(POLL_S):
+                self._check_time(word, deadline, timeout_s)
+            if self._take(self._line.recv) == word:
+                return
+
+    def _check_time(self, word: str, deadline: float, timeout_s: float) -> None:
+        self._check()
+        if time.monotonic() > deadline:
+            raise TrainoffError(f"the workers were not {word} after {timeout_s:g} s")
+
+    def _accept(self) -> Connection | None:
         waiting = self._listener._listener._socket  # type: ignore[attr-defined]  # to wait without being stuck
         waiting.settimeout(POLL_S)
-        while self._line is None:
-            self._check()
-            if time.monotonic() > deadline:
-                raise TrainoffError(f"the workers were not ready after {timeout_s:g} s")
-            try:
-                self._line = self._listener.accept()
-            except TimeoutError:
-                continue
+        try:
+            return self._listener.accept()
+        except TimeoutError:
+            return None
 
-    def follow(self, job: Job, watch: Watch) -> Weights:
-        """Give the sign to start, and pass on to the watch what the worker tells, to the end; returns the weights."""
+    def follow(
+        self, job: Job, watch: Watch, heard: Callable[[int], None] = lambda step: None
+    ) -> tuple[Weights, Report]:
+        """Give the sign to start, and pass on to the watch what the leader tells, to the end.
+
+        Returns the weights, and what the leader has to report. `heard` is called with every step that is told of.
+        """
         line = self._line
         assert line
         line.send("start")
         weights = job.weights
-        while message := self._hear(line):
-            step, loss, snapshot = message
-            watch.progress(step, loss)
-            if snapshot:
+        while isinstance(message := self._hear(line), Progress):
+            watch.progress(message.step, message.loss, message.samples_seen)
+            heard(message.step)
+            if message.weights:
                 watch.due()  # from here to the snapshot the clock stands, and so do the workers
                 weights = unflatten(job.model, np.frombuffer(self._take(line.recv_bytes), np.float32))
-                watch.snapshot(job.order.samples_after(step), weights)
+                watch.snapshot(message.samples_seen, weights)
                 line.send("go on")
-        return weights
+        return weights, message.report
 
-    def _hear(self, line: Connection) -> tuple[int, float, bool] | None:
+    def ask(self, question: Any) -> Any:
+        """What the leader answers, after the end."""
+        assert self._line
+        self._line.send(question)
+        return self._hear(self._line)
+
+    def _hear(self, line: Connection) -> Any:
         while not line.poll(POLL_S):
             self._check()
-        message: tuple[int, float, bool] | None = self._take(line.recv)
-        return message
+        return self._take(line.recv)
 
     def _take(self, receive: Callable[[], Any]) -> Any:
-        """What comes next; if the worker hung up, why, as soon as that is known."""
+        """What comes next; if the leader hung up, why, as soon as that is known."""
         try:
             return receive()
         except (EOFError, OSError):
@@ -99,30 +139,49 @@ class Driver:
         self._listener.close()
 
 
-class Worker:
-    """The leading worker's end."""
+class Leader:
+    """The other end, in the process that leads."""
 
     def __init__(self, number: Number, pace: Pace) -> None:
         self._line = Client((number.host, number.port), authkey=number.secret)
-        self._pace = pace
+        self.pace = pace
         self._told = 0.0
 
+    def say(self, word: str) -> None:
+        """Tell the driver how far the preparations have come."""
+        self._line.send(word)
+
     def wait_for_start(self) -> None:
+        self.say("ready")
         self._line.recv()
 
-    def progress(self, step: int, loss: float, weights: Callable[[], Weights]) -> None:
+    def progress(
+        self, step: int, loss: float | None, weights: Callable[[], Weights], samples_seen: int | None = None
+    ) -> None:
         """Say that a step is done; hands over the weights if they are wanted now, and waits until they are safe."""
-        samples = self._pace.order.samples_after(step)
-        wanted, now = self._pace.wanted(step, samples), time.monotonic()
-        if not wanted and now - self._told < BEAT_S and loss - loss == 0:  # a loss that is no number is told at once
+        samples = self.pace.order.samples_after(step) if samples_seen is None else samples_seen
+        wanted, now = self.pace.wanted(step, samples), time.monotonic()
+        odd = loss is not None and loss - loss != 0  # a loss that is no number is told at once
+        if not wanted and now - self._told < BEAT_S and not odd:
             return
         self._told = now
-        self._line.send((step, loss, wanted))
+        self._line.send(Progress(step, loss, samples, wanted))
         if wanted:
             self._line.send_bytes(flatten(weights()).astype(np.float32, copy=False).tobytes())
             self._line.recv()
-            self._pace.taken(samples)
+            self.pace.taken(samples)
 
-    def end(self) -> None:
-        self._line.send(None)
+    def end(self, report: Report | None = None) -> None:
+        self._line.send(End(report or {}))
+
+    def answer(self, reply: Callable[[Any], Any]) -> None:
+        """Answer what the driver asks, until it hangs up."""
+        while True:
+            try:
+                question = self._line.recv()
+            except (EOFError, OSError):
+                return
+            self._line.send(reply(question))
+
+    def close(self) -> None:
         self._line.close()

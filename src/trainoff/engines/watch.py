@@ -166,6 +166,10 @@ class TrialWatch:
     def objective(self, step: int, samples_seen: int, train_s: float, loss: float) -> None:
         self._channel.say("objective", step=step, samples_seen=samples_seen, train_s=train_s, loss=loss)
 
+    def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
+        for part, value in figures.items():  # one by one, because there may be more than an event has room for
+            self._channel.say("breakdown", name=name, part=part, value=float(value))
+
     def note(self, name: str, text: str) -> None:
         self._channel.say("note", name=name, text=text)
 

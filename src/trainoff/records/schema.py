@@ -68,6 +68,7 @@ class Record:
     context_switches: int | None = None
     counts: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    breakdowns: dict[str, dict[str, float]] = field(default_factory=dict)
     cost_usd: float | None = None
     # under which conditions
     isolation: dict[str, Any] = field(default_factory=dict)

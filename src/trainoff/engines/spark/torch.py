@@ -55,7 +55,7 @@ class SparkTorch(SparkEngine):
             self._running: Future[Any] | None = None
             self._line = Driver(self.session.context.getConf().get("spark.driver.host"), self._check)
             self._running = self._aside.submit(self._distribute, job, watch)
-            self._line.wait_until_ready(READY_S)
+            self._line.wait_for("ready", READY_S)
 
     def _ship(self, job: Job) -> None:
         """Send the rows to every executor, which leaves them in files for the processes of torch."""
@@ -92,7 +92,8 @@ class SparkTorch(SparkEngine):
         from trainoff.engines.spark.shipping import WEIGHT_BYTES
 
         assert self.session
-        self._trained = job, self._line.follow(job, watch)
+        weights, _ = self._line.follow(job, watch)
+        self._trained = job, weights
         watch.count("rounds", job.order.steps)
         # Around a ring, every worker but one passes each number on, once to sum it up and once to tell the sum.
         watch.count("least_bytes_per_round", 2 * (self._workers - 1) * WEIGHT_BYTES * job.model.parameters)

@@ -7,7 +7,7 @@ kernels. Keras is not used; its momentum keeps the rate inside the velocity, whi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -72,12 +72,17 @@ class TensorFlow(Engine):
         walk(job, watch, learner.learn, lambda: [part.numpy() for part in learner.weights])
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        import numpy as np
+        return predict(self._learner.labels, x)
 
-        found = np.empty(len(x), np.int64)
-        for start in range(0, len(x), PREDICT_ROWS):
-            found[start : start + PREDICT_ROWS] = self._learner.labels(x[start : start + PREDICT_ROWS])
-        return found
+
+def predict(labels: Callable[[Matrix], NDArray[np.int64]], x: Matrix) -> NDArray[np.int64]:
+    """The class of each row, some rows at a time."""
+    import numpy as np
+
+    found = np.empty(len(x), np.int64)
+    for start in range(0, len(x), PREDICT_ROWS):
+        found[start : start + PREDICT_ROWS] = labels(x[start : start + PREDICT_ROWS])
+    return found
 
 
 def installed() -> dict[str, str]:

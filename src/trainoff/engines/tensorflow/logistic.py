@@ -22,12 +22,16 @@ class Logistic:
         # Batches differ in their non-zeros, so the lengths stay open and nothing is compiled anew.
         ints, floats = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None])
         sparse = [ints, floats, tf.TensorSpec([None], tf.int64)]
-        self._compiled = tf.function(self._step, input_signature=[*sparse, floats, tf.TensorSpec([])], autograph=False)
+        self._compiled = tf.function(self._step, [*sparse, floats, tf.TensorSpec([2])], autograph=False)
         self._compiled_scores = tf.function(self._scores, input_signature=[*sparse, tf.TensorSpec([], tf.int32)])
 
     def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         """Make one step on these rows; returns the loss before it."""
-        return float(self._compiled(*parts(self._x[rows]), self._y[rows].astype("float32"), rate))
+        return self._learn(rows, rate, 1.0)
+
+    def _learn(self, rows: NDArray[np.int64], rate: float, part: float) -> float:
+        """Learn from rows that are a part of a batch."""
+        return float(self._compiled(*parts(self._x[rows]), self._y[rows].astype("float32"), [rate, part]))
 
     def labels(self, x: Csr) -> NDArray[np.int64]:
         """The class of each row: 1 where the odds are better than even."""
@@ -39,15 +43,21 @@ class Logistic:
         products = self._tf.gather(self.weights[0], columns) * values
         return self._tf.math.unsorted_segment_sum(products, owners, rows) + self.weights[1]
 
-    def _step(self, columns: Tensor, values: Tensor, owners: Tensor, y: Tensor, rate: Tensor) -> Tensor:
-        tf, (weights, bias) = self._tf, self.weights
+    def _step(self, columns: Tensor, values: Tensor, owners: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
+        """Make a step; `numbers` are the rate, and which part of the batch these rows are."""
+        weights, bias = self.weights
+        loss, columns, changes, change = self._changes(columns, values, owners, y, numbers)
+        self._tf.raw_ops.ResourceScatterSub(resource=weights.handle, indices=columns, updates=changes)
+        bias.assign_sub(change)
+        return loss
+
+    def _changes(self, columns: Tensor, values: Tensor, owners: Tensor, y: Tensor, numbers: Tensor) -> list[Tensor]:
+        """The loss, the features whose weights change, by how much each, and by how much the bias."""
+        tf = self._tf
         z = self._scores(columns, values, owners, tf.size(y))
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(y, z))
-        moves = (tf.sigmoid(z) - y) * (rate / tf.cast(tf.size(y), tf.float32))
-        changes = tf.gather(moves, owners) * values
-        tf.raw_ops.ResourceScatterSub(resource=weights.handle, indices=columns, updates=changes)
-        bias.assign_sub(tf.reduce_sum(moves, keepdims=True))
-        return loss
+        moves = (tf.sigmoid(z) - y) * (numbers[0] * numbers[1] / tf.cast(tf.size(y), tf.float32))
+        return [loss * numbers[1], columns, tf.gather(moves, owners) * values, tf.reduce_sum(moves, keepdims=True)]
 
 
 def parts(x: Csr) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:

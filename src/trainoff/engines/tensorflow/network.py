@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainoff.data import Matrix
 from trainoff.engines.contract import Job
-from trainoff.models import BETA1, BETA2, EPSILON, Conv, Layer, Pool
+from trainoff.models import BETA1, BETA2, EPSILON, Conv, Dense, Layer, Pool
 
 ALIGNMENT = 64  # bytes; where an array begins at a multiple of it, TensorFlow takes it without a copy
 
@@ -28,9 +28,12 @@ class Network:
         self.weights = [tf.Variable(part) for part in job.weights]
         self._memory = [[tf.Variable(tf.zeros_like(part)) for _ in range(copies)] for part in job.weights]
         self.state = [*self.weights, *(part for parts in self._memory for part in parts)]  # all that a step changes
-        self._steps = {size: self._compile(job, size) for size in job.order.batch_sizes}
-        rows = tf.TensorSpec([None, job.data.x_train.shape[1]])
-        self._compiled_labels = tf.function(self._labels, input_signature=[rows], autograph=False)
+        self._steps = {size: self._compile(job, rows) for size, rows in self._sizes(job).items()}
+        self.labels = labeller(tf, job.model, self.weights)
+
+    def _sizes(self, job: Job) -> dict[int, int]:
+        """The sizes that batches have, and how many rows of such a batch are learnt from here."""
+        return {size: size for size in job.order.batch_sizes}
 
     def _compile(self, job: Job, size: int) -> Callable[..., float]:
         """The step for batches of one size, with arrays of its own for the batch and what the update needs."""
@@ -38,37 +41,49 @@ class Network:
         all_x, all_y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
         x, x_tensor = shared(self._tf, (size, all_x.shape[1]), np.float32)
         y, y_tensor = shared(self._tf, (size,), np.int64)
-        numbers, numbers_tensor = shared(self._tf, (2,), np.float32)  # the rate, and Adam's epsilon
+        # The rate, Adam's epsilon, and which share of a batch these rows are.
+        numbers, numbers_tensor = shared(self._tf, (3,), np.float32)
         inputs = [x_tensor, y_tensor, numbers_tensor]
         function = self._tf.function(self._step, jit_compile=job.params.get("xla", False), autograph=False)
         compiled = function.get_concrete_function(*inputs)
 
-        def step(rows: NDArray[np.int64], *rate_and_epsilon: float) -> float:
+        def step(rows: NDArray[np.int64], *values: float) -> float:
             np.take(all_x, rows, axis=0, out=x, mode="clip")
             np.take(all_y, rows, out=y, mode="clip")
-            numbers[:] = rate_and_epsilon
+            numbers[:] = values
             return float(compiled(*inputs))  # waits for the step, so that the arrays are free again
 
         return step
 
     def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         """Make one step on these rows; returns the loss before it."""
-        numbers = adam_numbers(rate, step) if self._optimizer == "adam" else (rate, 0.0)
-        return self._steps[len(rows)](rows, *numbers)
+        return self._steps[len(rows)](rows, *self._numbers(step, rate), 1.0)
 
-    def labels(self, x: Matrix) -> NDArray[np.int64]:
-        """The class of each row."""
-        found: NDArray[np.int64] = self._compiled_labels(self._tf.convert_to_tensor(x)).numpy()
-        return found
-
-    def _labels(self, x: Tensor) -> Tensor:
-        return self._tf.argmax(scores(self._tf, self._model.layers, self.weights, x), 1)
+    def _numbers(self, step: int, rate: float) -> tuple[float, float]:
+        """The rate and Adam's epsilon of a step."""
+        return adam_numbers(rate, step) if self._optimizer == "adam" else (rate, 0.0)
 
     def _step(self, x: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
-        loss, gradient = differentiate(self._tf, self._model, self.weights, x, y)
+        loss, gradient = self._slopes(x, y, numbers)
         for weights, memory, slope in zip(self.weights, self._memory, gradient, strict=True):
             update(self._tf, weights, memory, slope, numbers, self._momentum)
         return loss
+
+    def _slopes(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The loss, and the gradient of the whole batch."""
+        return differentiate(self._tf, self._model, self.weights, x, y)
+
+
+def labeller(tf: Any, model: Any, weights: Sequence[Tensor]) -> Callable[[Matrix], NDArray[np.int64]]:
+    """What finds the class of each row, by weights that may change from call to call."""
+    rows = tf.TensorSpec([None, None])
+    find = tf.function(lambda x: tf.argmax(scores(tf, model.layers, weights, x), 1), [rows], autograph=False)
+
+    def labels(x: Matrix) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = find(tf.convert_to_tensor(x)).numpy()
+        return found
+
+    return labels
 
 
 def shared(tf: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Tensor]:
@@ -84,23 +99,29 @@ def scores(tf: Any, layers: Sequence[Layer], weights: Sequence[Tensor], x: Tenso
     """What the last layer puts out, before the softmax."""
     rest = iter(weights)
     for layer in layers:
-        if isinstance(layer, Pool):
-            x = tf.nn.max_pool2d(x, 2, 2, "VALID")
-            continue
-        matrix, bias = next(rest), next(rest)
-        if isinstance(layer, Conv):
-            x = tf.nn.conv2d(tf.reshape(x, [-1, layer.height, layer.width, layer.inputs]), matrix, 1, "VALID")
-        else:
-            x = tf.matmul(tf.reshape(x, [-1, layer.inputs]), matrix)
-        x = tf.nn.bias_add(x, bias)
-        if layer.activation:
-            x = getattr(tf.nn, layer.activation)(x)  # TensorFlow has our names: relu, sigmoid, tanh
+        x = pooled(tf, x) if isinstance(layer, Pool) else through(tf, layer, x, next(rest), next(rest))
     return x
+
+
+def pooled(tf: Any, x: Tensor) -> Tensor:
+    """The largest of every 2 x 2 pixels."""
+    return tf.nn.max_pool2d(x, 2, 2, "VALID")
+
+
+def through(tf: Any, layer: Dense | Conv, x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+    """What a layer puts out; only some of its outputs, if the matrix and the bias are of these alone."""
+    if isinstance(layer, Conv):
+        x = tf.nn.conv2d(tf.reshape(x, [-1, layer.height, layer.width, layer.inputs]), matrix, 1, "VALID")
+    else:
+        x = tf.matmul(tf.reshape(x, [-1, layer.inputs]), matrix)
+    x = tf.nn.bias_add(x, bias)
+    return getattr(tf.nn, layer.activation)(x) if layer.activation else x  # TensorFlow has our names
 
 
 def differentiate(tf: Any, model: Any, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
     """The mean cross-entropy with the L2 term, and its gradient in the order of the weights."""
     with tf.GradientTape() as tape:
+        tape.watch(weights)  # tensors, where they come from elsewhere
         found = scores(tf, model.layers, weights, x)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, found))
         if model.l2:
@@ -108,19 +129,19 @@ def differentiate(tf: Any, model: Any, weights: Sequence[Tensor], x: Tensor, y: 
     return loss, tape.gradient(loss, weights)
 
 
-def update(tf: Any, weights: Tensor, memory: Sequence[Tensor], slope: Tensor, numbers: Tensor, mu: float) -> None:
+def update(tf: Any, weights: Tensor, memory: Sequence[Tensor], slope: Tensor, numbers: Tensor, mu: float) -> Tensor:
     """Move one layer's weights in place, by the kernel that suits what the optimiser remembers of it.
 
-    `numbers` are the rate and Adam's epsilon, with the bias corrections of Adam in them already.
+    Returns the operation, where a graph is being built. `numbers` are the rate and Adam's epsilon, with the bias
+    corrections of Adam in them already.
     """
     var, rate, places = weights.handle, numbers[0], [part.handle for part in memory]
     if not places:
-        tf.raw_ops.ResourceApplyGradientDescent(var=var, alpha=rate, delta=slope)
-    elif len(places) == 1:
-        tf.raw_ops.ResourceApplyMomentum(var=var, accum=places[0], lr=rate, grad=slope, momentum=mu)
-    else:
-        betas = {"beta1_power": 0.0, "beta2_power": 0.0, "beta1": BETA1, "beta2": BETA2, "epsilon": numbers[1]}
-        tf.raw_ops.ResourceApplyAdam(var=var, m=places[0], v=places[1], lr=rate, grad=slope, **betas)
+        return tf.raw_ops.ResourceApplyGradientDescent(var=var, alpha=rate, delta=slope)
+    if len(places) == 1:
+        return tf.raw_ops.ResourceApplyMomentum(var=var, accum=places[0], lr=rate, grad=slope, momentum=mu)
+    betas = {"beta1_power": 0.0, "beta2_power": 0.0, "beta1": BETA1, "beta2": BETA2, "epsilon": numbers[1]}
+    return tf.raw_ops.ResourceApplyAdam(var=var, m=places[0], v=places[1], lr=rate, grad=slope, **betas)
 
 
 def adam_numbers(rate: float, step: int) -> tuple[float, float]:

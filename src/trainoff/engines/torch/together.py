@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainoff.data.order import share
 from trainoff.engines.contract import Job
-from trainoff.engines.line import Number, Worker
+from trainoff.engines.line import Leader, Number
 from trainoff.engines.pace import Pace
 from trainoff.engines.torch import rows, warm_up
 from trainoff.engines.torch.network import Network
@@ -51,7 +51,7 @@ def learn_together(number: Number, job: Job, pace: Pace, folder: str) -> None:
     shares = (len(share(np.arange(size), rank, workers)) for size in job.order.batch_sizes)
     warm_up(filter(None, shares), network, source)
     agreement = network.agree = Agreement([part.size for part in job.weights])
-    leader = Worker(number, pace) if rank == 0 else None
+    leader = Leader(number, pace) if rank == 0 else None
     dist.barrier()
     if leader:
         leader.wait_for_start()
@@ -66,6 +66,7 @@ def learn_together(number: Number, job: Job, pace: Pace, folder: str) -> None:
             leader.progress(step, loss.item(), network.weights)
     if leader:
         leader.end()
+        leader.close()
     dist.barrier()
     dist.destroy_process_group()
 

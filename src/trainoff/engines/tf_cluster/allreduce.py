@@ -1,0 +1,29 @@
+"""tf-allreduce: TensorFlow's MultiWorkerMirroredStrategy, one process per worker, gradients summed around a ring."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import ClassVar
+
+from trainoff.engines.contract import Job, Knob
+from trainoff.engines.tf_cluster.base import CHECKPOINT, TfClusterEngine
+from trainoff.engines.tf_cluster.ports import free_ports
+
+PROGRAM = "trainoff.engines.tf_cluster.mirrored"
+
+
+class TfAllReduce(TfClusterEngine):
+    """Data-parallel TensorFlow: every step's gradients are summed over all workers."""
+
+    name = "tf-allreduce"
+    about = "TensorFlow's MultiWorkerMirroredStrategy: a process per worker, gradients summed around a ring"
+    modes = ("sync",)
+    knobs: ClassVar[Mapping[str, Knob]] = {"checkpoint_every": CHECKPOINT}
+
+    def start(self, job: Job) -> None:
+        hosts = [node.address for node in job.cluster.nodes]
+        ports = free_ports(hosts)
+        path = self.assignment({"worker": [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]})
+        for number in range(job.workers):
+            self.spawn(number, [sys.executable, "-m", PROGRAM, str(path), str(number)], f"worker-{number}")

@@ -1,0 +1,121 @@
+"""The mode async: every worker pulls, computes and pushes as fast as it can, whatever the others do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from trainoff.engines.line import BEAT_S, Report
+from trainoff.engines.tf_cluster.checkpoint import Checkpoint
+from trainoff.engines.tf_cluster.gate import Gate
+from trainoff.engines.tf_cluster.scene import HERE, STUCK_S, STUCK_STEPS, Scene, Spent, after, row_numbers, settle, work
+from trainoff.engines.tf_cluster.store import server, worker
+
+Tensor = Any
+
+
+class Asynchronous:
+    """One thread for each worker, which has the worker make one update after the other."""
+
+    def __init__(self, scene: Scene, learners: list[Any]) -> None:
+        self._scene, self._workers = scene, len(learners)
+        with scene.tf.device(server(0)):
+            self._version = scene.tf.Variable(0, dtype=scene.tf.int64)  # how many updates have been applied
+        self._functions = [self._compile(number, learner) for number, learner in enumerate(learners)]
+        self._spent, self._staleness = Spent(self._workers), Counter[int]()
+        self._loss: float | None = None
+        self._slowest = 0.0
+        self._errors: list[Exception] = []
+
+    def _compile(self, number: int, learner: Any) -> Any:
+        """One update by one worker, as a graph that spans the worker and the servers."""
+        tf, aware = self._scene.tf, self._scene.job.params["staleness_aware"]
+
+        def step(rows: Tensor, numbers: Tensor) -> Tensor:
+            with tf.device(worker(number)):
+                done = work(tf, learner, rows, lambda: tf.identity(self._version.read_value()))
+                with tf.control_dependencies([done.found]):
+                    if aware:
+                        behind = tf.cast(self._version.read_value() - done.seen, tf.float32)
+                        numbers = numbers * tf.stack([1 / (1 + behind), 1.0])
+                    pushed = learner.push(done.slopes, done.pulled, numbers)
+                with tf.control_dependencies(pushed):
+                    version = tf.identity(self._version.assign_add(1))
+                stale, whole = tf.cast(version - done.seen - 1, tf.float64), after(tf, [version]) - done.start
+                result = tf.stack([done.loss, stale, done.computing, whole])
+            with tf.device(HERE):
+                return tf.identity(result)
+
+        signature = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([2])]
+        return tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
+
+    def warm_up(self) -> None:
+        """Have every worker make an update that is forgotten."""
+        for number in range(self._workers):
+            self._update(number, 1, (0.0, 0.0))
+
+    def _update(self, number: int, batch: int, numbers: tuple[float, float]) -> list[float]:
+        tf, rows = self._scene.tf, row_numbers(self._scene.job.order.batch(batch))
+        result: list[float] = self._functions[number](tf.constant(rows), tf.constant(numbers)).numpy().tolist()
+        return result
+
+    def train(self, resume: Checkpoint | None) -> Report:
+        """All updates that are not in the checkpoint yet."""
+        scene, order = self._scene, self._scene.job.order
+        done = resume.done if resume else frozenset()
+        settle(self._version, len(done))
+        self._gate = gate = Gate(order, self._workers, self._pause_after, scene.job.params.get("max_staleness"), done)
+        if gate.samples:
+            scene.leader.pace.taken(gate.samples)
+        for number in range(self._workers):
+            threading.Thread(target=self._work, args=(number,), daemon=True).start()
+        while True:
+            still = gate.wait(BEAT_S)
+            self._give_up_the_stuck()
+            if counted := gate.counted():
+                scene.leader.progress(counted[0], self._loss, scene.store.weights, counted[1])
+            if still and gate.over:
+                return self._report()
+            if still:
+                if scene.keeper.due(gate.updates):
+                    scene.keeper.save(scene.store.state, gate.applied)
+                gate.go_on()
+
+    def _pause_after(self, updates: int, samples: int) -> bool:
+        return self._scene.leader.pace.wanted(updates, samples) or self._scene.keeper.due(updates)
+
+    def _work(self, number: int) -> None:
+        """Be the hand of one worker."""
+        gate = self._gate
+        while turn := gate.take(number):
+            batch, update = turn
+            start = time.monotonic()
+            try:
+                loss, stale, computing, whole = self._update(number, batch, self._scene.numbers(update))
+            except self._scene.tf.errors.OpError as error:
+                self._errors.append(error)
+                gate.lose(number)
+                return
+            self._loss, self._slowest = loss, max(self._slowest, time.monotonic() - start)
+            self._spent.book(number, computing, whole - computing)
+            self._staleness[int(stale)] += 1
+            gate.done(number)
+
+    def _give_up_the_stuck(self) -> None:
+        """Whoever says nothing for long is lost, though its process may live."""
+        patience = max(STUCK_S, STUCK_STEPS * self._slowest)
+        for number, flight in list(self._gate.flying.items()):
+            if time.monotonic() - flight.since > patience:
+                self._gate.lose(number)
+        if len(self._gate.lost) == self._workers:
+            raise self._errors[-1] if self._errors else TimeoutError(f"no worker has answered for {patience:.0f} s")
+
+    def _report(self) -> Report:
+        gate, counts = self._gate, {}
+        if gate.lost:
+            detection = sum(gate.lost.values())
+            counts = {"workers_lost": len(gate.lost), "detection_s": detection, "steps_redone": gate.redone}
+        histogram = {str(stale): float(self._staleness[stale]) for stale in sorted(self._staleness)}
+        return self._spent.report(counts, staleness=histogram)

@@ -1,0 +1,50 @@
+"""What a training needs to go on after a loss: its state every so many updates, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after some updates: all that a step changes, and which batches have been seen."""
+
+    state: list[NDArray[Any]]
+    done: frozenset[int] = field(default_factory=frozenset)
+
+
+class Keeper:
+    """Writes checkpoints: the new one replaces the old one only when it is whole."""
+
+    def __init__(self, path: Path, every: int) -> None:
+        self.path, self._every = path, every
+        self._saved = 0
+
+    def due(self, updates: int) -> bool:
+        """Whether so many updates have been made since the last checkpoint that another one is wanted."""
+        return bool(self._every) and updates - self._saved >= self._every
+
+    def save(self, state: Sequence[Any], done: Collection[int]) -> None:
+        """Fetch the state and write it."""
+        draft = self.path.with_suffix(".draft")
+        with draft.open("wb") as file:
+            arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
+            np.savez(file, allow_pickle=False, done=np.array(sorted(done), np.int64), **arrays)
+        draft.replace(self.path)
+        self._saved = len(done)
+
+    def load(self) -> Checkpoint | None:
+        """The last checkpoint, if there is one."""
+        if not self.path.exists():
+            return None
+        with np.load(self.path) as stored:
+            state = [stored[f"state{number}"] for number in range(len(stored.files) - 1)]
+            done = frozenset(stored["done"].tolist())
+        self._saved = len(done)
+        return Checkpoint(state, done)

@@ -1,0 +1,126 @@
+"""The coordinator of tf-ps: it builds the graphs, has the workers run them, and tells the driver how far they are.
+
+`python -m trainoff.engines.tf_cluster.coordinator ASSIGNMENT`
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainoff.engines.contract import Job
+from trainoff.engines.handover import Rows
+from trainoff.engines.line import Leader, Number
+from trainoff.engines.pace import Pace
+from trainoff.engines.tf_cluster.checkpoint import Keeper
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the leading process is given by the driver: the job, its rows in files, and whom to work with."""
+
+    job: Job
+    pace: Pace
+    number: Number
+    addresses: dict[str, list[str]]  # of the workers and servers; in tf-allreduce, of the workers
+    keeper: Keeper
+
+
+def read_assignment(path: str) -> Assignment:
+    """The assignment in a file that the driver has written."""
+    with Path(path).open("rb") as file:
+        assignment: Assignment = pickle.load(file)
+    return assignment
+
+
+def prepare_tensorflow(cores: float) -> Any:
+    """TensorFlow, with as many threads as the worker has cores."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    from trainoff.engines.tensorflow import set_threads
+
+    tf.config.set_visible_devices([], "GPU")
+    set_threads(tf, max(1, int(cores)))
+    return tf
+
+
+def main() -> None:
+    """Lead a training to its end, then label what is asked for, until the driver hangs up."""
+    assignment = read_assignment(sys.argv[1])
+    tf = prepare_tensorflow(assignment.job.cores)
+    tf.config.threading.set_inter_op_parallelism_threads(len(assignment.addresses["worker"]) + 1)
+    spec = tf.train.ClusterSpec(assignment.addresses)
+    tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=0)
+    leader = Leader(assignment.number, assignment.pace)
+    leader.say("connected")
+    scene, mode = set_up(tf, assignment, leader)
+    leader.say("shipped")
+    resume = assignment.keeper.load()
+    mode.warm_up()
+    put(scene, resume.state if resume else initial_state(scene))
+    leader.wait_for_start()
+    leader.end(mode.train(resume))
+    leader.answer(lambda rows: labels(tf, assignment.job, scene.store.weights(), rows))
+    os._exit(0)  # a thread may be waiting for ever for a worker that is stuck
+
+
+def set_up(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
+    """The variables on the servers, the rows on the workers, and the mode that trains with them."""
+    from trainoff.engines.tf_cluster.asynchronous import Asynchronous
+    from trainoff.engines.tf_cluster.dense import Dense
+    from trainoff.engines.tf_cluster.pipeline import Pipeline, spans, stages
+    from trainoff.engines.tf_cluster.scene import Scene
+    from trainoff.engines.tf_cluster.sparse import Sparse
+    from trainoff.engines.tf_cluster.store import Store
+    from trainoff.engines.tf_cluster.synchronous import Synchronous
+
+    job, servers = assignment.job, len(assignment.addresses["ps"])
+    if job.mode == "model-parallel":
+        placed = stages(job.model.layers, job.workers)
+        scene = Scene(tf, job, Store(tf, job, servers, spans(placed)), leader, assignment.keeper)
+        return scene, Pipeline(scene, placed)
+    scene = Scene(tf, job, Store(tf, job, servers), leader, assignment.keeper)
+    kind = Sparse if job.model.kind == "logreg" else Dense
+    learners = [kind(tf, job, scene.store, number) for number in range(job.workers)]
+    mode = {"async": Asynchronous, "sync": Synchronous}[job.mode]
+    return scene, mode(scene, learners)
+
+
+def initial_state(scene: Any) -> list[Any]:
+    """What every variable on the servers begins with."""
+    import numpy as np
+
+    state = []
+    for initial, pieces in zip(scene.job.weights, scene.store.pieces, strict=True):
+        for piece in pieces:
+            part = initial[..., slice(*piece.span)]
+            state += [part, *(np.zeros_like(part) for _ in piece.memory)]
+    return state
+
+
+def put(scene: Any, state: list[Any]) -> None:
+    """Give every variable on the servers its value."""
+    from trainoff.engines.tf_cluster.scene import settle
+
+    for variable, value in zip(scene.store.state, state, strict=True):
+        settle(variable, value)
+
+
+def labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
+    """The class of each row, by the weights; computed here."""
+    from trainoff.engines.tensorflow import predict
+    from trainoff.engines.tensorflow.logistic import Logistic
+    from trainoff.engines.tensorflow.network import labeller
+
+    if job.model.kind == "logreg":
+        return predict(Logistic(tf, replace(job, weights=weights)).labels, rows.mapped())
+    return predict(labeller(tf, job.model, [tf.constant(part) for part in weights]), rows.mapped())
+
+
+if __name__ == "__main__":
+    main()

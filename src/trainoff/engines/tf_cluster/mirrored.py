@@ -1,0 +1,195 @@
+"""A worker of tf-allreduce: it learns from its share of every batch, and all add up their gradients.
+
+`python -m trainoff.engines.tf_cluster.mirrored ASSIGNMENT WORKER`. The first worker leads: it speaks with the driver.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.data.order import share
+from trainoff.engines.contract import Job
+from trainoff.engines.handover import Rows, take_over
+from trainoff.engines.line import Leader, Report
+from trainoff.engines.tensorflow import predict, warm_up
+from trainoff.engines.tensorflow.logistic import Logistic
+from trainoff.engines.tensorflow.network import Network
+from trainoff.engines.tf_cluster.coordinator import Assignment, prepare_tensorflow, read_assignment
+
+Tensor = Any
+
+
+class Together:
+    """The workers that TensorFlow's MultiWorkerMirroredStrategy joins, and the clock of their agreeing."""
+
+    def __init__(self, tf: Any, addresses: list[str], number: int) -> None:
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": addresses}), task_type="worker", task_id=number, rpc_layer="grpc"
+        )
+        ring = tf.distribute.experimental.CommunicationImplementation.RING
+        options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
+        self._tf, self.number, self.workers = tf, number, len(addresses)
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+        self._took = tf.Variable(0.0, dtype=tf.float64)  # seconds, for the last sum
+
+    def run(self, step: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Build a step that all workers make at the same time."""
+        return self._strategy.run(step, inputs)
+
+    def sum(self, parts: list[Tensor]) -> list[Tensor]:
+        """Add up what all workers have found; of sparse slices only those that there are travel."""
+        tf = self._tf
+        dense = [part.values if isinstance(part, tf.IndexedSlices) else part for part in parts]
+        with tf.control_dependencies(dense):
+            start = tf.timestamp()
+        with tf.control_dependencies([start]):
+            same = [self._held(part) for part in parts]
+        context = tf.distribute.get_replica_context()
+        found: list[Tensor] = context.all_reduce(tf.distribute.ReduceOp.SUM, same)
+        dense = [part.values if isinstance(part, tf.IndexedSlices) else part for part in found]
+        with tf.control_dependencies(dense):
+            self._took.assign(tf.timestamp() - start)
+        return found
+
+    def _held(self, part: Tensor) -> Tensor:
+        """The same tensor, not before the clock has been read."""
+        tf = self._tf
+        if isinstance(part, tf.IndexedSlices):
+            return tf.IndexedSlices(tf.identity(part.values), tf.identity(part.indices), part.dense_shape)
+        return tf.identity(part)
+
+    @property
+    def took(self) -> float:
+        return float(self._took)
+
+    def mine(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
+        """This worker's rows of a batch, and which part of it they are.
+
+        Where a batch has fewer rows than there are workers, somebody's part is nothing; the others still need it.
+        """
+        own = share(rows, self.number, self.workers)
+        return (own, len(own) / len(rows)) if len(own) else (rows[:1], 0.0)
+
+
+class MirroredNetwork(Network):
+    """A network whose gradient is the sum of all workers'."""
+
+    def __init__(self, tf: Any, job: Job, together: Together) -> None:
+        self._together = together
+        super().__init__(tf, job)
+
+    def _sizes(self, job: Job) -> dict[int, int]:
+        # By the size of the whole batch: all workers must take the same step, whatever their shares are.
+        return {size: len(self._together.mine(np.arange(size))[0]) for size in job.order.batch_sizes}
+
+    def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+        mine, part = self._together.mine(rows)
+        return self._steps[len(rows)](mine, *self._numbers(step, rate), part)
+
+    def _step(self, *inputs: Tensor) -> Tensor:
+        return self._together.run(super()._step, inputs)
+
+    def _slopes(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        loss, gradient = super()._slopes(x, y, numbers)
+        loss, *gradient = self._together.sum([numbers[2] * part for part in (loss, *gradient)])
+        return loss, gradient
+
+
+class MirroredLogistic(Logistic):
+    """Logistic regression whose changes are those of all workers."""
+
+    def __init__(self, tf: Any, job: Job, together: Together) -> None:
+        self._together = together
+        super().__init__(tf, job)
+
+    def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+        mine, part = self._together.mine(rows)
+        return self._learn(mine, rate, part)
+
+    def _step(self, *inputs: Tensor) -> Tensor:
+        return self._together.run(super()._step, inputs)
+
+    def _changes(self, *inputs: Tensor) -> list[Tensor]:
+        tf = self._tf
+        loss, columns, changes, change = super()._changes(*inputs)
+        touched, which = tf.unique(columns)
+        merged = tf.math.unsorted_segment_sum(changes, which, tf.size(touched))
+        slices = tf.IndexedSlices(merged, touched, tf.constant([self.weights[0].shape[0]]))
+        slices, change, loss = self._together.sum([slices, change, loss])
+        return [loss, slices.indices, slices.values, change]
+
+
+def main() -> None:
+    """Work to the end of the training; who leads labels what is asked for then, until the driver hangs up."""
+    assignment, number = read_assignment(sys.argv[1]), int(sys.argv[2])
+    tf = prepare_tensorflow(assignment.job.cores)
+    together = Together(tf, assignment.addresses["worker"], number)
+    leader = Leader(assignment.number, assignment.pace) if number == 0 else None
+    if leader:
+        leader.say("connected")
+    job = take_over(assignment.job)
+    if leader:
+        leader.say("shipped")
+    kind = MirroredLogistic if job.model.kind == "logreg" else MirroredNetwork
+    learner = kind(tf, job, together)
+    warm_up(job, learner)
+    train(assignment, job, learner, together, leader)
+    if leader:
+        leader.answer(lambda rows: label(learner, rows))
+
+
+def train(assignment: Assignment, job: Job, learner: Any, together: Together, leader: Leader | None) -> None:
+    """All steps after the checkpoint, if there is one."""
+    resume, first = assignment.keeper.load(), 1
+    if resume:
+        first = len(resume.done) + 1
+        for variable, value in zip(learner.state, resume.state, strict=True):
+            variable.assign(value)
+        assignment.pace.taken(job.order.samples_after(first - 1))
+    if leader:
+        leader.wait_for_start()
+    times = np.zeros((job.order.steps, 2))
+    for step in range(first, job.order.steps + 1):
+        start = time.monotonic()
+        loss = learner.learn(step, job.order.batch(step), float(job.rates[step - 1]))
+        times[step - 1] = time.monotonic() - start, together.took
+        if leader:
+            leader.progress(step, loss, lambda: [part.numpy() for part in learner.weights])
+            if assignment.keeper.due(step) and step < job.order.steps:
+                assignment.keeper.save(learner.state, range(1, step + 1))
+    np.save(times_file(job, together.number), times[first - 1 :])
+    learner.learn(1, job.order.batch(1), 0.0)  # changes nothing; when it is done, all have written their times
+    if leader:
+        leader.end(report(job, together.workers))
+
+
+def times_file(job: Job, number: int) -> Path:
+    return job.folder / f"times-{number}.npy"
+
+
+def report(job: Job, workers: int) -> Report:
+    """What the workers did in which time: nobody can agree faster than whoever comes last; the others wait for him."""
+    times = np.stack([np.load(times_file(job, number)) for number in range(workers)])
+    whole, agreeing = times[..., 0], times[..., 1]
+    talking = agreeing.min(0)
+    parts = {"computing_s": (whole - agreeing).sum(1), "communicating_s": np.full(workers, talking.sum())}
+    names = [f"worker-{number}" for number in range(workers)]
+    return {
+        "counts": {},
+        "breakdowns": {what: dict(zip(names, map(float, values), strict=True)) for what, values in parts.items()},
+    }
+
+
+def label(learner: Any, rows: Rows) -> NDArray[np.int64]:
+    """The class of each row."""
+    return predict(learner.labels, rows.mapped())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What every mode of tf-ps works with, and the time that it takes the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainoff.engines.contract import Job
+from trainoff.engines.line import Leader, Report
+from trainoff.engines.tensorflow.network import adam_numbers
+from trainoff.engines.tf_cluster.checkpoint import Keeper
+from trainoff.engines.tf_cluster.store import Store
+
+HERE = "/job:chief/replica:0/task:0/device:CPU:0"  # the coordinator
+STUCK_S = 10.0  # without a sign of life a worker is given up after this time ...
+STUCK_STEPS = 20  # ... or after so many of its slowest steps, if that is longer
+
+Tensor = Any
+
+
+@dataclass
+class Scene:
+    """The job, its variables, the line to the driver, and where checkpoints go. Its rows are places in files."""
+
+    tf: Any
+    job: Job
+    store: Store
+    leader: Leader
+    keeper: Keeper
+
+    def numbers(self, step: int) -> tuple[float, float]:
+        """The rate and Adam's epsilon of a step."""
+        rate = float(self.job.rates[step - 1])
+        return adam_numbers(rate, step) if self.job.params["optimizer"] == "adam" else (rate, 0.0)
+
+
+@dataclass
+class Spent:
+    """Seconds that each worker computed and waited for transfers, and how many updates are its own."""
+
+    workers: int
+    computing: list[float] = field(init=False)
+    communicating: list[float] = field(init=False)
+    updates: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.computing, self.communicating = [0.0] * self.workers, [0.0] * self.workers
+        self.updates = [0] * self.workers
+
+    def book(self, worker: int, computing: float, communicating: float) -> None:
+        self.computing[worker] += computing
+        self.communicating[worker] += communicating
+        self.updates[worker] += 1
+
+    def report(self, counts: Mapping[str, float], **more: dict[str, float]) -> Report:
+        """For the driver; the rest of the training time the workers waited, which only the driver can add."""
+        parts: dict[str, Sequence[float]] = {
+            "computing_s": self.computing,
+            "communicating_s": self.communicating,
+            "updates": self.updates,
+        }
+        by_worker = {name: {f"worker-{at}": value for at, value in enumerate(part)} for name, part in parts.items()}
+        return {"counts": dict(counts), "breakdowns": {**by_worker, **more}}
+
+
+def after(tf: Any, done: Sequence[Tensor]) -> Tensor:
+    """The time when all of this is done, by the clock of the device that the graph is being built for."""
+    with tf.control_dependencies(list(done)):
+        return tf.timestamp()
+
+
+@dataclass(frozen=True)
+class Worked:
+    """The part of a graph in which one worker finds the slopes of its rows, with the times that it took."""
+
+    loss: Tensor
+    pulled: list[Tensor]
+    slopes: list[Tensor]
+    seen: Tensor  # what was read beside the weights
+    start: Tensor
+    found: Tensor
+    computing: Tensor
+
+
+def work(tf: Any, learner: Any, rows: Tensor, beside: Callable[[], Tensor]) -> Worked:
+    """Build it for the current device: take the rows, pull the weights, compute; one after the other, for the clock."""
+    start = tf.timestamp()
+    with tf.control_dependencies([start]):
+        batch = learner.take(rows)
+    taken = after(tf, batch)
+    with tf.control_dependencies([taken]):
+        seen, pulled = beside(), learner.pull(batch)
+    here = after(tf, [seen, *pulled])
+    with tf.control_dependencies([here]):
+        loss, slopes = learner.slopes(pulled, batch)
+    found = after(tf, [loss, *slopes])
+    return Worked(tf.cast(loss, tf.float64), pulled, slopes, seen, start, found, taken - start + found - here)
+
+
+def settle(variable: Tensor, value: Any) -> None:
+    """Give a variable on another machine its value, and wait until it has it: graphs do not wait for assignments."""
+    variable.assign(value)
+    variable.numpy()
+
+
+def row_numbers(rows: Any) -> Any:
+    """Rows as the workers are told them."""
+    return rows.astype(np.int32)

@@ -1,0 +1,130 @@
+"""The mode sync: the slopes of all workers are averaged, then applied; the slowest may be left out."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import numpy as np
+
+from trainoff.data.order import share
+from trainoff.engines.line import Report
+from trainoff.engines.tf_cluster.checkpoint import Checkpoint
+from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, after, row_numbers, work
+from trainoff.engines.tf_cluster.store import worker
+
+Tensor = Any
+
+
+class Synchronous:
+    """Every step, each worker leaves the slopes of its share on the servers; then these make the step."""
+
+    def __init__(self, scene: Scene, learners: list[Any]) -> None:
+        self._scene, self._workers = scene, len(learners)
+        self._needed = self._workers - scene.job.params["backup_workers"]
+        for learner in learners:
+            learner.make_room()
+        self._functions = [self._compile(number, learner) for number, learner in enumerate(learners)]
+        self._apply = self._compile_apply(learners)
+        self._spent, self._dropped = Spent(self._workers), 0
+        self._errands: list[queue.SimpleQueue[tuple[int, Any]]] = [queue.SimpleQueue() for _ in learners]
+        self._results: queue.SimpleQueue[tuple[int, int, Any]] = queue.SimpleQueue()
+        self._busy: set[int] = set()
+
+    def _compile(self, number: int, learner: Any) -> Any:
+        tf = self._scene.tf
+
+        def step(rows: Tensor) -> Tensor:
+            with tf.device(worker(number)):
+                done = work(tf, learner, rows, tf.timestamp)
+                with tf.control_dependencies([done.found]):
+                    kept = learner.keep(done.slopes, done.pulled)
+                result = tf.stack([done.loss, done.computing, after(tf, kept) - done.start])
+            with tf.device(HERE):
+                return tf.identity(result)
+
+        signature = [tf.TensorSpec([None], tf.int32)]
+        return tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
+
+    def _compile_apply(self, learners: list[Any]) -> Any:
+        tf = self._scene.tf
+
+        def apply(shares: Tensor, numbers: Tensor) -> Tensor:
+            with tf.control_dependencies(type(learners[0]).apply(learners, shares, numbers)), tf.device(HERE):
+                return tf.constant(0)
+
+        signature = [tf.TensorSpec([self._workers]), tf.TensorSpec([2])]
+        return tf.function(apply, input_signature=signature, autograph=False).get_concrete_function()
+
+    def warm_up(self) -> None:
+        """Have every worker make its part of a step that is forgotten."""
+        tf = self._scene.tf
+        for number in range(self._workers):
+            self._functions[number](tf.constant(row_numbers(self._scene.job.order.batch(1)[:1])))
+        self._apply(tf.zeros([self._workers]), tf.zeros([2])).numpy()
+
+    def train(self, resume: Checkpoint | None) -> Report:
+        """All steps after the checkpoint."""
+        scene, order = self._scene, self._scene.job.order
+        first = len(resume.done) + 1 if resume else 1
+        scene.leader.pace.taken(order.samples_after(first - 1))
+        for number in range(self._workers):
+            threading.Thread(target=self._work, args=(number,), daemon=True).start()
+        for step in range(first, order.steps + 1):
+            loss = self._step(step, order.batch(step))
+            if scene.leader.pace.wanted(step, order.samples_after(step)) or scene.keeper.due(step):
+                self._wait_for_the_late()
+            scene.leader.progress(step, loss, scene.store.weights)
+            if scene.keeper.due(step) and step < order.steps:
+                scene.keeper.save(scene.store.state, range(1, step + 1))
+        counts = {"gradients_dropped": float(self._dropped)} if self._needed < self._workers else {}
+        return self._spent.report(counts)
+
+    def _step(self, step: int, rows: Any) -> float:
+        """One step of all; returns the mean loss before it."""
+        shares = [share(rows, number, self._workers) for number in range(self._workers)]
+        asked = [number for number in range(self._workers) if len(shares[number])]
+        needed = min(self._needed, len(asked))
+        waiting = set(asked)
+        arrived: dict[int, float] = {}
+        while len(arrived) < needed:
+            for number in [number for number in waiting if number not in self._busy]:
+                waiting.discard(number)
+                self._busy.add(number)
+                self._errands[number].put((step, shares[number]))
+            number, of, result = self._hear()
+            if of == step:
+                arrived[number] = result
+        counts = np.array([len(part) if at in arrived else 0 for at, part in enumerate(shares)])
+        parts = (counts / counts.sum()).astype(np.float32)
+        tf = self._scene.tf
+        self._apply(tf.constant(parts), tf.constant(self._scene.numbers(step))).numpy()
+        self._dropped += len(asked) - len(arrived)
+        return float(sum(parts[number] * loss for number, loss in arrived.items()))
+
+    def _hear(self) -> tuple[int, int, float]:
+        """What the next worker to be done has found, and of which step."""
+        number, step, result = self._results.get()
+        self._busy.discard(number)
+        if isinstance(result, Exception):
+            raise result
+        loss, computing, whole = result
+        self._spent.book(number, computing, whole - computing)
+        return number, step, loss
+
+    def _wait_for_the_late(self) -> None:
+        """Nobody works while the clock stands."""
+        while self._busy:
+            self._hear()
+
+    def _work(self, number: int) -> None:
+        """Be the hand of one worker."""
+        tf = self._scene.tf
+        while True:
+            step, rows = self._errands[number].get()
+            try:
+                result = self._functions[number](tf.constant(row_numbers(rows))).numpy().tolist()
+            except tf.errors.OpError as error:
+                result = error
+            self._results.put((number, step, result))
