@@ -31,18 +31,19 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet src tests benchmarks
 	@$(BIN)/mypy
 
-# A quarter of an hour: every random kill that `make test` only takes a sample of.
+# Half an hour: every random kill that `make test` only takes a sample of.
 soak: $(STAMP)
-	@$(BIN)/python -m pytest tests/test_kill.py
+	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
-# And how Spark's own MLlib compares with the other engines on Spark. Wants a quiet machine, and an hour.
+# How Spark's own MLlib compares with the other engines on Spark, and tf-ps with TensorFlow's own coordinator. Wants a quiet machine, and an hour.
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/adapters.py
 	@$(BIN)/python benchmarks/bound.py
 	@$(BIN)/python benchmarks/table.py
 	@$(BIN)/python benchmarks/spark.py
+	@$(BIN)/python benchmarks/servers.py
 
 # The picture in the README, from the records of `make demo`.
 picture: $(STAMP)

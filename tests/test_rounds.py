@@ -8,7 +8,7 @@ import pytest
 
 from trainoff.data import Csr, Order
 from trainoff.data.order import share
-from trainoff.engines.line import Driver, Worker
+from trainoff.engines.line import Driver, Leader
 from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
 from trainoff.engines.spark.explain import explain
 from trainoff.engines.spark.mllib import SparkMllib
@@ -77,7 +77,7 @@ class Notes:
     def __init__(self):
         self.steps, self.snapshots = [], []
 
-    def progress(self, step, loss):
+    def progress(self, step, loss, samples_seen=None):
         self.steps.append((step, loss))
 
     def due(self):
@@ -97,18 +97,23 @@ def test_the_line_carries_progress_and_weights():
     driver = Driver("127.0.0.1", lambda: None)
 
     def work():
-        worker = Worker(driver.number, Pace(ORDER, 10**6))
+        worker = Leader(driver.number, Pace(ORDER, 10**6))
         worker.wait_for_start()
         for step in range(1, ORDER.steps + 1):
             worker.progress(step, 1 / step, lambda step=step: [np.full((4, 3), step), np.zeros(3)])
-        worker.end()
+        worker.end({"counts": {"a": 1}})
+        worker.answer(lambda question: question + 1)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    driver.wait_until_ready(10)
-    weights = driver.follow(a_job(model), watch)
-    thread.join()
+    driver.wait_for("ready", 10)
+    heard = []
+    weights, report = driver.follow(a_job(model), watch, heard.append)
+    assert driver.ask(41) == 42
     driver.close()
+    thread.join()
+    assert report == {"counts": {"a": 1}}
+    assert heard == [step for step, _ in watch.steps]
     assert watch.snapshots == [(10, [1.0, 1.0]), (193, [20.0, 20.0]), (309, [33.0, 33.0])]
     assert weights[0][0, 0] == 33
     assert watch.steps[-1] == (33, 1 / 33)
@@ -120,7 +125,7 @@ def test_nobody_waits_for_workers_that_have_failed():
 
     driver = Driver("127.0.0.1", check)
     with pytest.raises(TrainoffError, match="the workers are gone"):
-        driver.wait_until_ready(10)
+        driver.wait_for("ready", 10)
     driver.close()
 
 

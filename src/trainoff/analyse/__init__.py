@@ -1,13 +1,19 @@
 """What records say: groups of repetitions, ranking, the answer in words. Pure functions over records."""
 
 from trainoff.analyse.answer import answer, failure, headline_target, ranked
+from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.groups import Group, by_workload, groups, newest, varying
 from trainoff.analyse.price import Price, prices
+from trainoff.analyse.workers import Bound, bound, bounds, staleness, work, worker_lines
 
 __all__ = [
+    "Bound",
     "Group",
     "Price",
     "answer",
+    "batch_lines",
+    "bound",
+    "bounds",
     "by_workload",
     "failure",
     "groups",
@@ -15,5 +21,8 @@ __all__ = [
     "newest",
     "prices",
     "ranked",
+    "staleness",
     "varying",
+    "work",
+    "worker_lines",
 ]

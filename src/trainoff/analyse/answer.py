@@ -107,19 +107,21 @@ def _caution(groups: Sequence[Group]) -> str | None:
 def _arithmetic(groups: Sequence[Group]) -> list[str]:
     """Whether what was timed was the same work."""
     good = [group.good[0] for group in groups if group.good]
-    odd = {record.engine: record for record in good if record.equivalence.get("verdict") not in CHECKED}
-    if not odd:
+    same = [record for record in good if record.equivalence.get("verdict") in CHECKED]
+    others = [record for record in good if record not in same]
+    if not others:
         return ["All of them did the same arithmetic, checked against the reference."] if len(good) > 1 else []
-    told = [_odd(record) for record in odd.values()]
-    same = {record.engine for record in good} - odd.keys()
+    both = {record.engine for record in same}  # these are told with their mode
+    odd = {f"{record.engine} {record.mode}" if record.engine in both else record.engine: record for record in others}
+    told = [_odd(name, record) for name, record in odd.items()]
     return ["; ".join(told) + ("; all others did the same arithmetic, checked." if same else ".")]
 
 
-def _odd(record: Record) -> str:
+def _odd(name: str, record: Record) -> str:
     reason = record.equivalence.get("reason")
     if record.equivalence.get("verdict") == "different by design":
-        return f"{record.engine} solves the problem another way ({reason})"
-    return f"{record.engine} could not be checked against the reference ({reason})"
+        return f"{name} solves the problem another way ({reason})"
+    return f"{name} could not be checked against the reference ({reason})"
 
 
 def failure(record: Record) -> str:

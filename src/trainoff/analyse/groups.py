@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from trainoff.analyse.words import count, told
 from trainoff.records import Record
 
 _FIELDS = ("workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
@@ -35,15 +36,16 @@ class Group:
     def name(self) -> str:
         """The engine, with its mode and workers where there is a choice, and what else sets the group apart."""
         first = self.first
-        parts = [first.engine] if first.workers == 1 else [f"{first.engine} ({first.mode}, {first.workers} workers)"]
+        alone = first.mode == "single"
+        parts = [first.engine if alone else f"{first.engine} ({first.mode}, {count(first.workers, 'worker')})"]
         rest = {key: value for key, value in self.label.items() if key != "workload"}
         if "workload" in self.label:
             parts.append(f"on {first.workload}")
         if len(rest) == 1:
             ((key, value),) = rest.items()
-            parts.append(f"with {key.replace('_', ' ')} {value}")
+            parts.append(f"with {key.replace('_', ' ')} {_value(value)}")
         elif rest:
-            parts.append(f"({' · '.join(str(value) for value in rest.values())})")
+            parts.append(f"({' · '.join(_value(value) for value in rest.values())})")
         return " ".join(parts)
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
@@ -64,6 +66,10 @@ class Group:
             return None
         middle = statistics.median([math.inf if value is None else value for value in values])
         return middle if math.isfinite(middle) else None
+
+
+def _value(value: Any) -> str:
+    return told(value) if isinstance(value, dict) else str(value)
 
 
 def _phase(record: Record, name: str) -> float | None:
@@ -111,12 +117,14 @@ def varying(settings: Sequence[dict[str, Any]]) -> list[str]:
 
 def _differs(settings: Sequence[dict[str, Any]], key: str) -> bool:
     values: dict[Any, set[str]] = {}
+    said: dict[str, set[bool]] = {}  # whether the key is said at all, by engine: a fault, for example
     for setting in settings:
+        said.setdefault(json.dumps([setting["engine"], setting.get("workload")]), set()).add(key in setting)
         if key in setting:
             workload = None if key == "workload" else setting.get("workload")
             home = (workload, setting["engine"] if key in setting.get("settled", ()) else None)
             values.setdefault(home, set()).add(json.dumps(setting[key]))
-    return any(len(found) > 1 for found in values.values())
+    return any(len(found) > 1 for found in values.values()) or any(len(found) > 1 for found in said.values())
 
 
 def _label(setting: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -51,6 +51,15 @@ def quality(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
+def told(value: object) -> str:
+    """The value of a parameter; a fault as what is done: `slow worker 1 to 25%`."""
+    if isinstance(value, dict) and "action" in value:
+        return f"{value['action']} worker {value['worker']} to {percent(value['share'])}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "none" if value is None else str(value)
+
+
 def count(number: int, word: str) -> str:
     """A number with its noun: `1 trial`, `13 trials`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

@@ -17,6 +17,7 @@ class Attached(Cluster):
     address: str
     properties: Mapping[str, str] = field(default_factory=dict)
     nodes: Sequence[Node] = ()
+    processes: Sequence[Process] = ()
 
     def spawn(self, *_: object, **__: object) -> NoReturn:
         raise RuntimeError("no process is started on a cluster that is only attached to")

@@ -24,6 +24,7 @@ class Cluster(Protocol):
     """What every kind of cluster offers to an engine."""
 
     nodes: Sequence[Node]
+    processes: Sequence[Process]  # those that were started and not ended yet
 
     def spawn(
         self,
@@ -64,7 +65,11 @@ class Processes(Cluster):
     def __init__(self, workers: int, folder: Path) -> None:
         self.nodes = [Node(f"node-{number}", "127.0.0.1") for number in range(workers)]
         self._logs = folder / "logs"
-        self._processes: list[Process] = []
+        self._started: list[Process] = []
+
+    @property
+    def processes(self) -> Sequence[Process]:  # type: ignore[override]  # to be read only
+        return self._started
 
     def spawn(
         self,
@@ -81,18 +86,18 @@ class Processes(Cluster):
             process = Process(argv, env, role, self._logs / f"{role}.txt")
         except OSError as error:
             raise TrainoffError(f"{role} could not be started on {node.name}: {error}") from error
-        self._processes.append(process)
+        self._started.append(process)
         if ready:
             process.wait_ready(ready, timeout_s)
         return process
 
     def failed(self) -> Process | None:
-        return next((process for process in self._processes if process.exit_code not in (None, 0)), None)
+        return next((process for process in self._started if process.exit_code not in (None, 0)), None)
 
     def end(self, process: Process) -> None:
-        self._processes.remove(process)
+        self._started.remove(process)
         process.stop(0.0)
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        while self._processes:
-            self._processes.pop().stop(grace_s)
+        while self._started:
+            self._started.pop().stop(grace_s)

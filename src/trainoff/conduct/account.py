@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from trainoff.conduct.story import Event, Story
 from trainoff.records import Record
 
@@ -28,6 +30,9 @@ def book_resources(record: Record, story: Story) -> None:
     for row in (row for rows in roles for row in rows):
         peak = record.peak_memory_bytes_by_role.get(row["role"], 0)
         record.peak_memory_bytes_by_role[row["role"]] = max(peak, row["pss"])
+        if row["sent_bytes"] or row["received_bytes"]:
+            traffic = {"sent": row["sent_bytes"], "received": row["received_bytes"]}
+            record.network_bytes_by_role[row["role"]] = traffic
     if roles:
         record.disk_read_bytes = sum(row["read_bytes"] for row in roles[-1])
         record.disk_write_bytes = sum(row["write_bytes"] for row in roles[-1])
@@ -40,6 +45,7 @@ def book_resources(record: Record, story: Story) -> None:
     record.notes = dict(story.notes)
     record.breakdowns = {name: dict(parts) for name, parts in story.breakdowns.items()}
     _book_waiting(record)
+    record.training = _training(record, story)
     rounds, travelled = record.counts.get("rounds"), record.network_bytes_by_phase.get("train")
     if rounds and travelled:
         record.counts["bytes_per_round"] = travelled / rounds
@@ -51,6 +57,39 @@ def _book_waiting(record: Record) -> None:
     if computing and record.train_s is not None:
         busy = {worker: seconds + communicating.get(worker, 0.0) for worker, seconds in computing.items()}
         record.breakdowns["waiting_s"] = {worker: max(0.0, record.train_s - spent) for worker, spent in busy.items()}
+
+
+def _training(record: Record, story: Story) -> dict[str, Any]:
+    """What the machine was doing while the trial trained: the figures by which a bottleneck is told."""
+    start, end = story.train_start, story.train_end
+    if start is None or end is None or end <= start:
+        return {}
+    cpus = record.environment.get("cpus") or 1
+    given = min(cpus, math.ceil(record.workers * record.cores)) if record.cluster != "attach" else cpus
+    roles = dict.fromkeys(row["role"] for row in story.samples if row["role"] != "machine")
+    cores = {role: round(_spent(story.cpu_at(role), start, end) / (end - start), 4) for role in roles}
+    machine = [row for row in story.samples if row["role"] == "machine" and start <= row["tick"] <= end]
+    found: dict[str, Any] = {
+        "cpu_share": round(_spent(story.cpu_at(), start, end) / (end - start) / given, 4),
+        "cpu_cores_by_role": cores,
+    }
+    if machine:
+        found["load"] = round(sum(row["load"] for row in machine) / len(machine), 2)
+        found["runnable"] = round(sum(row["runnable"] or 0 for row in machine) / len(machine), 2)
+    if record.peak_memory_bytes and (total := record.environment.get("memory_bytes")):
+        found["memory_share"] = round(record.peak_memory_bytes / total, 4)
+    if travelled := record.network_bytes_by_phase.get("train"):
+        found["network_bytes_per_s"] = round(travelled / (end - start))
+    return found
+
+
+def _spent(series: Sequence[tuple[float, float]], start: float, end: float) -> float:
+    """CPU seconds between two moments, by a series of (time, seconds so far)."""
+    if len(series) < 2:
+        return 0.0
+    times, values = zip(*series, strict=True)
+    first, last = np.interp([start, end], times, values)
+    return float(last - first)
 
 
 def _account_for(total: float, by_role: Mapping[str, float]) -> dict[str, float]:

@@ -11,14 +11,18 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from trainoff.clusters import THREADS, Process
+from trainoff.clusters import THREADS, Brake, Cluster, Process
 from trainoff.conduct import isolate
 from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.traffic import bytes_so_far
 from trainoff.engines.watch import Channel, Diverged, TrialWatch
+
+if TYPE_CHECKING:
+    from trainoff.study import Trial
 
 
 class Ended(BaseException):
@@ -65,7 +69,7 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
         watch.expect(job.order, job.model.parameters, every, trial.params["stop"])
         try:
             engine.open(job, watch)
-            with watch.phase("train"):
+            with watch.phase("train"), fault(trial, cluster):
                 engine.train(job, watch)
             with watch.phase("test"):
                 labels = np.asarray(engine.predict(job.data.x_test))
@@ -79,6 +83,14 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
         finally:
             _enter_teardown(channel)
             engine.close()
+
+
+def fault(trial: Trial, cluster: Cluster) -> AbstractContextManager[object]:
+    """What is done to a worker on purpose while the trial trains."""
+    if not (asked := trial.params.get("fault")):
+        return nullcontext()
+    role = f"worker-{asked['worker']}"
+    return Brake(lambda: [process.pid for process in cluster.processes if process.role == role], asked["share"])
 
 
 def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> None:

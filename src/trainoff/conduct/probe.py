@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from trainoff.conduct.sockets import Sockets
+
 FIRST_S, PERIOD_S, LONGEST_S = 0.2, 1.0, 2.0  # between samples: often while memory grows, then seldom
 GROWTH = 1.1
 SLOWING = 1.5
@@ -39,6 +41,8 @@ class Account:
     read_bytes: int = 0
     write_bytes: int = 0
     switches: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
 
     def add(self, other: Account) -> None:
         for name in _SUMMED:
@@ -81,6 +85,7 @@ class Probe:
         self._dear_s = 0.0
         self._rss = 0
         self._start = time.monotonic()
+        self._sockets = Sockets() if own_network else None
         self.period_s = FIRST_S
 
     def sample(self) -> list[dict[str, Any]]:
@@ -91,6 +96,7 @@ class Probe:
             self._retire(pid)
         for pid, process in alive.items():
             self._look(pid, process)
+        self.look_at_traffic()
         rows = [self._row(account) for account in self.by_role().values()]
         rows.append({"role": "machine", **machine(self._own_network)})
         cheap_s = time.thread_time() - start - (self._dear_s - dear)
@@ -111,7 +117,14 @@ class Probe:
         roles: dict[str, Account] = {}
         for account in [*self._retired.values(), *(tracked.account for tracked in self._tracked.values())]:
             roles.setdefault(account.role, Account(account.role)).add(account)
+        for role, (sent, received) in (self._sockets.by_role() if self._sockets else {}).items():
+            roles.setdefault(role, Account(role)).add(Account(sent_bytes=sent, received_bytes=received))
         return roles
+
+    def look_at_traffic(self) -> None:
+        """Read the counters of all connections: often, because those of one that is closed are gone with it."""
+        if self._sockets:
+            self._sockets.look({pid: tracked.account.role for pid, tracked in self._tracked.items()})
 
     def last_look(self, pid: int) -> None:
         """Read a process that has ended but is not reaped yet: its CPU time is final now."""

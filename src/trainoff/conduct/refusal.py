@@ -30,7 +30,19 @@ def _refusal(trial: Trial, engine: Engine) -> Verdict | None:
         )
     if trial.mode not in engine.modes:
         return Verdict("unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}")
-    if reason := engine.refuses(trial):
+    if reason := _refuses_fault(trial) or engine.refuses(trial):
         return Verdict("unsupported", None, reason)
     engine.differs(trial)  # asked again after the trial; if it cannot answer, better now than then
+    return None
+
+
+def _refuses_fault(trial: Trial) -> str | None:
+    """Why the fault that is asked for cannot be done to this trial."""
+    fault = trial.params.get("fault")
+    if not fault:
+        return None
+    if trial.attached:
+        return "a fault is done only to processes that trainoff has started, and a cluster of others is not touched"
+    if fault["worker"] >= trial.workers:
+        return f"the fault is for worker {fault['worker']}, and there are only workers 0 to {trial.workers - 1}"
     return None

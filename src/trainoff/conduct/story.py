@@ -37,6 +37,7 @@ class Story:
     spent: dict[str, float] = field(default_factory=dict)  # CPU seconds by role, at the end
     last_progress: float = 0.0
     train_start: float | None = None
+    train_end: float | None = None
     _phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _since: float = 0.0
     _travelled: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -88,6 +89,8 @@ class Story:
         if (travelled := event.get("network_bytes")) is not None:
             self._travelled[self.phase] += travelled - self._travelled_before
             self._travelled_before = travelled
+        if self.phase == "train":
+            self.train_end = event["t"]
         self._phases[self.phase] += event["t"] - self._since
         self.phase, self._since = event["name"], event["t"]
         self.last_progress = event["t"]

@@ -25,6 +25,7 @@ from trainoff.conduct.probe import Probe
 from trainoff.engines.traffic import OWN_NETWORK
 from trainoff.engines.watch import Channel
 
+LOOK_S = 0.25  # how often the traffic is looked at
 KEEP_MEMORY = {
     # For all engines alike: glibc would give the memory of large arrays back after every step, by chance of where they
     # lie, and fetch it again page by page in the next.
@@ -92,8 +93,9 @@ class Warden:
     def _watch(self) -> None:
         next_sample = time.monotonic() + 0.1
         while self._exit is None:
-            self._sleep(next_sample - time.monotonic())
+            self._sleep(min(LOOK_S, next_sample - time.monotonic()))
             self._reap()
+            self._probe.look_at_traffic()
             if self._end_by is not None and time.monotonic() > self._end_by:
                 return
             if time.monotonic() >= next_sample:

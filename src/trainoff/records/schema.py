@@ -63,12 +63,14 @@ class Record:
     peak_memory_bytes_by_role: dict[str, int] = field(default_factory=dict)
     network_bytes: int | None = None
     network_bytes_by_phase: dict[str, int] = field(default_factory=dict)
+    network_bytes_by_role: dict[str, dict[str, int]] = field(default_factory=dict)
     disk_read_bytes: int | None = None
     disk_write_bytes: int | None = None
     context_switches: int | None = None
     counts: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     breakdowns: dict[str, dict[str, float]] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
     cost_usd: float | None = None
     # under which conditions
     isolation: dict[str, Any] = field(default_factory=dict)

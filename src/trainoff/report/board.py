@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Group, by_workload, failure, headline_target, ranked
+from trainoff.analyse import Group, by_workload, failure, headline_target, ranked, worker_lines
 from trainoff.analyse.words import mark, quality, seconds, size
 from trainoff.records import Record, folder_of
 from trainoff.report.columns import ALWAYS, Column, heading, setting
@@ -96,6 +96,12 @@ def where_the_time_went(found: Sequence[Group], width: int) -> list[str]:
         told = [f"{name} {seconds(value)}" for value, name in spent if value >= 0.01]
         lines += _broken(f"  {group.name}: ", told, width) if told else []
     return lines
+
+
+def what_the_workers_did(found: Sequence[Group], width: int) -> list[str]:
+    """For every distributed setting of which it is known, how the workers spent the training."""
+    told = worker_lines(ranked(found)[: 2 * MOST_TOLD])
+    return [line for name, parts in told for line in _broken(f"  {name}: ", parts, width)]
 
 
 def _broken(start: str, parts: Sequence[str], width: int) -> list[str]:

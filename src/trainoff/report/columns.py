@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainoff.analyse.words import told
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -79,9 +81,7 @@ def setting(values: Sequence[object]) -> str:
 
 
 def _told(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return "all" if value is None else str(value)
+    return "all" if value is None else told(value)
 
 
 def heading(keys: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainoff.analyse import failure, varying
-from trainoff.analyse.words import about, quality, seconds, size
+from trainoff.analyse.words import about, count, quality, seconds, size, told
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
@@ -28,10 +28,14 @@ class Lines:
 
     def _title(self, task: Task) -> str:
         trial = task.trial
-        workers = f", {trial.workers} workers" if trial.workers > 1 else ""
+        workers = "" if trial.mode == "single" else f", {count(trial.workers, 'worker')}"
         values = _values(task)
-        told = [f", {key.replace('_', ' ')} {values[key]}" for key in self._keys if key in values and key != "workload"]
-        return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}{''.join(told)})"
+        rest = [
+            f", {key.replace('_', ' ')} {_value(values[key])}"
+            for key in self._keys
+            if key in values and key != "workload"
+        ]
+        return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}{''.join(rest)})"
 
     def waiting(self, sentence: str) -> None:
         if sentence != self._waiting:
@@ -62,6 +66,10 @@ def setting_of(task: Task, keys: Sequence[str]) -> str:
     """A trial's values of those keys."""
     values = _values(task)
     return setting([values.get(key, "-") for key in keys])
+
+
+def _value(value: object) -> str:
+    return told(value) if isinstance(value, dict) else str(value)
 
 
 def _values(task: Task) -> dict[str, Any]:

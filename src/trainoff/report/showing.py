@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import answer, groups, newest
+from trainoff.analyse import answer, batch_lines, bounds, groups, newest
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
-from trainoff.report.board import boards, remarks, where_the_time_went
+from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.report.prices import price_boards
 
 if TYPE_CHECKING:
@@ -49,11 +49,15 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
         console.print("\nwhere the time went", style="dim")
         for line in lines:
             console.print(line, style="dim", soft_wrap=True)
+    if lines := what_the_workers_did(found, console.width):
+        console.print("\nwhat the workers did", style="dim")
+        for line in lines:
+            console.print(line, style="dim", soft_wrap=True)
     for table in price_boards(found, console.width):
         console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
         console.print(table)
     console.print()
-    for sentence in answer(found):
+    for sentence in [*answer(found), *bounds(found), *batch_lines(found)]:
         console.print(sentence)
     for remark in remarks(found, folder):
         console.print(remark, style="yellow", soft_wrap=True)

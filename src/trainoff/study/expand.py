@@ -21,6 +21,8 @@ FOREIGN = {  # keys that say nothing about a model
     "cnn": (),
     "logreg": ("channels", "kernel", "hidden", "activation"),
 }
+OF_WORKERS = ("workers", "fault")  # these make a difference only where there is more than one worker
+WHOLE_BATCHES = ("async", "model-parallel")  # modes in which a worker's batch is nobody else's, or everybody's
 _DEFAULTS = {key.name: key.default for key in (*PARAMS.values(), *CLUSTER.values())}
 
 
@@ -38,8 +40,8 @@ class Layers:
 
 
 def knows(engine: EngineFacts, key: str) -> bool:
-    """Whether a key makes a difference to an engine; `workers` makes none to a single-node engine."""
-    if key == "workers":
+    """Whether a key makes a difference to an engine; those of workers make none to a single-node engine."""
+    if key in OF_WORKERS:
         return engine.distributed
     if key in OF_SOFTWARE:
         return engine.cluster == OF_SOFTWARE[key]
@@ -92,12 +94,13 @@ def settings(
         layers.engine_sets.get(engine.name, {}),
     ]
     merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
-    for key in (*FOREIGN[workloads[workload].model], *(key for key in OF_SOFTWARE if merged.get(key) is None)):
+    unsaid = [key for key in ("fault", *OF_SOFTWARE) if merged.get(key) is None]
+    for key in (*FOREIGN[workloads[workload].model], *unsaid):
         merged.pop(key, None)
     if engine.cluster is None:
         merged["kind"] = "processes"  # there is nothing that it could attach to
     merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged.get("workers", 1))
-    if merged.pop("batch_per") == "worker":
+    if merged.pop("batch_per") == "worker" and merged["mode"] not in WHOLE_BATCHES:
         merged["batch_size"] *= merged["workers"]
     settled = engine.settle(dict(merged))
     return {**settled, "settled": sorted(key for key in settled if settled[key] != merged.get(key))}

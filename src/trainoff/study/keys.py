@@ -78,6 +78,23 @@ PARAMS = _by_name(
                 "patience": Key("patience", int, "epochs without it", 10, minimum=1, maximum=10**6),
             },
         ),
+        Key(
+            "fault",
+            dict,
+            "what is done to a worker on purpose while it trains",
+            fields={
+                "action": Key(
+                    "action",
+                    str,
+                    "what is done",
+                    "slow",
+                    ("slow",),
+                    later=("kill", "pause", "cut", "limit", "fill"),
+                ),
+                "worker": Key("worker", int, "to which worker", 0, minimum=0, maximum=10_000),
+                "share": Key("share", float, "at which share of its speed it runs", 0.25, minimum=0.01, maximum=1),
+            },
+        ),
         Key("seed", int, "repetition r is trained with this seed plus r", 0, minimum=0, maximum=2**31),
         Key("mode", str, "how workers agree; the engine's first mode by default"),
         Key("workers", int, "over how many workers a training is spread", 1, minimum=1, maximum=10_000),

@@ -1,0 +1,89 @@
+"""How many updates a second tf-ps makes, against a bare loop over TensorFlow's own coordinator, turn by turn.
+
+    python benchmarks/servers.py [--rounds 3] [--workers 2] [--batch 128]
+
+The network is mnist-mlp, asynchronous, with one parameter server. The bare loop reads no rows, measures nothing and
+takes no snapshots. tf-ps must make at least 0.9 times as many updates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from trainoff import data, engines, study
+from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.task import prepare
+from trainoff.conduct.view import Silent
+from trainoff.conduct.warden import KEEP_MEMORY
+from trainoff.records import Record, Store
+
+LEAST = 0.9
+BARE = Path(__file__).parent / "bare" / "servers_loop.py"
+STUDY = """
+name = "tensorflow-bench"
+workload = "mnist-mlp"
+engines = ["tf-ps"]
+[params]
+mode = "async"
+workers = {workers}
+batch_size = {batch}
+optimizer = "sgd"
+schedule = "constant"
+learning_rate = 0.1
+epochs = 2
+snapshot_every = 1000000
+checkpoint_every = 0
+seed = {seed}
+"""
+
+
+def ours(folder: Path, workers: int, batch: int, seed: int) -> Record:
+    """One trial of tf-ps."""
+    path = folder / f"study-{seed}.toml"
+    path.write_text(STUDY.format(workers=workers, batch=batch, seed=seed))
+    plan = study.read(path, engines.facts())
+    for trial in plan.trials():
+        data.get(trial.data)
+    store = Store(folder / "records")
+    (task,) = Conductor(store, Silent()).run(prepare(plan, store)).tasks
+    assert task.record
+    assert task.record.status == "ok", task.record.reason
+    return task.record
+
+
+def bare(workers: int, batch: int, updates: int) -> float:
+    """Updates per second of the bare loop, under the same conditions."""
+    argv = [sys.executable, str(BARE), str(workers), str(batch), str(updates)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env={**KEEP_MEMORY, **os.environ})
+    return float(done.stdout.split()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=128)
+    asked = parser.parse_args()
+    ratios = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(asked.rounds):
+            record = ours(Path(folder), asked.workers, asked.batch, number)
+            own = (record.steps or 0) / (record.train_s or 1.0)
+            other = bare(asked.workers, asked.batch, record.steps or 0)
+            ratios.append(own / other)
+            parts = {name: sum(values.values()) for name, values in record.breakdowns.items() if name.endswith("_s")}
+            told = ", ".join(f"{name[:-2]} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.items())
+            print(f"tf-ps {own:5.1f} updates/s ({told}); bare loop {other:5.1f}; ratio {ratios[-1]:.2f}", flush=True)
+    ratio = statistics.median(ratios)
+    print(f"median ratio {ratio:.2f}, at least {LEAST} wanted: {'ok' if ratio >= LEAST else 'TOO SLOW'}")
+    return 0 if ratio >= LEAST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

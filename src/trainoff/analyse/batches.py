@@ -1,0 +1,55 @@
+"""What the size of a batch does: to the speed, and to what is learnt from every sample."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from trainoff.analyse.groups import Group
+from trainoff.analyse.words import quality
+
+LEAST = 3  # sizes of a batch that make a comparison
+MOST = 8  # comparisons; more than that nobody reads
+
+
+def batch_lines(groups: Sequence[Group]) -> list[str]:
+    """For every setting that was tried with several batch sizes, which was fastest and what each led to."""
+    families: dict[str, list[Group]] = {}
+    for group in groups:
+        if group.good and "batch_size" in group.first.params:
+            families.setdefault(_family(group), []).append(group)
+    compared = [own for own in families.values() if len({_batch(group) for group in own}) >= LEAST]
+    return [_sentence(own) for own in compared] if len(compared) <= MOST else []
+
+
+def _batch(group: Group) -> int:
+    return int(group.first.params["batch_size"])
+
+
+def _family(group: Group) -> str:
+    first = group.first
+    rest = {key: value for key, value in first.params.items() if key not in ("batch_size", "train_rows")}
+    return json.dumps([first.workload, first.engine, first.mode, first.workers, rest], sort_keys=True, default=str)
+
+
+def _sentence(own: Sequence[Group]) -> str:
+    ordered = sorted(own, key=_batch)
+    first = ordered[0].first
+    speeds = {_batch(group): group.median(lambda record: record.samples_per_s) or 0.0 for group in ordered}
+    fastest = max(speeds, key=speeds.__getitem__)
+    others = ", ".join(f"{batch:,}: {speed:,.0f}" for batch, speed in speeds.items() if batch != fastest)
+    where = f"{first.engine} ({first.mode}, {first.workers} workers) on {first.workload}"
+    return (
+        f"{where}: batches of {fastest:,} were fastest, {speeds[fastest]:,.0f} samples/s ({others}); {_learnt(ordered)}"
+    )
+
+
+def _learnt(ordered: Sequence[Group]) -> str:
+    """What came of the samples, batch by batch."""
+    seen = {group.first.samples_seen for group in ordered}
+    results = {_batch(group): group.median(lambda record: record.result) for group in ordered}
+    metric = ordered[0].first.metric
+    told = ", ".join(f"{quality(result)} with {batch:,}" for batch, result in results.items())
+    if len(seen) == 1:
+        return f"{metric} after the same {seen.pop():,} samples: {told}."
+    return f"{metric} at the end, after unequal numbers of samples: {told}."

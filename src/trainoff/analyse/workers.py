@@ -1,0 +1,131 @@
+"""What the workers of a distributed training did with their time, and what held it up."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainoff.analyse.groups import Group
+from trainoff.analyse.words import percent, size
+from trainoff.records import Record
+
+BUSY = 0.9  # of the CPUs: nothing else could have made it faster
+WHAT = {
+    "CPU": "of its CPUs busy",
+    "computing": "of the workers' time",
+    "network": "of the workers' time spent on transfers",
+    "wait": "of the workers' time spent waiting",
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Shares of the training time, as the mean of all workers."""
+
+    computing: float
+    communicating: float | None  # None where it cannot be told from waiting
+    waiting: float
+
+
+def work(record: Record) -> Work | None:
+    """How the workers of one trial spent its training; None where that is not known."""
+    train, parts = record.train_s, record.breakdowns
+    if not train or "computing_s" not in parts:
+        return None
+    told = any(parts.get("communicating_s", {}).values())
+    means = {name: statistics.fmean(parts[name].values()) / train for name in ("computing_s", "waiting_s")}
+    talking = statistics.fmean(parts["communicating_s"].values()) / train if told else None
+    return Work(means["computing_s"], talking, means["waiting_s"])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What held a training up, and the share that says so."""
+
+    kind: str  # of WHAT
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}-bound ({_whole(self.share)} {WHAT[self.kind]})"
+
+
+def bound(record: Record) -> Bound | None:
+    """What held the training up: the CPUs where all are busy, else what the workers spent most of their time on."""
+    done, busy = work(record), record.training.get("cpu_share")
+    if done is None or busy is None:
+        return None
+    if busy >= BUSY:
+        return Bound("CPU", busy)
+    shares = {"computing": done.computing, "network": done.communicating or 0.0, "wait": done.waiting}
+    most = max(shares, key=shares.__getitem__)
+    return Bound(most, shares[most])
+
+
+def staleness(record: Record) -> tuple[float, int] | None:
+    """How many updates by others the gradients had missed: on average, and at most."""
+    histogram = {int(missed): count for missed, count in record.breakdowns.get("staleness", {}).items()}
+    if not histogram:
+        return None
+    total = sum(histogram.values())
+    return sum(missed * count for missed, count in histogram.items()) / total, max(histogram)
+
+
+def worker_lines(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
+    """For every distributed setting that ended well what its workers did, as a name and the parts of a line."""
+    found = []
+    for group in groups:
+        if group.good and (done := work(group.good[0])):
+            found.append((group.name, [*_shares(done), *_by_worker(group.good[0]), *_rest(group.good[0])]))
+    return found
+
+
+def _shares(done: Work) -> list[str]:
+    talked = [] if done.communicating is None else [f"communicating {_whole(done.communicating)}"]
+    return [f"computing {_whole(done.computing)}", *talked, f"waiting {_whole(done.waiting)}"]
+
+
+def _by_worker(record: Record) -> list[str]:
+    """Who waited most, where workers were not alike."""
+    waited = record.breakdowns["waiting_s"]
+    most, least = max(waited, key=waited.__getitem__), min(waited, key=waited.__getitem__)
+    train = record.train_s or 1.0
+    if waited[most] - waited[least] < train / 10:
+        return []
+    return [f"{most} waited {_whole(waited[most] / train)} and {least} {_whole(waited[least] / train)}"]
+
+
+def _rest(record: Record) -> list[str]:
+    told = []
+    if stale := staleness(record):
+        told.append(f"gradients missed {stale[0]:.1f} updates, at most {stale[1]}")
+    if rate := record.training.get("network_bytes_per_s"):
+        told.append(f"{size(rate)}/s")
+    if held := bound(record):
+        told.append(str(held))
+    return told
+
+
+def bounds(groups: Sequence[Group]) -> list[str]:
+    """What each engine and mode was bound by, workload by workload, in one sentence each; faults left aside."""
+    found: dict[str, dict[str, list[Bound]]] = {}
+    for group in groups:
+        first = group.first
+        if first.workers > 1 and group.good and not first.params.get("fault") and (held := bound(group.good[0])):
+            found.setdefault(first.workload, {}).setdefault(f"{first.engine} {first.mode}", []).append(held)
+    return [_bound_sentence(workload, modes) for workload, modes in found.items() if len(modes) > 1]
+
+
+def _bound_sentence(workload: str, modes: Mapping[str, Sequence[Bound]]) -> str:
+    told = []
+    for name, held in modes.items():
+        common = Counter(each.kind for each in held).most_common(1)[0][0]
+        shares = [each.share for each in held if each.kind == common]
+        low, high = _whole(min(shares)), _whole(max(shares))
+        told.append(f"{name} is {common}-bound ({low if low == high else f'{low} to {high}'} {WHAT[common]})")
+    return f"On {workload}, {'; '.join(told)}."
+
+
+def _whole(share: float) -> str:
+    return percent(round(share, 2))

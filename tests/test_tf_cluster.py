@@ -1,0 +1,253 @@
+"""Distributed TensorFlow for real: all-reduce and parameter servers as processes, kills, slow workers, sparse rows."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from running import command, environment, only_record, records, study, survivors, trainoff, wait_until
+from trainoff import data
+
+pytestmark = pytest.mark.namespace
+
+MODES = """batch_size = 50
+hidden = [40]
+[[case]]
+mode = "sync"
+workers = 4
+ps = 2
+[[case]]
+mode = "model-parallel"
+workers = 4
+ps = 2
+[[case]]
+mode = "async"
+workers = 1
+[[case]]
+mode = "async"
+workers = 3
+max_staleness = 2
+"""
+BITS = 20
+OTHER_MODELS = f"""
+engines = ["tf-ps", "tf-allreduce"]
+[workload.small-cnn]
+data = "digits"
+model = "cnn"
+[workload.clicks]
+data = "clicks:rows=8000,bits={BITS}"
+model = "logreg"
+metric = "error"
+[params]
+epochs = 1
+batch_size = 100
+channels = [4]
+kernel = 3
+hidden = [20]
+learning_rate = 0.1
+[[case]]
+workload = "small-cnn"
+mode = "model-parallel"
+workers = 2
+[[case]]
+workload = "clicks"
+mode = "sync"
+workers = 2
+[[case]]
+workload = "clicks"
+mode = "async"
+workers = 2
+"""
+LONG = """workers = 2
+mode = "{mode}"
+batch_size = 50
+hidden = [400]
+snapshot_every = 100000
+checkpoint_every = 50
+{more}
+[grid]
+epochs = [{epochs}]
+"""
+SLOW = 'fault = { action = "slow", worker = 1, share = 0.25 }'
+
+
+def run(path, out):
+    done = trainoff("run", path, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [record for record in records(out) if record["status"] != "unsupported"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tensorflow and more")
+    found = run(study(folder, "tf-ps", "tf-allreduce", more=MODES), folder / "out")
+    assert survivors(folder) == []
+    return {(record["engine"], record["mode"], record["workers"]): record for record in found}
+
+
+CERTIFIED = [
+    ("tf-allreduce", "sync", 4),
+    ("tf-ps", "sync", 4),
+    ("tf-ps", "model-parallel", 4),
+    ("tf-ps", "async", 1),
+]
+
+
+@pytest.mark.parametrize("key", CERTIFIED)
+def test_one_after_the_other_or_all_together_it_is_the_reference(trained, key):
+    record = trained[key]
+    assert record["equivalence"]["verdict"] == "exact", record["reason"]
+    assert record["samples_seen"] == 600
+
+
+@pytest.mark.parametrize("key", CERTIFIED)
+def test_the_record_tells_who_did_what(trained, key):
+    record = trained[key]
+    workers = {f"worker-{number}" for number in range(key[2])}
+    servers = set() if key[0] == "tf-allreduce" else {"ps-0", "coordinator"}
+    assert workers | servers | {"driver"} <= record["cpu_s_by_role"].keys()
+    assert workers | servers <= record["network_bytes_by_role"].keys()
+    for what in ("computing_s", "waiting_s"):
+        assert record["breakdowns"][what].keys() == workers
+    assert 0 < record["training"]["cpu_share"] <= 1.1
+    for phase in ("cluster_start", "compile", "train", "test"):
+        assert record["phases_s"][phase] > 0
+
+
+def test_no_gradient_is_staler_than_allowed(trained):
+    record = trained["tf-ps", "async", 3]
+    assert record["equivalence"]["verdict"] == "different by design"
+    staleness = {int(missed): count for missed, count in record["breakdowns"]["staleness"].items()}
+    assert sum(staleness.values()) == record["steps"] == 12
+    assert min(staleness) >= 0
+    assert max(staleness) <= 2
+    assert sum(record["breakdowns"]["updates"].values()) == 12
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    path = folder / "others.toml"
+    path.write_text(OTHER_MODELS)
+    return {(record["workload"], record["engine"], record["mode"]): record for record in run(path, folder / "out")}
+
+
+def test_layers_of_a_cnn_on_two_workers_are_the_reference(others):
+    assert others["small-cnn", "tf-ps", "model-parallel"]["equivalence"]["verdict"] == "exact"
+
+
+@pytest.mark.parametrize(("engine", "mode"), [("tf-ps", "sync"), ("tf-ps", "async"), ("tf-allreduce", "sync")])
+def test_only_the_touched_weights_travel(others, engine, mode):
+    record = others["clicks", engine, mode]
+    if mode == "sync":
+        assert record["equivalence"]["verdict"] == "exact"
+    x = data.load(f"clicks:rows=8000,bits={BITS}").x_train
+    touched = np.mean([len(np.unique(x[first : first + 100].compact().columns)) for first in range(0, 1000, 100)])
+    least = 12 * touched  # a number, a weight and a slope of each
+    bytes_per_step = record["network_bytes_by_phase"]["train"] / record["steps"]
+    snapshots = 2 * 4 * 2**BITS * 5 / record["steps"]  # whole weights, for the evaluator; not part of a step
+    assert bytes_per_step - snapshots < 3 * least
+    assert bytes_per_step - snapshots < 2 * 4 * 2**BITS / 50
+
+
+def members(folder, role):
+    """The processes of a role that work for trials below a folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        mine = process.info["environ"] or {}
+        ours = mine.get("TRAINOFF_EVENTS", "").startswith(str(folder)) and mine.get("TRAINOFF_ROLE") == role
+        if ours and "trainoff.engines.tf_cluster" in " ".join(process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def disturb(folder, engine, mode, victim, number, epochs, after=0.0):
+    """The record of a training during which somebody was sent a signal, after nothing of it was left."""
+    path = study(folder, engine, more=LONG.format(mode=mode, epochs=epochs, more=""))
+    going = subprocess.Popen(
+        command("run", path, "--out", folder / "out"), env=environment(), stdout=subprocess.DEVNULL
+    )
+    wait_until(lambda: any(folder.glob("out/tiny/.staging/*/snapshot-0002.f32")), going, 120)
+    time.sleep(after)
+    (target,) = members(folder, victim)
+    os.kill(target.pid, number)
+    going.wait(240)
+    deadline = time.monotonic() + 5
+    while survivors(folder):
+        assert time.monotonic() < deadline, survivors(folder)
+        time.sleep(0.1)
+    assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
+    return only_record(folder / "out")
+
+
+def test_the_others_go_on_without_an_asynchronous_worker(tmp_path):
+    record = disturb(tmp_path, "tf-ps", "async", "worker-1", signal.SIGKILL, 120)
+    assert record["status"] == "ok", record["reason"]
+    assert record["counts"]["workers_lost"] == 1
+    assert record["counts"]["detection_s"] < 5
+    assert "restarts" not in record["counts"]
+    assert record["samples_seen"] == 120 * 300
+
+
+@pytest.mark.parametrize(("engine", "victim"), [("tf-ps", "ps-0"), ("tf-allreduce", "worker-1")])
+def test_training_goes_on_from_the_checkpoint(tmp_path, engine, victim):
+    record = disturb(tmp_path, engine, "sync", victim, signal.SIGKILL, 100, after=1.0)
+    assert record["status"] == "ok", record["reason"]
+    assert record["counts"]["restarts"] == 1
+    assert record["counts"]["steps_redone"] <= 100
+    assert 0 < record["counts"]["recovery_s"] < record["train_s"]
+    assert record["equivalence"]["verdict"] == "exact"
+    assert record["samples_seen"] == 100 * 300
+
+
+def test_a_slow_worker_is_waited_for_in_sync_and_makes_async_stale(tmp_path):
+    found = {}
+    for mode in ("sync", "async"):
+        path = study(tmp_path, "tf-ps", more=LONG.format(mode=mode, epochs=60, more=SLOW), name=mode)
+        (found[mode],) = run(path, tmp_path / "out" / mode)
+    waited = found["sync"]["breakdowns"]["waiting_s"]
+    assert waited["worker-0"] > waited["worker-1"]
+    updates = found["async"]["breakdowns"]["updates"]
+    assert updates["worker-0"] > 1.5 * updates["worker-1"]
+    assert max(map(int, found["async"]["breakdowns"]["staleness"])) >= 3
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(tmp_path):
+    for more, reason in {
+        'mode = "sync"\nworkers = 2\nbackup_workers = 2': "leaves none of 2 workers",
+        'mode = "sync"\nworkers = 60\nbatch_size = 50': "a batch of 50 rows cannot be shared by 60 workers",
+        "workers = 2\nfault = { worker = 2 }": "there are only workers 0 to 1",
+        "stop = { tol = 0.1, patience = 3 }": "leave `stop` out",
+    }.items():
+        out = tmp_path / str(abs(hash(more)))
+        done = trainoff("run", study(tmp_path, "tf-ps", more=more), "--out", out)
+        assert done.returncode == 0
+        assert reason in only_record(out)["reason"]
+
+
+VICTIMS = ("worker-0", "worker-1", "ps-0", "coordinator")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(20))
+def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, number):
+    seed = int(os.environ.get("TRAINOFF_KILL_SEED", time.time()))
+    print(f"TRAINOFF_KILL_SEED={seed}")
+    choice = random.Random(f"{seed} {number}")
+    mode, victim = choice.choice(["async", "sync", "model-parallel"]), choice.choice(VICTIMS)
+    record = disturb(tmp_path, "tf-ps", mode, victim, signal.SIGKILL, 100, after=choice.uniform(0, 3))
+    assert record["status"] == "ok", record["reason"]
+    assert record["samples_seen"] == 100 * 300
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_stuck_worker_is_found_within_seconds(tmp_path, mode):
+    record = disturb(tmp_path, "tf-ps", mode, "worker-1", signal.SIGSTOP, 100)
+    assert record["status"] == "ok", record["reason"]
+    assert record["counts"]["detection_s"] < 30
