@@ -172,7 +172,7 @@ def disturb(folder, engine, mode, victim, number, epochs, after=0.0):
     going = subprocess.Popen(
         command("run", path, "--out", folder / "out"), env=environment(), stdout=subprocess.DEVNULL
     )
-    wait_until(lambda: any(folder.glob("out/tiny/.staging/*/snapshot-0002.f32")), going, 120)
+    wait_until(lambda: any(folder.glob("out/tiny/.staging/*/checkpoint.npz")), going, 120)
     time.sleep(after)
     (target,) = members(folder, victim)
     os.kill(target.pid, number)
@@ -186,12 +186,12 @@ def disturb(folder, engine, mode, victim, number, epochs, after=0.0):
 
 
 def test_the_others_go_on_without_an_asynchronous_worker(tmp_path):
-    record = disturb(tmp_path, "tf-ps", "async", "worker-1", signal.SIGKILL, 120)
+    record = disturb(tmp_path, "tf-ps", "async", "worker-1", signal.SIGKILL, 300)
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["workers_lost"] == 1
     assert record["counts"]["detection_s"] < 5
     assert "restarts" not in record["counts"]
-    assert record["samples_seen"] == 120 * 300
+    assert record["samples_seen"] == 300 * 300
 
 
 @pytest.mark.parametrize(("engine", "victim"), [("tf-ps", "ps-0"), ("tf-allreduce", "worker-1")])
@@ -208,7 +208,7 @@ def test_training_goes_on_from_the_checkpoint(tmp_path, engine, victim):
 def test_a_slow_worker_is_waited_for_in_sync_and_makes_async_stale(tmp_path):
     found = {}
     for mode in ("sync", "async"):
-        path = study(tmp_path, "tf-ps", more=LONG.format(mode=mode, epochs=60, more=SLOW), name=mode)
+        path = study(tmp_path, "tf-ps", more=LONG.format(mode=mode, epochs=40, more=SLOW), name=mode)
         (found[mode],) = run(path, tmp_path / "out" / mode)
     waited = found["sync"]["breakdowns"]["waiting_s"]
     assert waited["worker-0"] > waited["worker-1"]
@@ -220,7 +220,6 @@ def test_a_slow_worker_is_waited_for_in_sync_and_makes_async_stale(tmp_path):
 def test_what_cannot_be_is_refused_in_a_sentence(tmp_path):
     for more, reason in {
         'mode = "sync"\nworkers = 2\nbackup_workers = 2': "leaves none of 2 workers",
-        'mode = "sync"\nworkers = 60\nbatch_size = 50': "a batch of 50 rows cannot be shared by 60 workers",
         "workers = 2\nfault = { worker = 2 }": "there are only workers 0 to 1",
         "stop = { tol = 0.1, patience = 3 }": "leave `stop` out",
     }.items():

@@ -23,7 +23,9 @@ def batch_lines(groups: Sequence[Group]) -> list[str]:
 
 
 def _batch(group: Group) -> int:
-    return int(group.first.params["batch_size"])
+    """The rows of a batch; there are no more than the training set has."""
+    size, rows = int(group.first.params["batch_size"]), group.first.dataset.get("train_rows")
+    return min(size, rows) if rows else size
 
 
 def _family(group: Group) -> str:

@@ -1,33 +1,19 @@
-"""The `attach` cluster: one that exists already, used by naming it. trainoff starts and ends nothing there."""
+"""The `attach` cluster: one that exists already, used by naming it. trainoff starts and ends nothing on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
+from collections.abc import Mapping
+from pathlib import Path
 
-from trainoff.clusters.process import Process
-from trainoff.clusters.processes import Cluster, Node
+from trainoff.clusters.processes import Processes
 
 
-@dataclass
-class Attached(Cluster):
-    """The address of a cluster, and what its owner wants it to be told."""
+class Attached(Processes):
+    """The address of a cluster, and what its owner wants it to be told.
 
-    address: str
-    properties: Mapping[str, str] = field(default_factory=dict)
-    nodes: Sequence[Node] = ()
-    processes: Sequence[Process] = ()
+    Its one node is this machine, for what an engine needs here to speak with the cluster, such as a driver.
+    """
 
-    def spawn(self, *_: object, **__: object) -> NoReturn:
-        raise RuntimeError("no process is started on a cluster that is only attached to")
-
-    def failed(self) -> Process | None:
-        """Its processes are not ours to watch."""
-        return None
-
-    def end(self, process: Process) -> None:
-        """No process of it is ours."""
-
-    def stop(self) -> None:
-        """It goes on without us."""
+    def __init__(self, address: str, properties: Mapping[str, str], folder: Path) -> None:
+        super().__init__(1, folder)
+        self.address, self.properties = address, properties

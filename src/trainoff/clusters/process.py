@@ -38,7 +38,7 @@ class Process:
             self._popen = subprocess.Popen(
                 list(argv),
                 env={**os.environ, **env, "TRAINOFF_ROLE": role},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # nothing comes through it; it closes when this process ends, however it does
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -92,3 +92,5 @@ class Process:
                 self.wait(grace_s)
         self.signal(signal.SIGKILL)
         self._popen.wait()
+        if self._popen.stdin:
+            self._popen.stdin.close()

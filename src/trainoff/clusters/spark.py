@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -113,6 +115,43 @@ def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb
     for worker in workers:
         worker.wait_ready(lambda each: each.says("Successfully registered with master"), READY_S)
     return url
+
+
+@dataclass(frozen=True)
+class SparkDriver:
+    """The JVM of a Spark driver, waiting for a Python to connect."""
+
+    process: Process
+    port: int
+    secret: str
+
+    @contextmanager
+    def address_in_environment(self) -> Iterator[None]:
+        """While this lasts, pyspark finds the driver instead of starting one of its own."""
+        told = {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
+        os.environ.update(told)
+        try:
+            yield
+        finally:
+            for name in told:
+                del os.environ[name]
+
+
+def start_driver(cluster: Cluster, spark: SparkFolder) -> SparkDriver:
+    """Start a driver's JVM on the first node, with what is configured in the folder and in this environment."""
+    told = spark.trial / "spark" / "gateway"  # where it writes its port and a secret
+    process = cluster.spawn(
+        cluster.nodes[0],
+        [str(home() / "bin" / "spark-submit"), "pyspark-shell"],
+        {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+        "driver",
+        ready=lambda _: told.exists(),
+        timeout_s=READY_S,
+    )
+    content = told.read_bytes()
+    told.unlink()
+    port, length = struct.unpack_from(">ii", content)
+    return SparkDriver(process, port, content[8 : 8 + length].decode())
 
 
 def _class(name: str) -> list[str]:

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
 from trainoff.clusters import Attached
-from trainoff.clusters.spark import SparkFolder, executor_logs, start_standalone
+from trainoff.clusters.spark import SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.spark.explain import PYTHON, explain
 from trainoff.engines.spark.fit import fit
@@ -50,6 +50,7 @@ class Session:
         self._properties = ours | own | dict(job.params.get("spark", {}))
         self.context: Any = None
         self._gateway: Any = None
+        self._driver: SparkDriver | None = None
 
     @property
     def attached(self) -> bool:
@@ -73,7 +74,9 @@ class Session:
             self._wait_for_executors()
 
     def _start_driver(self) -> None:
-        self._gateway = launch_gateway()  # type: ignore[no-untyped-call]  # pyspark has no types for it
+        self._driver = start_driver(self.job.cluster, self._spark)
+        with self._driver.address_in_environment():
+            self._gateway = launch_gateway()  # type: ignore[no-untyped-call]  # pyspark has no types for it
 
     def _address(self) -> str:
         """The cluster's, after starting it if it is ours."""
@@ -114,11 +117,11 @@ class Session:
             raise self._explain(error) from error
 
     def _explain(self, error: Exception) -> Exception:
-        if self._gateway and isinstance(error, ConnectionError | Py4JNetworkError):  # it is dying, or dead
+        if self._driver and isinstance(error, ConnectionError | Py4JNetworkError):  # it is dying, or dead
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._gateway.proc.wait(DYING_S)
-        if self._gateway and self._gateway.proc.poll() is not None:
-            return WorkerFailed("driver", f"Spark's driver (its JVM) ended with code {self._gateway.proc.returncode}")
+                self._driver.process.wait(DYING_S)
+        if self._driver and (code := self._driver.process.exit_code) is not None:
+            return WorkerFailed("driver", f"Spark's driver (its JVM) ended with code {code}")
         text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
         return explain(text, self._log_of)
 
@@ -157,9 +160,8 @@ class Session:
         if self._gateway:
             with contextlib.suppress(Py4JError, ConnectionError):
                 self._gateway.shutdown()
-            self._gateway.proc.stdin.close()
-            self._gateway.proc.terminate()
-            self._gateway.proc.wait()
+        if self._driver:
+            self._driver.process.stop()
 
 
 def patiently(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
