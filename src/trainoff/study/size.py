@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from trainoff.study.expand import MOST_TRIALS, cases_of, count, swept
+from trainoff.study.expand import MOST_TRIALS, WHOLE_BATCHES, cases_of, count, swept
 from trainoff.study.near import quote
 from trainoff.study.sets import complaint
 from trainoff.study.source import Complain, Source
 from trainoff.study.study import Study
-
-_WHOLE_BATCHES = ("async", "model-parallel")  # modes in which no batch is cut into slices
 
 
 def check_size(study: Study, source: Source) -> None:
@@ -35,7 +33,7 @@ def check_batches(study: Study, source: Source) -> None:
     """Every worker must get at least one row of every batch."""
     for engine, values in study.settings():
         batch, workers = values["batch_size"], values["workers"]
-        if batch < workers and values["mode"] not in _WHOLE_BATCHES:
+        if batch < workers and values["mode"] not in WHOLE_BATCHES:
             raise _blame(study, source, engine)(
                 f"a batch_size of {batch:,} cannot be shared by the {workers:,} workers of {quote(engine)}; "
                 "expected at least one row per worker"

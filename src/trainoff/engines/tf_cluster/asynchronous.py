@@ -10,7 +10,7 @@ from typing import Any
 from trainoff.engines.line import BEAT_S, Report
 from trainoff.engines.tf_cluster.checkpoint import Checkpoint
 from trainoff.engines.tf_cluster.gate import Gate
-from trainoff.engines.tf_cluster.scene import HERE, STUCK_S, STUCK_STEPS, Scene, Spent, after, row_numbers, settle, work
+from trainoff.engines.tf_cluster.scene import HERE, STUCK_S, STUCK_STEPS, Scene, Spent, row_numbers, settle, work
 from trainoff.engines.tf_cluster.store import server, worker
 
 Tensor = Any
@@ -33,20 +33,22 @@ class Asynchronous:
         """One update by one worker, as a graph that spans the worker and the servers."""
         tf, aware = self._scene.tf, self._scene.job.params["staleness_aware"]
 
-        def step(rows: Tensor, numbers: Tensor) -> Tensor:
+        # What one machine tells another costs a call; so the servers' figures go to the coordinator directly, and
+        # nothing waits that need not.
+        def step(rows: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
             with tf.device(worker(number)):
-                done = work(tf, learner, rows, lambda: tf.identity(self._version.read_value()))
-                with tf.control_dependencies([done.found]):
-                    if aware:
-                        behind = tf.cast(self._version.read_value() - done.seen, tf.float32)
-                        numbers = numbers * tf.stack([1 / (1 + behind), 1.0])
-                    pushed = learner.push(done.slopes, done.pulled, numbers)
-                with tf.control_dependencies(pushed):
-                    version = tf.identity(self._version.assign_add(1))
-                stale, whole = tf.cast(version - done.seen - 1, tf.float64), after(tf, [version]) - done.start
-                result = tf.stack([done.loss, stale, done.computing, whole])
+                seen = tf.identity(self._version.read_value())
+                done = work(tf, learner, rows)
+                if aware:
+                    with tf.control_dependencies(done.slopes):
+                        behind = tf.cast(self._version.read_value() - seen, tf.float32)
+                    numbers = numbers * tf.stack([1 / (1 + behind), 1.0])
+                pushed = learner.push(done.slopes, done.pulled, numbers)
+                result = tf.stack([done.loss, done.computing, tf.cast(seen, tf.float64)])
+            with tf.device(server(0)), tf.control_dependencies(pushed):
+                version = self._version.assign_add(1)
             with tf.device(HERE):
-                return tf.identity(result)
+                return tf.identity(result), tf.identity(version)
 
         signature = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([2])]
         return tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
@@ -56,10 +58,12 @@ class Asynchronous:
         for number in range(self._workers):
             self._update(number, 1, (0.0, 0.0))
 
-    def _update(self, number: int, batch: int, numbers: tuple[float, float]) -> list[float]:
+    def _update(self, number: int, batch: int, numbers: tuple[float, float]) -> tuple[float, float, int]:
+        """Have a worker make one update; returns the loss, the seconds it computed, and how many updates it missed."""
         tf, rows = self._scene.tf, row_numbers(self._scene.job.order.batch(batch))
-        result: list[float] = self._functions[number](tf.constant(rows), tf.constant(numbers)).numpy().tolist()
-        return result
+        result, version = self._functions[number](tf.constant(rows), tf.constant(numbers))
+        loss, computing, seen = result.numpy().tolist()
+        return loss, computing, int(version) - int(seen) - 1
 
     def train(self, resume: Checkpoint | None) -> Report:
         """All updates that are not in the checkpoint yet."""
@@ -93,14 +97,15 @@ class Asynchronous:
             batch, update = turn
             start = time.monotonic()
             try:
-                loss, stale, computing, whole = self._update(number, batch, self._scene.numbers(update))
+                loss, computing, stale = self._update(number, batch, self._scene.numbers(update))
             except self._scene.tf.errors.OpError as error:
                 self._errors.append(error)
                 gate.lose(number)
                 return
-            self._loss, self._slowest = loss, max(self._slowest, time.monotonic() - start)
-            self._spent.book(number, computing, whole - computing)
-            self._staleness[int(stale)] += 1
+            whole = time.monotonic() - start
+            self._loss, self._slowest = loss, max(self._slowest, whole)
+            self._spent.book(number, computing, whole)
+            self._staleness[stale] += 1
             gate.done(number)
 
     def _give_up_the_stuck(self) -> None:

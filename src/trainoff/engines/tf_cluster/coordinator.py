@@ -62,7 +62,7 @@ def main() -> None:
     leader.say("shipped")
     resume = assignment.keeper.load()
     mode.warm_up()
-    put(scene, resume.state if resume else initial_state(scene))
+    put(scene, resume.state if resume else scene.store.initial)
     leader.wait_for_start()
     leader.end(mode.train(resume))
     leader.answer(lambda rows: labels(tf, assignment.job, scene.store.weights(), rows))
@@ -73,6 +73,7 @@ def set_up(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
     """The variables on the servers, the rows on the workers, and the mode that trains with them."""
     from trainoff.engines.tf_cluster.asynchronous import Asynchronous
     from trainoff.engines.tf_cluster.dense import Dense
+    from trainoff.engines.tf_cluster.packed import Packed
     from trainoff.engines.tf_cluster.pipeline import Pipeline, spans, stages
     from trainoff.engines.tf_cluster.scene import Scene
     from trainoff.engines.tf_cluster.sparse import Sparse
@@ -82,25 +83,15 @@ def set_up(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
     job, servers = assignment.job, len(assignment.addresses["ps"])
     if job.mode == "model-parallel":
         placed = stages(job.model.layers, job.workers)
-        scene = Scene(tf, job, Store(tf, job, servers, spans(placed)), leader, assignment.keeper)
-        return scene, Pipeline(scene, placed)
-    scene = Scene(tf, job, Store(tf, job, servers), leader, assignment.keeper)
-    kind = Sparse if job.model.kind == "logreg" else Dense
-    learners = [kind(tf, job, scene.store, number) for number in range(job.workers)]
+        divided = Store(tf, job, servers, spans(placed))
+        scene = Scene(tf, job, divided, leader, assignment.keeper)
+        return scene, Pipeline(scene, divided, placed)
+    sparse = job.model.kind == "logreg"
+    store: Any = Store(tf, job, servers) if sparse else Packed(tf, job, servers)
+    scene = Scene(tf, job, store, leader, assignment.keeper)
+    learners = [(Sparse if sparse else Dense)(tf, job, store, number) for number in range(job.workers)]
     mode = {"async": Asynchronous, "sync": Synchronous}[job.mode]
     return scene, mode(scene, learners)
-
-
-def initial_state(scene: Any) -> list[Any]:
-    """What every variable on the servers begins with."""
-    import numpy as np
-
-    state = []
-    for initial, pieces in zip(scene.job.weights, scene.store.pieces, strict=True):
-        for piece in pieces:
-            part = initial[..., slice(*piece.span)]
-            state += [part, *(np.zeros_like(part) for _ in piece.memory)]
-    return state
 
 
 def put(scene: Any, state: list[Any]) -> None:

@@ -15,7 +15,7 @@ from trainoff.engines.tensorflow.network import pooled, through
 from trainoff.engines.tf_cluster.checkpoint import Checkpoint
 from trainoff.engines.tf_cluster.rows import load
 from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, after, row_numbers
-from trainoff.engines.tf_cluster.store import Span, worker
+from trainoff.engines.tf_cluster.store import Span, Store, worker
 from trainoff.models import Layer, Pool
 
 Tensor = Any
@@ -86,8 +86,8 @@ def spans(found: Sequence[Stage]) -> list[list[Span]]:
 class Pipeline:
     """One graph over all workers and servers; every operation of it is placed by hand."""
 
-    def __init__(self, scene: Scene, found: Sequence[Stage]) -> None:
-        self._scene, self._stages = scene, found
+    def __init__(self, scene: Scene, store: Store, found: Sequence[Stage]) -> None:
+        self._scene, self._store, self._stages = scene, store, found
         data, self._tf = scene.job.data, scene.tf
         self._x = {part.worker: load(scene.tf, data.x_train, worker(part.worker)) for part in found[0].parts}
         self._last = found[-1].parts[0].worker
@@ -120,7 +120,7 @@ class Pipeline:
 
     def _forward(self, number: int, stage: Stage, part: Part, rows: Tensor, before: list[Tensor]) -> tuple[Any, ...]:
         """What a part puts out, with the tape to go back by."""
-        tf, store = self._tf, self._scene.store
+        tf, store = self._tf, self._store
         with tf.device(worker(part.worker)):
             came = tf.concat(before, -1) if before else tf.gather(self._x[part.worker], rows)
             weights = [store.pull(2 * number + at, part.span) for at in (0, 1)]
@@ -148,7 +148,7 @@ class Pipeline:
         self, number: int, part: Part, run: tuple[Any, ...], slope: list[Tensor], numbers: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Make the step of a part; returns the slope by what came in, and the operations."""
-        tf, store, l2 = self._tf, self._scene.store, self._scene.job.model.l2
+        tf, store, l2 = self._tf, self._store, self._scene.job.model.l2
         tape, came, weights, output = run
         with tf.device(worker(part.worker)):
             mine = [each[..., slice(*part.span)] for each in slope]
@@ -193,7 +193,7 @@ class Pipeline:
         for step in range(first, order.steps + 1):
             loss, *busy = self._run(step, scene.numbers(step))
             for number, seconds in enumerate(busy):
-                self._spent.book(number, seconds, 0.0)
+                self._spent.book(number, seconds, seconds)  # transfers cannot be told from waiting
             scene.leader.progress(step, loss, scene.store.weights)
             if scene.keeper.due(step) and step < order.steps:
                 scene.keeper.save(scene.store.state, range(1, step + 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from trainoff.engines.contract import Job
 from trainoff.engines.line import Leader, Report
 from trainoff.engines.tensorflow.network import adam_numbers
 from trainoff.engines.tf_cluster.checkpoint import Keeper
+from trainoff.engines.tf_cluster.packed import Packed
 from trainoff.engines.tf_cluster.store import Store
 
 HERE = "/job:chief/replica:0/task:0/device:CPU:0"  # the coordinator
@@ -27,7 +28,7 @@ class Scene:
 
     tf: Any
     job: Job
-    store: Store
+    store: Store | Packed
     leader: Leader
     keeper: Keeper
 
@@ -50,9 +51,10 @@ class Spent:
         self.computing, self.communicating = [0.0] * self.workers, [0.0] * self.workers
         self.updates = [0] * self.workers
 
-    def book(self, worker: int, computing: float, communicating: float) -> None:
+    def book(self, worker: int, computing: float, whole: float) -> None:
+        """An update, and how long it took; what it did not compute, it communicated."""
         self.computing[worker] += computing
-        self.communicating[worker] += communicating
+        self.communicating[worker] += whole - computing
         self.updates[worker] += 1
 
     def report(self, counts: Mapping[str, float], **more: dict[str, float]) -> Report:
@@ -74,30 +76,22 @@ def after(tf: Any, done: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Worked:
-    """The part of a graph in which one worker finds the slopes of its rows, with the times that it took."""
+    """The part of a graph in which one worker finds the slopes of its rows, and how long that takes it."""
 
     loss: Tensor
     pulled: list[Tensor]
     slopes: list[Tensor]
-    seen: Tensor  # what was read beside the weights
-    start: Tensor
-    found: Tensor
     computing: Tensor
 
 
-def work(tf: Any, learner: Any, rows: Tensor, beside: Callable[[], Tensor]) -> Worked:
-    """Build it for the current device: take the rows, pull the weights, compute; one after the other, for the clock."""
-    start = tf.timestamp()
-    with tf.control_dependencies([start]):
-        batch = learner.take(rows)
-    taken = after(tf, batch)
-    with tf.control_dependencies([taken]):
-        seen, pulled = beside(), learner.pull(batch)
-    here = after(tf, [seen, *pulled])
+def work(tf: Any, learner: Any, rows: Tensor) -> Worked:
+    """Build it for the current device: take the rows, pull the weights, compute."""
+    batch = learner.take(rows)
+    pulled = learner.pull(batch)
+    here = after(tf, [*batch, *pulled])
     with tf.control_dependencies([here]):
         loss, slopes = learner.slopes(pulled, batch)
-    found = after(tf, [loss, *slopes])
-    return Worked(tf.cast(loss, tf.float64), pulled, slopes, seen, start, found, taken - start + found - here)
+    return Worked(tf.cast(loss, tf.float64), pulled, slopes, after(tf, [loss, *slopes]) - here)
 
 
 def settle(variable: Tensor, value: Any) -> None:

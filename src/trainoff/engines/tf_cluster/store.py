@@ -55,13 +55,16 @@ class Store:
         shapes = [part.shape for part in job.weights]
         spans = parts or [[(0, shape[-1])] for shape in shapes]
         self.pieces: list[list[Piece]] = []
+        self._initial: list[NDArray[np.float32]] = []
         for initial, placed in zip(job.weights, place(shapes, spans, servers), strict=True):
             self.pieces.append([self._make(initial, span, number, copies) for span, number in placed])
 
     def _make(self, initial: NDArray[np.float32], span: Span, number: int, copies: int) -> Piece:
         tf = self._tf
+        part = np.ascontiguousarray(initial[..., slice(*span)])
+        self._initial += [part, *(np.zeros_like(part) for _ in range(copies))]
         with tf.device(server(number)):
-            variable = tf.Variable(np.ascontiguousarray(initial[..., slice(*span)]))
+            variable = tf.Variable(part)
             return Piece(span, number, variable, [tf.Variable(tf.zeros_like(variable)) for _ in range(copies)])
 
     def pull(self, weight: int, span: Span | None = None) -> Tensor:
@@ -94,6 +97,11 @@ class Store:
     def state(self) -> list[Tensor]:
         """All that a step changes."""
         return [part for pieces in self.pieces for piece in pieces for part in (piece.variable, *piece.memory)]
+
+    @property
+    def initial(self) -> list[NDArray[np.float32]]:
+        """What all of that begins with."""
+        return self._initial
 
     def weights(self) -> Weights:
         """The weights as they are now."""

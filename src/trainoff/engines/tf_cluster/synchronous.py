@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from trainoff.data.order import share
 from trainoff.engines.line import Report
 from trainoff.engines.tf_cluster.checkpoint import Checkpoint
-from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, after, row_numbers, work
+from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, row_numbers, work
 from trainoff.engines.tf_cluster.store import worker
 
 Tensor = Any
@@ -37,11 +38,9 @@ class Synchronous:
 
         def step(rows: Tensor) -> Tensor:
             with tf.device(worker(number)):
-                done = work(tf, learner, rows, tf.timestamp)
-                with tf.control_dependencies([done.found]):
-                    kept = learner.keep(done.slopes, done.pulled)
-                result = tf.stack([done.loss, done.computing, after(tf, kept) - done.start])
-            with tf.device(HERE):
+                done = work(tf, learner, rows)
+                result = tf.stack([done.loss, done.computing])
+            with tf.control_dependencies(learner.keep(done.slopes, done.pulled)), tf.device(HERE):
                 return tf.identity(result)
 
         signature = [tf.TensorSpec([None], tf.int32)]
@@ -110,7 +109,7 @@ class Synchronous:
         if isinstance(result, Exception):
             raise result
         loss, computing, whole = result
-        self._spent.book(number, computing, whole - computing)
+        self._spent.book(number, computing, whole)
         return number, step, loss
 
     def _wait_for_the_late(self) -> None:
@@ -123,8 +122,10 @@ class Synchronous:
         tf = self._scene.tf
         while True:
             step, rows = self._errands[number].get()
+            start = time.monotonic()
             try:
-                result = self._functions[number](tf.constant(row_numbers(rows))).numpy().tolist()
+                loss, computing = self._functions[number](tf.constant(row_numbers(rows))).numpy().tolist()
+                result: Any = loss, computing, time.monotonic() - start
             except tf.errors.OpError as error:
                 result = error
             self._results.put((number, step, result))
