@@ -3,7 +3,19 @@
 import pytest
 
 from test_records import record
-from trainoff.analyse import answer, failure, groups, headline_target, prices, ranked
+from trainoff.analyse import (
+    answer,
+    batch_lines,
+    bound,
+    bounds,
+    failure,
+    groups,
+    headline_target,
+    prices,
+    ranked,
+    staleness,
+    worker_lines,
+)
 from trainoff.analyse.words import about, count, seconds, size
 
 
@@ -159,3 +171,99 @@ def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
     told = [(price.target, price.group.first.engine, price.group.first.params["epochs"]) for price in prices(found)]
     assert told == [(0.95, "a", 1), (0.97, "a", 2)]
     assert prices(groups([tried("a", 1, 0.99, 2.0), tried("b", 1, 0.99, 1.0)])) == []
+
+
+def distributed(engine: str, mode: str, *, computing: float, communicating: float, cpu: float = 0.5, **more):
+    """A training of ten seconds by two workers that were alike."""
+    spent = {"computing_s": computing, "communicating_s": communicating, "waiting_s": 10 - computing - communicating}
+    return trial(
+        engine,
+        5.0,
+        mode=mode,
+        workers=2,
+        train_s=10.0,
+        breakdowns={
+            **{name: {"worker-0": value, "worker-1": value} for name, value in spent.items()},
+            **more.pop("breakdowns", {}),
+        },
+        training={"cpu_share": cpu, "network_bytes_per_s": 2e8},
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("computing", "communicating", "cpu", "said"),
+    [
+        (7.0, 2.0, 0.5, "computing-bound (70% of the workers' time)"),
+        (2.0, 7.0, 0.5, "network-bound (70% of the workers' time spent on transfers)"),
+        (2.0, 1.0, 0.5, "wait-bound (70% of the workers' time spent waiting)"),
+        (2.0, 7.0, 0.97, "CPU-bound (97% of its CPUs busy)"),
+    ],
+)
+def test_a_bottleneck_is_named_with_the_figure_that_says_so(computing, communicating, cpu, said):
+    record = distributed("tf-ps", "sync", computing=computing, communicating=communicating, cpu=cpu)
+    assert str(bound(record)) == said
+
+
+def test_who_has_no_workers_has_no_bottleneck():
+    assert bound(trial("numpy", 2.0)) is None
+    assert worker_lines(groups([trial("numpy", 2.0)])) == []
+
+
+def test_staleness_is_told_as_mean_and_most():
+    record = distributed(
+        "tf-ps", "async", computing=2.0, communicating=7.0, breakdowns={"staleness": {"0": 5.0, "1": 4.0, "10": 1.0}}
+    )
+    assert staleness(record) == (1.4, 10)
+    ((name, parts),) = worker_lines(groups([record]))
+    assert name == "tf-ps (async, 2 workers)"
+    assert "gradients missed 1.4 updates, at most 10" in parts
+    assert "200 MB/s" in parts
+
+
+def test_modes_are_told_apart_by_what_they_are_bound_by():
+    fault = {"fault": {"action": "slow", "worker": 1, "share": 0.25}}
+    found = groups(
+        [
+            distributed("tf-ps", "sync", computing=2.0, communicating=2.0),
+            distributed("tf-ps", "async", computing=2.0, communicating=7.0),
+            distributed("tf-ps", "async", computing=9.0, communicating=1.0, params=fault),
+        ]
+    )
+    assert bounds(found) == [
+        "On digits-mlp, tf-ps sync is wait-bound (60% of the workers' time spent waiting); "
+        "tf-ps async is network-bound (70% of the workers' time spent on transfers)."
+    ]
+    assert "tf-ps (async, 2 workers) with fault slow worker 1 to 25%" in [group.name for group in found]
+
+
+def batch(size: int, speed: float, accuracy: float, **more):
+    return trial(
+        "tf-ps",
+        None,
+        mode="async",
+        workers=2,
+        params={"batch_size": size},
+        samples_per_s=speed,
+        test_accuracy=accuracy,
+        **{"samples_seen": 10_000, **more},
+    )
+
+
+def test_batches_are_compared_by_speed_and_by_what_is_learnt_from_a_sample():
+    found = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95), batch(1000, 20_000, 0.6)])
+    assert batch_lines(found) == [
+        "tf-ps (async, 2 workers) on digits-mlp: batches of 1,000 were fastest, 20,000 samples/s (1: 90, 100: 9,000); "
+        "accuracy after the same 10,000 samples: 0.9500 with 1, 0.9000 with 100, 0.6000 with 1,000."
+    ]
+    unequal = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95, samples_seen=9), batch(1000, 20_000, 0.6)])
+    assert "after unequal numbers of samples" in batch_lines(unequal)[0]
+    assert batch_lines(found[:2]) == [], "two sizes are no series"
+
+
+def test_an_engine_that_is_exact_in_one_mode_is_named_with_the_other():
+    differs = {"verdict": "different by design", "reason": "it does"}
+    found = groups([trial("tf-ps", 2.0, mode="sync"), trial("tf-ps", 3.0, mode="async", equivalence=differs)])
+    assert answer(found)[-1] == (
+        "tf-ps async solves the problem another way (it does); all others did the same arithmetic, checked."
+    )

@@ -79,6 +79,18 @@ def test_asynchronous_workers_take_whole_batches_however_small(tmp_path: Path) -
     assert [trial.workers for trial in trials(tmp_path, text, "torch")] == [4]
 
 
+def test_the_batch_of_an_asynchronous_worker_is_its_own(tmp_path: Path) -> None:
+    text = HEAD + '[params]\nbatch_size = 16\nbatch_per = "worker"\nworkers = 4\nmode = "async"'
+    assert [trial.params["batch_size"] for trial in trials(tmp_path, text, "torch")] == [16]
+
+
+def test_a_fault_is_said_only_where_there_is_one_and_workers_to_have_it(tmp_path: Path) -> None:
+    text = ALL + "[params]\nworkers = 2\n[[case]]\nepochs = 3\n[[case]]\nepochs = 3\nfault = { worker = 1 }"
+    found = [trial.params.get("fault") for trial in trials(tmp_path, text, "torch")]
+    assert sorted(map(str, found)) == ["None", "{'action': 'slow', 'worker': 1, 'share': 0.25}"]
+    assert ["fault" in trial.params for trial in trials(tmp_path, text, "numpy")] == [False]
+
+
 def test_precedence_from_the_recipe_up_to_the_command_line(tmp_path: Path) -> None:
     text = 'engines = ["numpy"]\n[workload.digits-mlp]\n'
     assert param(tmp_path, text, "epochs") == workloads()["digits-mlp"].recipe["epochs"] == 20

@@ -206,3 +206,12 @@ def test_a_snapshot_is_written_where_the_cache_cannot_be_passed_by(tmp_path, mon
     room.write(tmp_path / "snapshot")
     assert np.fromfile(tmp_path / "snapshot", np.float32, 6).tolist() == [1, 1, 1, 1, 0, 0]
     assert len(opened) == 2
+
+
+def test_a_figure_with_parts_comes_back_whole(watch, pipe):
+    figures = {f"worker-{number}": float(number) for number in range(200)}  # more than one event has room for
+    watch.breakdown("waiting_s", figures)
+    story = Story(0.0)
+    for event in pipe.events():
+        story.hear(event)
+    assert story.breakdowns == {"waiting_s": figures}
