@@ -62,6 +62,11 @@ workers = 2
 workload = "clicks"
 mode = "async"
 workers = 2
+[[case]]
+workload = "clicks"
+mode = "sync"
+workers = 3
+backup_workers = 1
 """
 LONG = """workers = 2
 mode = "{mode}"
@@ -134,25 +139,31 @@ def others(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     path = folder / "others.toml"
     path.write_text(OTHER_MODELS)
-    return {(record["workload"], record["engine"], record["mode"]): record for record in run(path, folder / "out")}
+    found = run(path, folder / "out")
+    return {(each["workload"], each["engine"], each["mode"], each["workers"]): each for each in found}
 
 
 def test_layers_of_a_cnn_on_two_workers_are_the_reference(others):
-    assert others["small-cnn", "tf-ps", "model-parallel"]["equivalence"]["verdict"] == "exact"
+    assert others["small-cnn", "tf-ps", "model-parallel", 2]["equivalence"]["verdict"] == "exact"
 
 
 @pytest.mark.parametrize(("engine", "mode"), [("tf-ps", "sync"), ("tf-ps", "async"), ("tf-allreduce", "sync")])
 def test_only_the_touched_weights_travel(others, engine, mode):
-    record = others["clicks", engine, mode]
+    record = others["clicks", engine, mode, 2]
     if mode == "sync":
         assert record["equivalence"]["verdict"] == "exact"
     x = data.load(f"clicks:rows=8000,bits={BITS}").x_train
     touched = np.mean([len(np.unique(x[first : first + 100].compact().columns)) for first in range(0, 1000, 100)])
     least = 12 * touched  # a number, a weight and a slope of each
     bytes_per_step = record["network_bytes_by_phase"]["train"] / record["steps"]
-    snapshots = 2 * 4 * 2**BITS * 5 / record["steps"]  # whole weights, for the evaluator; not part of a step
-    assert bytes_per_step - snapshots < 3 * least
-    assert bytes_per_step - snapshots < 2 * 4 * 2**BITS / 50
+    assert least < bytes_per_step < 3 * least
+    assert bytes_per_step < 2 * 4 * 2**BITS / 50
+
+
+def test_the_slowest_are_left_out_of_a_step(others):
+    record = others["clicks", "tf-ps", "sync", 3]
+    assert record["equivalence"]["verdict"] == "different by design"
+    assert record["counts"]["gradients_dropped"] > 0
 
 
 def members(folder, role):
@@ -199,7 +210,7 @@ def test_training_goes_on_from_the_checkpoint(tmp_path, engine, victim):
     record = disturb(tmp_path, engine, "sync", victim, signal.SIGKILL, 100, after=1.0)
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["restarts"] == 1
-    assert record["counts"]["steps_redone"] <= 100
+    assert 0 <= record["counts"]["steps_redone"] <= 100
     assert 0 < record["counts"]["recovery_s"] < record["train_s"]
     assert record["equivalence"]["verdict"] == "exact"
     assert record["samples_seen"] == 100 * 300
@@ -242,6 +253,23 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, number
     record = disturb(tmp_path, "tf-ps", mode, victim, signal.SIGKILL, 100, after=choice.uniform(0, 3))
     assert record["status"] == "ok", record["reason"]
     assert record["samples_seen"] == 100 * 300
+    without = mode == "async" and victim.startswith("worker")
+    assert record["counts"]["workers_lost" if without else "restarts"] == 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_loss_before_the_first_step_is_made_good(tmp_path, victim):
+    path = study(tmp_path, "tf-ps", more=LONG.format(mode="async", epochs=20, more=""))
+    words = command("run", path, "--out", tmp_path / "out")
+    going = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL)
+    wait_until(lambda: members(tmp_path, "coordinator") and members(tmp_path, victim), going, 60)
+    time.sleep(2)
+    os.kill(members(tmp_path, victim)[0].pid, signal.SIGKILL)
+    going.wait(240)
+    record = only_record(tmp_path / "out")
+    assert record["status"] == "ok", record["reason"]
+    assert record["counts"]["restarts"] == 1
 
 
 @pytest.mark.soak
@@ -249,4 +277,4 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, number
 def test_a_stuck_worker_is_found_within_seconds(tmp_path, mode):
     record = disturb(tmp_path, "tf-ps", mode, "worker-1", signal.SIGSTOP, 100)
     assert record["status"] == "ok", record["reason"]
-    assert record["counts"]["detection_s"] < 30
+    assert 9 < record["counts"]["detection_s"] < 25

@@ -32,7 +32,7 @@ class Work:
 def work(record: Record) -> Work | None:
     """How the workers of one trial spent its training; None where that is not known."""
     train, parts = record.train_s, record.breakdowns
-    if not train or "computing_s" not in parts:
+    if not train or "waiting_s" not in parts:
         return None
     told = any(parts.get("communicating_s", {}).values())
     means = {name: statistics.fmean(parts[name].values()) / train for name in ("computing_s", "waiting_s")}

@@ -35,7 +35,10 @@ class Sockets:
 
     def look(self, roles: Mapping[int, str]) -> None:
         """Take the counts as they are now; `roles` says which role each process has."""
-        found = dict(connections())
+        try:
+            found = dict(connections())
+        except OSError:  # half an answer would look as if the rest had ended
+            return
         for inode in self._now.keys() - found.keys():
             if role := self._owners.pop(inode, None):
                 self._ended[role] = _add(self._ended.get(role, (0, 0)), self._now[inode])
@@ -68,10 +71,10 @@ def held_by(pid: int) -> Iterator[int]:
 
 
 def connections() -> Iterator[tuple[int, Traffic]]:
-    """Every TCP connection, as its inode with what it has sent and received. None where the kernel does not tell."""
+    """Every TCP connection, as its inode with what it has sent and received. OSError where the kernel does not tell."""
     if not hasattr(socket, "AF_NETLINK"):
         return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
         for family in (socket.AF_INET, socket.AF_INET6):
             request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (TCP_INFO - 1), ALL_STATES)
             link.send(struct.pack("=IHHII", HEADER + len(request), BY_FAMILY, DUMP, 0, 0) + request)
@@ -83,7 +86,9 @@ def _answers(link: socket.socket) -> Iterator[tuple[int, Traffic]]:
         data = link.recv(1 << 16)
         while len(data) >= HEADER:
             length, kind = struct.unpack_from("=IH", data)
-            if kind in (DONE, ERROR):
+            if kind == ERROR:
+                raise OSError("the kernel does not tell")
+            if kind == DONE:
                 return
             yield from _connection(data[HEADER:length])
             data = data[(length + 3) & ~3 :]

@@ -9,6 +9,7 @@ from typing import Any
 from trainoff.engines.watch import PHASES
 
 Event = dict[str, Any]
+PAUSES = "snapshots"  # what travels while the clock stands is booked apart from the phase
 
 
 @dataclass
@@ -107,6 +108,9 @@ class Story:
 
     def _hear_pause(self, event: Event) -> None:
         self.paused_s += event["seconds"]
+        if travelled := event.get("network_bytes", 0):
+            self._travelled[PAUSES] += travelled
+            self._travelled[self.phase] -= travelled
 
     def _hear_count(self, event: Event) -> None:
         self.counts[event["name"]] = event["value"]

@@ -87,7 +87,7 @@ class Driver:
         waiting.settimeout(POLL_S)
         try:
             return self._listener.accept()
-        except TimeoutError:
+        except (TimeoutError, EOFError, OSError):  # nobody yet, or somebody who died while calling
             return None
 
     def follow(
@@ -101,12 +101,13 @@ class Driver:
         assert line
         line.send("start")
         weights = job.weights
-        while isinstance(message := self._hear(line), Progress):
+        while isinstance(message := self._hear(line, line.recv), Progress):
             watch.progress(message.step, message.loss, message.samples_seen)
             heard(message.step)
             if message.weights:
                 watch.due()  # from here to the snapshot the clock stands, and so do the workers
-                weights = unflatten(job.model, np.frombuffer(self._take(line.recv_bytes), np.float32))
+                line.send("hand over")
+                weights = unflatten(job.model, np.frombuffer(self._hear(line, line.recv_bytes), np.float32))
                 watch.snapshot(message.samples_seen, weights)
                 line.send("go on")
         return weights, message.report
@@ -115,12 +116,16 @@ class Driver:
         """What the leader answers, after the end."""
         assert self._line
         self._line.send(question)
-        return self._hear(self._line)
+        return self._hear(self._line, self._line.recv)
 
-    def _hear(self, line: Connection) -> Any:
-        while not line.poll(POLL_S):
-            self._check()
-        return self._take(line.recv)
+    def _hear(self, line: Connection, receive: Callable[[], Any]) -> Any:
+        """What comes next, as soon as it comes."""
+        try:
+            while not line.poll(POLL_S):
+                self._check()
+        except OSError:
+            pass  # it hung up; to receive will say so
+        return self._take(receive)
 
     def _take(self, receive: Callable[[], Any]) -> Any:
         """What comes next; if the leader hung up, why, as soon as that is known."""
@@ -167,9 +172,14 @@ class Leader:
         self._told = now
         self._line.send(Progress(step, loss, samples, wanted))
         if wanted:
+            self._line.recv()  # not before the clock stands
             self._line.send_bytes(flatten(weights()).astype(np.float32, copy=False).tobytes())
             self._line.recv()
             self.pace.taken(samples)
+
+    def hurry(self) -> None:
+        """Let the next progress be told at once."""
+        self._told = 0.0
 
     def end(self, report: Report | None = None) -> None:
         self._line.send(End(report or {}))

@@ -67,6 +67,7 @@ class TrialWatch:
         self._phases = ["import"]
         self._train_start = self._paused_s = 0.0
         self._pause_start: float | None = None
+        self._travelled: int | None = None  # bytes over the network before the pause
         self._step = self._samples_seen = self._snapshots = 0
         self._loss: float | None = None
         self._next_beat = 0.0
@@ -133,10 +134,12 @@ class TrialWatch:
         if wanted:
             if settle:
                 settle()
-            self._pause_start = time.monotonic()
+            self._pause_start, self._travelled = time.monotonic(), bytes_so_far()
         return wanted
 
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
+        if self._pause_start is None:
+            self._travelled = bytes_so_far()
         start = self._pause_start or time.monotonic()
         self._room.fill(weights)
         self._snapshots += 1
@@ -156,7 +159,8 @@ class TrialWatch:
         pause = time.monotonic() - start
         self._paused_s += pause
         self._pause_start = None
-        self._channel.say("pause", seconds=pause)
+        travelled = (bytes_so_far() or 0) - (self._travelled or 0)
+        self._channel.say("pause", seconds=pause, network_bytes=travelled)
 
     def count(self, name: str, value: float) -> None:
         if not math.isfinite(value):

@@ -19,6 +19,7 @@ class TfAllReduce(TfClusterEngine):
     name = "tf-allreduce"
     about = "TensorFlow's MultiWorkerMirroredStrategy: a process per worker, gradients summed around a ring"
     modes = ("sync",)
+    leader = "worker-0"
     knobs: ClassVar[Mapping[str, Knob]] = {"checkpoint_every": CHECKPOINT}
 
     def start(self, job: Job) -> None:

@@ -10,7 +10,18 @@ from typing import Any
 from trainoff.engines.line import BEAT_S, Report
 from trainoff.engines.tf_cluster.checkpoint import Checkpoint
 from trainoff.engines.tf_cluster.gate import Gate
-from trainoff.engines.tf_cluster.scene import HERE, STUCK_S, STUCK_STEPS, Scene, Spent, row_numbers, settle, work
+from trainoff.engines.tf_cluster.scene import (
+    FIRST_S,
+    HERE,
+    STUCK_S,
+    STUCK_STEPS,
+    Scene,
+    Spent,
+    lost,
+    row_numbers,
+    settle,
+    work,
+)
 from trainoff.engines.tf_cluster.store import server, worker
 
 Tensor = Any
@@ -36,9 +47,10 @@ class Asynchronous:
         # What one machine tells another costs a call; so the servers' figures go to the coordinator directly, and
         # nothing waits that need not.
         def step(rows: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+            with tf.device(server(0)):
+                seen = self._version.read_value()  # before the weights, so that none is younger than it seems
             with tf.device(worker(number)):
-                seen = tf.identity(self._version.read_value())
-                done = work(tf, learner, rows)
+                done = work(tf, learner, rows, [seen])
                 if aware:
                     with tf.control_dependencies(done.slopes):
                         behind = tf.cast(self._version.read_value() - seen, tf.float32)
@@ -79,6 +91,8 @@ class Asynchronous:
             still = gate.wait(BEAT_S)
             self._give_up_the_stuck()
             if counted := gate.counted():
+                if scene.keeper.due(counted[0]):
+                    scene.leader.hurry()
                 scene.leader.progress(counted[0], self._loss, scene.store.weights, counted[1])
             if still and gate.over:
                 return self._report()
@@ -98,24 +112,25 @@ class Asynchronous:
             start = time.monotonic()
             try:
                 loss, computing, stale = self._update(number, batch, self._scene.numbers(update))
-            except self._scene.tf.errors.OpError as error:
+            except Exception as error:
                 self._errors.append(error)
                 gate.lose(number)
                 return
             whole = time.monotonic() - start
-            self._loss, self._slowest = loss, max(self._slowest, whole)
-            self._spent.book(number, computing, whole)
-            self._staleness[stale] += 1
-            gate.done(number)
+            if gate.done(number):  # what a worker says that had been given up does not count
+                self._loss, self._slowest = loss, max(self._slowest, whole)
+                self._spent.book(number, computing, whole)
+                self._staleness[stale] += 1
 
     def _give_up_the_stuck(self) -> None:
-        """Whoever says nothing for long is lost, though its process may live."""
-        patience = max(STUCK_S, STUCK_STEPS * self._slowest)
+        """Whoever says nothing for long is lost, though its process may live; if all are, the driver sees to it."""
+        patience = max(STUCK_S, STUCK_STEPS * self._slowest) if self._slowest else FIRST_S
         for number, flight in list(self._gate.flying.items()):
             if time.monotonic() - flight.since > patience:
                 self._gate.lose(number)
-        if len(self._gate.lost) == self._workers:
-            raise self._errors[-1] if self._errors else TimeoutError(f"no worker has answered for {patience:.0f} s")
+        for error in self._errors:
+            if not lost(self._scene.tf, error) or len(self._gate.lost) == self._workers:
+                raise error
 
     def _report(self) -> Report:
         gate, counts = self._gate, {}

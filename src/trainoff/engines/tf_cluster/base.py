@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
 
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.handover import hand_over, in_file
@@ -12,6 +14,7 @@ from trainoff.engines.line import Driver
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster.checkpoint import Keeper
 from trainoff.engines.tf_cluster.coordinator import Assignment
+from trainoff.engines.tf_cluster.losses import Losses
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 READY_S = 300.0  # every process loads TensorFlow, and several may share a core
 EXPLAIN_S = 2.0  # how long after an error a process may take to be seen dead
 MOST_RESTARTS = 5
+ALL = ("worker", "ps", "coordinator")  # the roles, or their beginnings
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)  # ended from outside, and not by a mistake of its own
+FIRST_S = 60.0  # how long the first step may take
 STUCK_S = 15.0  # without a step the training is given up after this time ...
 STUCK_TIMES = 20  # ... or after so many times the longest that a sign of life has taken, if that is longer
 CHECKPOINT = Knob(
@@ -42,37 +48,6 @@ class Stuck(Lost):
     """All processes live, but no step has been made for long."""
 
 
-class Losses:
-    """How often a training began again, and what that cost it."""
-
-    def __init__(self) -> None:
-        self.count = self._redone = 0
-        self._detection_s = self._recovery_s = 0.0
-        self._noticed: float | None = None
-
-    def begin(self, heard: float) -> None:
-        """Something is lost; the last sign of life came at that time."""
-        self._noticed = time.monotonic()
-        self._detection_s += self._noticed - heard
-        self.count += 1
-
-    def redo(self, steps: int) -> None:
-        self._redone += steps
-
-    def over(self, now: float) -> None:
-        """A step has been made; the first one after a loss ends the recovery."""
-        if self._noticed:
-            self._recovery_s += now - self._noticed
-            self._noticed = None
-
-    def tell(self, watch: Watch) -> None:
-        if self.count:
-            watch.count("restarts", self.count)
-            watch.count("detection_s", self._detection_s)
-            watch.count("recovery_s", self._recovery_s)
-            watch.count("steps_redone", self._redone)
-
-
 class TfClusterEngine(Engine):
     """TensorFlow on several processes. A subclass says which processes there are."""
 
@@ -80,10 +55,11 @@ class TfClusterEngine(Engine):
     extra = TensorFlow.extra
     modules = TensorFlow.modules
     models = TensorFlow.models
+    leader: ClassVar[str]  # the role of the process that speaks with the driver
 
     def vital(self, mode: str) -> tuple[str, ...]:
         """The roles, or their beginnings, without which training cannot go on."""
-        return ("worker", "ps", "coordinator")
+        return ALL
 
     def version(self) -> str:
         return TensorFlow().version()
@@ -101,14 +77,33 @@ class TfClusterEngine(Engine):
         self._sent = hand_over(job)
         self._keeper = Keeper(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
-        self._step, self._heard, self._longest = 0, time.monotonic(), 0.0
+        self._losses = Losses()
+        self._training = self._over = False
+        self._step, self._longest = 0, 0.0
+        while not self._prepared(watch):
+            pass
+
+    def _prepared(self, watch: Watch) -> bool:
+        """Start everything up to the sign to start; False if a process was lost on the way and another try is due."""
+        self._heard = time.monotonic()
         with watch.phase("cluster_start"):
-            self._gather()
-            self._line.wait_for("connected", READY_S)
+            so_far = self._try(self._gather) and self._try(self._wait_until, "connected")
         with watch.phase("ship"):
-            self._line.wait_for("shipped", READY_S)
+            so_far = so_far and self._try(self._wait_until, "shipped")
         with watch.phase("compile"):
-            self._line.wait_for("ready", READY_S)
+            return so_far and self._try(self._wait_until, "ready")
+
+    def _try(self, work: Callable[..., None], *words: str) -> bool:
+        """Do it; False if a process was lost and all should be started again."""
+        try:
+            work(*words)
+        except (Lost, TrainoffError) as error:
+            self._lose(error)
+            return False
+        return True
+
+    def _wait_until(self, word: str) -> None:
+        self._line.wait_for(word, READY_S)
 
     def _gather(self) -> None:
         """Start all processes, and a line to the one that leads."""
@@ -135,19 +130,21 @@ class TfClusterEngine(Engine):
         return path
 
     def train(self, job: Job, watch: Watch) -> None:
-        self._losses = Losses()
+        ready = True
         while True:
+            self._heard = time.monotonic()
             try:
-                self._weights, report = self._line.follow(job, watch, self._hear)
+                if not ready:
+                    self._gather()
+                    self._wait_until("ready")
+                self._training, self._heard = True, time.monotonic()
+                _, report = self._line.follow(job, watch, self._hear)
                 break
             except (Lost, TrainoffError) as error:
-                self._losses.begin(self._heard)
-                if self._losses.count > MOST_RESTARTS or not (isinstance(error, Stuck) or self._was_killed()):
-                    raise self._explain(error) from error
-                self._begin_again()
-        self._step = 0
-        self._losses.tell(watch)
-        for name, value in report["counts"].items():
+                self._lose(error)
+                ready = False
+        self._training, self._over = False, True
+        for name, value in self._losses.counts(report["counts"]).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
@@ -156,34 +153,37 @@ class TfClusterEngine(Engine):
         """So many steps are done: a sign of life, if it is not the same number again."""
         now = time.monotonic()
         if step != self._step:
-            if self._step:
-                self._longest = max(self._longest, now - self._heard)
+            self._longest = max(self._longest, now - self._heard)
             self._step, self._heard = step, now
             self._losses.over(now)
 
-    def _begin_again(self) -> None:
-        """End what is left of the processes, and start all anew from the last checkpoint."""
+    def _lose(self, error: Exception) -> None:
+        """End what is left, so that all can be started anew from the last checkpoint; raises if that would not help."""
+        self._losses.begin(self._heard)
+        if self._losses.count > MOST_RESTARTS or not (isinstance(error, Stuck) or self._was_killed()):
+            raise self._explain(error) from error
         self._stop()
         resume = self._keeper.load()
-        self._losses.redo(self._step - len(resume.done) if resume else self._step)
-        self._step = 0
-        self._gather()
-        self._line.wait_for("ready", READY_S)
+        kept = len(resume.done) if resume else 0
+        self._losses.redo(self._step - kept)
+        self._training, self._step = False, kept
 
     def _check(self) -> None:
         """Raise if somebody is gone, or if nothing has been heard of the training for too long."""
+        vital = ALL if not self._training else self.vital(self._job.mode)
+        vital = (self.leader,) if self._over else vital
         for process in self._processes:
-            if process.exit_code is not None and process.role.startswith(self.vital(self._job.mode)):
+            if process.exit_code not in (None, 0) and process.role.startswith(vital):
                 raise Lost(f"{process.role} ended with code {process.exit_code}")
-        patience = max(STUCK_S, STUCK_TIMES * self._longest)
-        if self._step and time.monotonic() - self._heard > patience:
+        patience = max(STUCK_S, STUCK_TIMES * self._longest) if self._longest else FIRST_S
+        if self._training and time.monotonic() - self._heard > patience:
             raise Stuck(f"no step was made for {patience:.0f} s after step {self._step}")
 
     def _was_killed(self) -> bool:
         """Whether a process is seen killed, now or in a moment: then errors of others are only what came of it."""
         deadline = time.monotonic() + EXPLAIN_S
         while time.monotonic() < deadline:
-            if any((process.exit_code or 0) < 0 for process in self._processes):
+            if any(process.exit_code in KILLED for process in self._processes):
                 return True
             time.sleep(0.05)
         return False

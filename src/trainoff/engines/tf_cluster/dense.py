@@ -58,6 +58,8 @@ class Dense:
         tf, store, done = crew[0]._tf, crew[0]._store, []
         for place in range(len(store.vectors)):
             with tf.device(server(place)):
-                mean = tf.add_n([shares[number] * each._kept[place] for number, each in enumerate(crew)])
+                # Who was left out may be writing just now; whatever it is, nothing of it counts.
+                parts = [tf.math.multiply_no_nan(each._kept[place], shares[at]) for at, each in enumerate(crew)]
+                mean = tf.add_n(parts)
             done.append(store.move(place, mean, numbers))
         return done

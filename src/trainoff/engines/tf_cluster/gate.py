@@ -81,7 +81,7 @@ class Gate:
                         flight.overtaken += 1
                     self.flying[worker] = Flight(batch, time.monotonic(), len(self.flying))
                     self.started += 1
-                    return batch, self.started
+                    return batch, min(self.started, self._order.steps)
                 self._change.wait()
         return None
 
@@ -110,7 +110,6 @@ class Gate:
         with self._change:
             if flight := self.flying.pop(worker, None):
                 self._deal.put_back(worker, flight.batch)
-                self.started -= 1
                 self.redone += 1
             self.lost[worker] = time.monotonic() - flight.since if flight else 0.0
             self._change.notify_all()

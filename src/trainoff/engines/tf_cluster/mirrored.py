@@ -160,6 +160,8 @@ def train(assignment: Assignment, job: Job, learner: Any, together: Together, le
         loss = learner.learn(step, job.order.batch(step), float(job.rates[step - 1]))
         times[step - 1] = time.monotonic() - start, together.took
         if leader:
+            if assignment.keeper.due(step):
+                leader.hurry()
             leader.progress(step, loss, lambda: [part.numpy() for part in learner.weights])
             if assignment.keeper.due(step) and step < job.order.steps:
                 assignment.keeper.save(learner.state, range(1, step + 1))

@@ -32,6 +32,7 @@ class Packed:
         for weight, pieces in enumerate(placed):
             for span, number in pieces:
                 self._pieces[number].append((weight, span))
+        self._pieces = [pieces for pieces in self._pieces if pieces]  # the last servers may have nothing to hold
         self._initial = self._pack(job.weights)
         self.vectors, self._memory = [], []
         for number, vector in enumerate(self._initial):

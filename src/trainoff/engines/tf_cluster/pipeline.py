@@ -95,7 +95,8 @@ class Pipeline:
         self._workers = scene.job.workers
         self._busy: list[list[Tensor]] = [[] for _ in range(self._workers)]
         signature = [scene.tf.TensorSpec([None], scene.tf.int32), scene.tf.TensorSpec([2])]
-        self._function = scene.tf.function(self._step, input_signature=signature, autograph=False)
+        # Not tf.function, which would read all clocks one after the other, and so let one part wait for the next.
+        self._function = scene.tf.compat.v1.wrap_function(self._step, signature)
         self._spent = Spent(self._workers)
 
     def _step(self, rows: Tensor, numbers: Tensor) -> Tensor:
@@ -194,6 +195,8 @@ class Pipeline:
             loss, *busy = self._run(step, scene.numbers(step))
             for number, seconds in enumerate(busy):
                 self._spent.book(number, seconds, seconds)  # transfers cannot be told from waiting
+            if scene.keeper.due(step):
+                scene.leader.hurry()
             scene.leader.progress(step, loss, scene.store.weights)
             if scene.keeper.due(step) and step < order.steps:
                 scene.keeper.save(scene.store.state, range(1, step + 1))

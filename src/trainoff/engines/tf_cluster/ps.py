@@ -26,6 +26,7 @@ class TfPs(TfClusterEngine):
     name = "tf-ps"
     about = "TensorFlow with parameter servers: asynchronous, synchronous, or layers on different workers"
     modes = ("async", "sync", "model-parallel")
+    leader = "coordinator"
     knobs: ClassVar[Mapping[str, Knob]] = {
         "ps": Knob(int, 1, "how many parameter servers hold the weights", minimum=1),
         "max_staleness": Knob(

@@ -23,6 +23,7 @@ def load(tf: Any, source: Any, device: str) -> Tensor:
     behind = Path(source.path).stat().st_size - source.offset
     with tf.device(device):
         variable = tf.Variable(tf.zeros(source.shape, dtype))
+        tf.gather(variable, [0]).numpy()  # graphs do not wait for assignments
 
     def read(first: Tensor, last: Tensor) -> Tensor:
         with tf.device(device):

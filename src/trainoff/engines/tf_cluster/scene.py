@@ -16,6 +16,7 @@ from trainoff.engines.tf_cluster.packed import Packed
 from trainoff.engines.tf_cluster.store import Store
 
 HERE = "/job:chief/replica:0/task:0/device:CPU:0"  # the coordinator
+FIRST_S = 60.0  # how long the first update of a worker may take
 STUCK_S = 10.0  # without a sign of life a worker is given up after this time ...
 STUCK_STEPS = 20  # ... or after so many of its slowest steps, if that is longer
 
@@ -84,14 +85,21 @@ class Worked:
     computing: Tensor
 
 
-def work(tf: Any, learner: Any, rows: Tensor) -> Worked:
-    """Build it for the current device: take the rows, pull the weights, compute."""
+def work(tf: Any, learner: Any, rows: Tensor, before: Sequence[Tensor] = ()) -> Worked:
+    """Build it for the current device: take the rows, pull the weights after what must come before, compute."""
     batch = learner.take(rows)
-    pulled = learner.pull(batch)
+    with tf.control_dependencies(list(before)):
+        pulled = learner.pull(batch)
     here = after(tf, [*batch, *pulled])
     with tf.control_dependencies([here]):
         loss, slopes = learner.slopes(pulled, batch)
     return Worked(tf.cast(loss, tf.float64), pulled, slopes, after(tf, [loss, *slopes]) - here)
+
+
+def lost(tf: Any, error: Exception) -> bool:
+    """Whether an error means that a worker is gone, and not that it was asked for something impossible."""
+    mistakes = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError, tf.errors.UnimplementedError)
+    return isinstance(error, tf.errors.OpError) and not isinstance(error, mistakes)
 
 
 def settle(variable: Tensor, value: Any) -> None:

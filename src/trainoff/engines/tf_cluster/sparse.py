@@ -94,10 +94,18 @@ class Sparse:
         for place, piece in enumerate((store.pieces[1][0], *store.pieces[0])):
             with tf.device(server(piece.server)):
                 for number, each in enumerate(crew):
-                    features, slopes = each._kept[place]
-                    moves = numbers[0] * shares[number] * slopes
-                    done.append(scatter(tf, piece.variable, features, moves))
+                    done.append(each._move(place, piece.variable, numbers[0] * shares[number]))
         return done
+
+    def _move(self, place: int, variable: Tensor, rate: Tensor) -> Tensor:
+        """Apply what this worker has kept; nothing where its share is nothing, for it may be writing just now."""
+        tf, (features, slopes) = self._tf, self._kept[place]
+
+        def move() -> Tensor:
+            with tf.control_dependencies([scatter(tf, variable, features.read_value(), rate * slopes.read_value())]):
+                return tf.constant(True)
+
+        return tf.cond(rate > 0, move, lambda: tf.constant(False))
 
 
 def scatter(tf: Any, variable: Tensor, features: Tensor, moves: Tensor) -> Tensor:

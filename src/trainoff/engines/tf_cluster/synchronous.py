@@ -74,6 +74,8 @@ class Synchronous:
             loss = self._step(step, order.batch(step))
             if scene.leader.pace.wanted(step, order.samples_after(step)) or scene.keeper.due(step):
                 self._wait_for_the_late()
+            if scene.keeper.due(step):
+                scene.leader.hurry()
             scene.leader.progress(step, loss, scene.store.weights)
             if scene.keeper.due(step) and step < order.steps:
                 scene.keeper.save(scene.store.state, range(1, step + 1))
@@ -126,6 +128,6 @@ class Synchronous:
             try:
                 loss, computing = self._functions[number](tf.constant(row_numbers(rows))).numpy().tolist()
                 result: Any = loss, computing, time.monotonic() - start
-            except tf.errors.OpError as error:
+            except Exception as error:  # the main thread raises it
                 result = error
             self._results.put((number, step, result))
