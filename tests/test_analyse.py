@@ -13,6 +13,7 @@ from trainoff.analyse import (
     headline_target,
     prices,
     ranked,
+    resources,
     staleness,
     worker_lines,
 )
@@ -219,6 +220,18 @@ def test_staleness_is_told_as_mean_and_most():
     assert name == "tf-ps (async, 2 workers)"
     assert "gradients missed 1.4 updates, at most 10" in parts
     assert "200 MB/s" in parts
+
+
+def test_what_a_training_used_is_told_role_by_role():
+    record = distributed("tf-ps", "async", computing=2.0, communicating=7.0, cpu=0.77)
+    record.training |= {"load": 1.5, "runnable": 2.25, "memory_share": 0.0912, "cpu_cores_by_role": {"ps-0": 0.381}}
+    record.network_bytes_by_role = {"ps-0": {"sent": 2_400_000_000, "received": 31_000_000}}
+    record.peak_memory_bytes_by_role = {"ps-0": 350_000_000}
+    assert resources(record) == [
+        "CPUs 77% busy, load 1.5, runnable 2.25, memory 9.1% of the machine's, network 200 MB/s",
+        "ps-0: 0.38 cores, at most 350 MB of memory, sent 2.4 GB and received 31 MB in all",
+    ]
+    assert resources(trial("numpy", 2.0)) == []
 
 
 def test_modes_are_told_apart_by_what_they_are_bound_by():

@@ -4,7 +4,7 @@ from trainoff.analyse.answer import answer, failure, headline_target, ranked
 from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.groups import Group, by_workload, groups, newest, varying
 from trainoff.analyse.price import Price, prices
-from trainoff.analyse.workers import Bound, bound, bounds, staleness, work, worker_lines
+from trainoff.analyse.workers import Bound, bound, bounds, resources, staleness, work, worker_lines
 
 __all__ = [
     "Bound",
@@ -21,6 +21,7 @@ __all__ = [
     "newest",
     "prices",
     "ranked",
+    "resources",
     "staleness",
     "varying",
     "work",

@@ -107,6 +107,27 @@ def _rest(record: Record) -> list[str]:
     return told
 
 
+def resources(record: Record) -> list[str]:
+    """What a training used, as lines: the machine first, then role by role."""
+    found = record.training
+    if not found:
+        return []
+    whole = [f"CPUs {_whole(found['cpu_share'])} busy"]
+    whole += [f"{name} {found[name]:g}" for name in ("load", "runnable") if name in found]
+    if "memory_share" in found:
+        whole.append(f"memory {percent(round(found['memory_share'], 3))} of the machine's")
+    if "network_bytes_per_s" in found:
+        whole.append(f"network {size(found['network_bytes_per_s'])}/s")
+    return [", ".join(whole), *(_role(record, role, cores) for role, cores in found["cpu_cores_by_role"].items())]
+
+
+def _role(record: Record, role: str, cores: float) -> str:
+    traffic = record.network_bytes_by_role.get(role)
+    memory = record.peak_memory_bytes_by_role.get(role)
+    moved = f", sent {size(traffic['sent'])} and received {size(traffic['received'])} in all" if traffic else ""
+    return f"{role}: {cores:.2f} cores, at most {size(memory)} of memory{moved}"
+
+
 def bounds(groups: Sequence[Group]) -> list[str]:
     """What each engine and mode was bound by, workload by workload, in one sentence each; faults left aside."""
     found: dict[str, dict[str, list[Bound]]] = {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import answer, batch_lines, bounds, groups, newest
+from trainoff.analyse import answer, batch_lines, bounds, groups, newest, resources
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
@@ -36,6 +36,10 @@ def tell(folder: Path, console: Console) -> int:
         print_board(newest(records), folder, console)
     if (folder / "record.json").exists():
         for record in records:
+            if lines := resources(record):
+                console.print("\nwhile it trained", style="dim")
+            for line in lines:
+                console.print(f"  {line}", style="dim", soft_wrap=True)
             console.print(record.traceback or record.log_tail or "", soft_wrap=True)
     return warn(damaged)
 
