@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             reason = reasons.setdefault(mark.name, lacks(mark.name))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=f"{MISSING} {reason}"))
-    items.sort(key=lambda item: "test_spark" not in item.nodeid)
+    items.sort(key=lambda item: ("test_spark" not in item.nodeid, "test_tf_cluster" not in item.nodeid))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -26,7 +26,7 @@ def test_the_shipped_workloads() -> None:
 
 
 def test_a_shipped_recipe_leaves_nothing_that_matters_to_chance() -> None:
-    optional = {"batch_per", "train_rows", "stop", "seed", "mode", "workers"}
+    optional = {"batch_per", "train_rows", "stop", "fault", "seed", "mode", "workers"}
     dense = {"mlp": {"channels", "kernel"}, "cnn": set()}
     sparse = {"channels", "kernel", "hidden", "activation", "momentum"}
     for workload in workloads().values():
