@@ -196,7 +196,7 @@ def distributed(engine: str, mode: str, *, computing: float, communicating: floa
     ("computing", "communicating", "cpu", "said"),
     [
         (7.0, 2.0, 0.5, "computing-bound (70% of the workers' time)"),
-        (2.0, 7.0, 0.5, "network-bound (70% of the workers' time spent on transfers)"),
+        (2.0, 7.0, 0.5, "network-bound (70% of the workers' time spent on calls and transfers)"),
         (2.0, 1.0, 0.5, "wait-bound (70% of the workers' time spent waiting)"),
         (2.0, 7.0, 0.97, "CPU-bound (97% of its CPUs busy)"),
     ],
@@ -245,7 +245,7 @@ def test_modes_are_told_apart_by_what_they_are_bound_by():
     )
     assert bounds(found) == [
         "On digits-mlp, tf-ps sync is wait-bound (60% of the workers' time spent waiting); "
-        "tf-ps async is network-bound (70% of the workers' time spent on transfers)."
+        "tf-ps async is network-bound (70% of the workers' time spent on calls and transfers)."
     ]
     assert "tf-ps (async, 2 workers) with fault slow worker 1 to 25%" in [group.name for group in found]
 

@@ -15,7 +15,7 @@ BUSY = 0.9  # of the CPUs: nothing else could have made it faster
 WHAT = {
     "CPU": "of its CPUs busy",
     "computing": "of the workers' time",
-    "network": "of the workers' time spent on transfers",
+    "network": "of the workers' time spent on calls and transfers",
     "wait": "of the workers' time spent waiting",
 }
 
