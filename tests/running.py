@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 PLUGIN = Path(__file__).parent / "plugin"
+GONE_WITHIN_S = 5.0  # a promise to the user
 SMALL = """
 workload = "digits-mlp"
 engines = [{engines}]
@@ -72,6 +73,14 @@ def survivors(folder: Path) -> list[str]:
         if ("trainoff.conduct" in words and str(folder) in words) or events.startswith(str(folder)):
             found.append(f"{process.info['pid']} {words}")
     return found
+
+
+def assert_nothing_survives(folder: Path) -> None:
+    """Within the time that the user is promised, no process of a trial below the folder lives."""
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while left := survivors(folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
 
 
 def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seconds: float = 60) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from running import command, environment, records, study, survivors, trainoff, wait_until
+from running import assert_nothing_survives, command, environment, records, study, survivors, trainoff, wait_until
 from trainoff.conduct.warden import Orders
 from trainoff.records import scan
 
@@ -22,7 +22,6 @@ MOMENTS = [
     *(pytest.param(number, id=f"moment{number}") for number in range(2)),
     *(pytest.param(number, id=f"moment{number}", marks=pytest.mark.soak) for number in range(2, 20)),
 ]
-GONE_WITHIN_S = 5.0  # a promise to the user
 TRIALS = "[grid]\nseed = [0, 10, 20]"
 
 pytestmark = pytest.mark.namespace
@@ -48,13 +47,6 @@ def find(module: str, folder: Path) -> list[psutil.Process]:
         for process in psutil.process_iter(["cmdline"])
         if module in (process.info["cmdline"] or []) and str(folder) in " ".join(process.info["cmdline"])
     ]
-
-
-def assert_nothing_survives(folder: Path) -> None:
-    deadline = time.monotonic() + GONE_WITHIN_S
-    while left := survivors(folder):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
 
 
 def assert_every_record_is_whole(out: Path) -> None:

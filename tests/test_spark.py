@@ -5,14 +5,23 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import polars
 import psutil
 import pytest
 
-from running import command, environment, only_record, records, study, survivors, trainoff, wait_until
+from running import (
+    assert_nothing_survives,
+    command,
+    environment,
+    only_record,
+    records,
+    study,
+    survivors,
+    trainoff,
+    wait_until,
+)
 from trainoff import data
 from trainoff.clusters import Processes
 from trainoff.clusters.spark import SparkFolder, start_standalone
@@ -180,10 +189,7 @@ def kill_in_mid_training(folder, engine, victim, epochs):
     assert_nothing_listens_outside(target)
     os.kill(target.pid, signal.SIGKILL)
     run.wait(240)
-    deadline = time.monotonic() + 5
-    while survivors(folder):
-        assert time.monotonic() < deadline, survivors(folder)
-        time.sleep(0.1)
+    assert_nothing_survives(folder)
     assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
     return only_record(folder / "out")
 

@@ -10,7 +10,17 @@ import numpy as np
 import psutil
 import pytest
 
-from running import command, environment, only_record, records, study, survivors, trainoff, wait_until
+from running import (
+    assert_nothing_survives,
+    command,
+    environment,
+    only_record,
+    records,
+    study,
+    survivors,
+    trainoff,
+    wait_until,
+)
 from trainoff import data
 
 pytestmark = pytest.mark.namespace
@@ -188,10 +198,7 @@ def disturb(folder, engine, mode, victim, number, epochs, after=0.0):
     (target,) = members(folder, victim)
     os.kill(target.pid, number)
     going.wait(240)
-    deadline = time.monotonic() + 5
-    while survivors(folder):
-        assert time.monotonic() < deadline, survivors(folder)
-        time.sleep(0.1)
+    assert_nothing_survives(folder)
     assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
     return only_record(folder / "out")
 

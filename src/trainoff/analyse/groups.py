@@ -43,9 +43,9 @@ class Group:
             parts.append(f"on {first.workload}")
         if len(rest) == 1:
             ((key, value),) = rest.items()
-            parts.append(f"with {key.replace('_', ' ')} {_value(value)}")
+            parts.append(f"with {key.replace('_', ' ')} {told(value)}")
         elif rest:
-            parts.append(f"({' · '.join(_value(value) for value in rest.values())})")
+            parts.append(f"({' · '.join(told(value) for value in rest.values())})")
         return " ".join(parts)
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
@@ -66,10 +66,6 @@ class Group:
             return None
         middle = statistics.median([math.inf if value is None else value for value in values])
         return middle if math.isfinite(middle) else None
-
-
-def _value(value: Any) -> str:
-    return told(value) if isinstance(value, dict) else str(value)
 
 
 def _phase(record: Record, name: str) -> float | None:

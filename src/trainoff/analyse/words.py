@@ -55,9 +55,7 @@ def told(value: object) -> str:
     """The value of a parameter; a fault as what is done: `slow worker 1 to 25%`."""
     if isinstance(value, dict) and "action" in value:
         return f"{value['action']} worker {value['worker']} to {percent(value['share'])}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return "none" if value is None else str(value)
+    return str(value)
 
 
 def count(number: int, word: str) -> str:

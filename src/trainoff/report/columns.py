@@ -81,6 +81,8 @@ def setting(values: Sequence[object]) -> str:
 
 
 def _told(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return "all" if value is None else told(value)
 
 

@@ -31,7 +31,7 @@ class Lines:
         workers = "" if trial.mode == "single" else f", {count(trial.workers, 'worker')}"
         values = _values(task)
         rest = [
-            f", {key.replace('_', ' ')} {_value(values[key])}"
+            f", {key.replace('_', ' ')} {told(values[key])}"
             for key in self._keys
             if key in values and key != "workload"
         ]
@@ -66,10 +66,6 @@ def setting_of(task: Task, keys: Sequence[str]) -> str:
     """A trial's values of those keys."""
     values = _values(task)
     return setting([values.get(key, "-") for key in keys])
-
-
-def _value(value: object) -> str:
-    return told(value) if isinstance(value, dict) else str(value)
 
 
 def _values(task: Task) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from trainoff.data import Matrix
 from trainoff.engines.contract import Job
 from trainoff.models import BETA1, BETA2, EPSILON, Conv, Dense, Layer, Pool
 
+MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # how many numbers an optimiser remembers of each weight
 ALIGNMENT = 64  # bytes; where an array begins at a multiple of it, TensorFlow takes it without a copy
 
 Tensor = Any  # TensorFlow has no types that mypy could use
@@ -24,7 +25,7 @@ class Network:
     def __init__(self, tf: Any, job: Job) -> None:
         self._tf, self._model = tf, job.model
         self._optimizer, self._momentum = job.params["optimizer"], job.params["momentum"]
-        copies = {"sgd": 0, "momentum": 1, "adam": 2}[self._optimizer]  # of what the optimiser remembers
+        copies = MEMORY[self._optimizer]
         self.weights = [tf.Variable(part) for part in job.weights]
         self._memory = [[tf.Variable(tf.zeros_like(part)) for _ in range(copies)] for part in job.weights]
         self.state = [*self.weights, *(part for parts in self._memory for part in parts)]  # all that a step changes
@@ -57,11 +58,7 @@ class Network:
 
     def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         """Make one step on these rows; returns the loss before it."""
-        return self._steps[len(rows)](rows, *self._numbers(step, rate), 1.0)
-
-    def _numbers(self, step: int, rate: float) -> tuple[float, float]:
-        """The rate and Adam's epsilon of a step."""
-        return adam_numbers(rate, step) if self._optimizer == "adam" else (rate, 0.0)
+        return self._steps[len(rows)](rows, *step_numbers(self._optimizer, rate, step), 1.0)
 
     def _step(self, x: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
         loss, gradient = self._slopes(x, y, numbers)
@@ -144,7 +141,9 @@ def update(tf: Any, weights: Tensor, memory: Sequence[Tensor], slope: Tensor, nu
     return tf.raw_ops.ResourceApplyAdam(var=var, m=places[0], v=places[1], lr=rate, grad=slope, **betas)
 
 
-def adam_numbers(rate: float, step: int) -> tuple[float, float]:
-    """The rate and epsilon of a step with both bias corrections drawn into them, which is the same formula."""
+def step_numbers(optimizer: str, rate: float, step: int) -> tuple[float, float]:
+    """The rate and Adam's epsilon of a step, with both bias corrections drawn into them: the same formula."""
+    if optimizer != "adam":
+        return rate, 0.0
     unbias = sqrt(1 - BETA2**step)
     return rate * unbias / (1 - BETA1**step), EPSILON * unbias

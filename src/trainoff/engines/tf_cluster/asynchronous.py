@@ -85,8 +85,9 @@ class Asynchronous:
         self._gate = gate = Gate(order, self._workers, self._pause_after, scene.job.params.get("max_staleness"), done)
         if gate.samples:
             scene.leader.pace.taken(gate.samples)
-        for number in range(self._workers):
-            threading.Thread(target=self._work, args=(number,), daemon=True).start()
+        self._hands = [threading.Thread(target=self._work, args=(at,), daemon=True) for at in range(self._workers)]
+        for hand in self._hands:
+            hand.start()
         while True:
             still = gate.wait(BEAT_S)
             self._give_up_the_stuck()
@@ -134,6 +135,9 @@ class Asynchronous:
 
     def _report(self) -> Report:
         gate, counts = self._gate, {}
+        for number, hand in enumerate(self._hands):
+            if number not in gate.lost:
+                hand.join()  # it may still be booking its last update
         if gate.lost:
             detection = sum(gate.lost.values())
             counts = {"workers_lost": len(gate.lost), "detection_s": detection, "steps_redone": gate.redone}

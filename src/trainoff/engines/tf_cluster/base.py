@@ -170,14 +170,19 @@ class TfClusterEngine(Engine):
 
     def _check(self) -> None:
         """Raise if somebody is gone, or if nothing has been heard of the training for too long."""
-        vital = ALL if not self._training else self.vital(self._job.mode)
-        vital = (self.leader,) if self._over else vital
+        vital = self._vital()
         for process in self._processes:
             if process.exit_code not in (None, 0) and process.role.startswith(vital):
                 raise Lost(f"{process.role} ended with code {process.exit_code}")
         patience = max(STUCK_S, STUCK_TIMES * self._longest) if self._longest else FIRST_S
         if self._training and time.monotonic() - self._heard > patience:
             raise Stuck(f"no step was made for {patience:.0f} s after step {self._step}")
+
+    def _vital(self) -> tuple[str, ...]:
+        """The roles that cannot be done without just now: all while they prepare, at the end only who leads."""
+        if self._over:
+            return (self.leader,)
+        return self.vital(self._job.mode) if self._training else ALL
 
     def _was_killed(self) -> bool:
         """Whether a process is seen killed, now or in a moment: then errors of others are only what came of it."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from trainoff.engines.line import Leader
+    from trainoff.models import Weights
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,17 @@ class Keeper:
             np.savez(file, allow_pickle=False, done=np.array(sorted(done), np.int64), **arrays)
         draft.replace(self.path)
         self._saved = len(done)
+
+    def told(
+        self, leader: Leader, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
+    ) -> None:
+        """Tell that all steps up to this one are done, and save the state if it is time to."""
+        due = self.due(step)
+        if due:
+            leader.hurry()  # so that the driver knows of every step that a checkpoint holds
+        leader.progress(step, loss, weights)
+        if due and step < leader.pace.order.steps:
+            self.save(state, range(1, step + 1))
 
     def load(self) -> Checkpoint | None:
         """The last checkpoint, if there is one."""

@@ -19,7 +19,7 @@ from trainoff.engines.handover import Rows, take_over
 from trainoff.engines.line import Leader, Report
 from trainoff.engines.tensorflow import predict, warm_up
 from trainoff.engines.tensorflow.logistic import Logistic
-from trainoff.engines.tensorflow.network import Network
+from trainoff.engines.tensorflow.network import Network, step_numbers
 from trainoff.engines.tf_cluster.coordinator import Assignment, prepare_tensorflow, read_assignment
 
 Tensor = Any
@@ -45,17 +45,19 @@ class Together:
     def sum(self, parts: list[Tensor]) -> list[Tensor]:
         """Add up what all workers have found; of sparse slices only those that there are travel."""
         tf = self._tf
-        dense = [part.values if isinstance(part, tf.IndexedSlices) else part for part in parts]
-        with tf.control_dependencies(dense):
+        with tf.control_dependencies(self._numbers_of(parts)):
             start = tf.timestamp()
         with tf.control_dependencies([start]):
             same = [self._held(part) for part in parts]
         context = tf.distribute.get_replica_context()
         found: list[Tensor] = context.all_reduce(tf.distribute.ReduceOp.SUM, same)
-        dense = [part.values if isinstance(part, tf.IndexedSlices) else part for part in found]
-        with tf.control_dependencies(dense):
+        with tf.control_dependencies(self._numbers_of(found)):
             self._took.assign(tf.timestamp() - start)
         return found
+
+    def _numbers_of(self, parts: list[Tensor]) -> list[Tensor]:
+        """The values of each part, which a clock can wait for."""
+        return [part.values if isinstance(part, self._tf.IndexedSlices) else part for part in parts]
 
     def _held(self, part: Tensor) -> Tensor:
         """The same tensor, not before the clock has been read."""
@@ -90,7 +92,7 @@ class MirroredNetwork(Network):
 
     def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         mine, part = self._together.mine(rows)
-        return self._steps[len(rows)](mine, *self._numbers(step, rate), part)
+        return self._steps[len(rows)](mine, *step_numbers(self._optimizer, rate, step), part)
 
     def _step(self, *inputs: Tensor) -> Tensor:
         return self._together.run(super()._step, inputs)
@@ -160,11 +162,9 @@ def train(assignment: Assignment, job: Job, learner: Any, together: Together, le
         loss = learner.learn(step, job.order.batch(step), float(job.rates[step - 1]))
         times[step - 1] = time.monotonic() - start, together.took
         if leader:
-            if assignment.keeper.due(step):
-                leader.hurry()
-            leader.progress(step, loss, lambda: [part.numpy() for part in learner.weights])
-            if assignment.keeper.due(step) and step < job.order.steps:
-                assignment.keeper.save(learner.state, range(1, step + 1))
+            assignment.keeper.told(
+                leader, step, loss, lambda: [part.numpy() for part in learner.weights], learner.state
+            )
     np.save(times_file(job, together.number), times[first - 1 :])
     learner.learn(1, job.order.batch(1), 0.0)  # changes nothing; when it is done, all have written their times
     if leader:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.engines.contract import Job
-from trainoff.engines.tensorflow.network import update
-from trainoff.engines.tf_cluster.store import MEMORY, Span, place, server
+from trainoff.engines.tensorflow.network import MEMORY, update
+from trainoff.engines.tf_cluster.store import Span, place, server
 from trainoff.models import Weights
 
 Tensor = Any

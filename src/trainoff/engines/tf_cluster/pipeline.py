@@ -195,9 +195,5 @@ class Pipeline:
             loss, *busy = self._run(step, scene.numbers(step))
             for number, seconds in enumerate(busy):
                 self._spent.book(number, seconds, seconds)  # transfers cannot be told from waiting
-            if scene.keeper.due(step):
-                scene.leader.hurry()
-            scene.leader.progress(step, loss, scene.store.weights)
-            if scene.keeper.due(step) and step < order.steps:
-                scene.keeper.save(scene.store.state, range(1, step + 1))
+            scene.keeper.told(scene.leader, step, loss, scene.store.weights, scene.store.state)
         return self._spent.report({})

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainoff.engines.contract import Job
 from trainoff.engines.line import Leader, Report
-from trainoff.engines.tensorflow.network import adam_numbers
+from trainoff.engines.tensorflow.network import step_numbers
 from trainoff.engines.tf_cluster.checkpoint import Keeper
 from trainoff.engines.tf_cluster.packed import Packed
 from trainoff.engines.tf_cluster.store import Store
@@ -35,8 +35,7 @@ class Scene:
 
     def numbers(self, step: int) -> tuple[float, float]:
         """The rate and Adam's epsilon of a step."""
-        rate = float(self.job.rates[step - 1])
-        return adam_numbers(rate, step) if self.job.params["optimizer"] == "adam" else (rate, 0.0)
+        return step_numbers(self.job.params["optimizer"], float(self.job.rates[step - 1]), step)
 
 
 @dataclass

@@ -19,6 +19,7 @@ class Sparse:
         x = job.data.x_train
         parts = (x.starts, x.columns, x.values, job.data.y_train)
         self._starts, self._columns, self._values, self._y = (load(tf, part, worker(number)) for part in parts)
+        self._pieces = (store.pieces[1][0], *store.pieces[0])  # the bias, then the features, server by server
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def take(self, rows: Tensor) -> list[Tensor]:
@@ -71,7 +72,7 @@ class Sparse:
     def make_room(self) -> None:
         """Room on the servers for the slopes of this worker: so many as a batch touches, never all features."""
         tf = self._tf
-        for piece in (self._store.pieces[1][0], *self._store.pieces[0]):
+        for piece in self._pieces:
             with tf.device(server(piece.server)):
                 features = tf.Variable(tf.zeros([0], tf.int32), shape=[None])
                 self._kept.append((features, tf.Variable(tf.zeros([0]), shape=[None])))
@@ -79,9 +80,8 @@ class Sparse:
     def keep(self, slopes: list[Tensor], pulled: list[Tensor]) -> list[Tensor]:
         """Leave the slopes on the servers."""
         done = []
-        pieces = (self._store.pieces[1][0], *self._store.pieces[0])
-        asked = [self._tf.zeros([1], self._tf.int32), *pulled[1 : len(pieces)]]
-        for piece, (features, room), which, part in zip(pieces, self._kept, asked, slopes, strict=True):
+        asked = [self._tf.zeros([1], self._tf.int32), *pulled[1 : len(self._pieces)]]
+        for piece, (features, room), which, part in zip(self._pieces, self._kept, asked, slopes, strict=True):
             with self._tf.device(server(piece.server)):
                 done += [features.assign(which, read_value=False), room.assign(part, read_value=False)]
         return done
@@ -89,10 +89,9 @@ class Sparse:
     @staticmethod
     def apply(crew: list[Sparse], shares: Tensor, numbers: Tensor) -> list[Tensor]:
         """One step by the slopes of all, each with its share. Built for the servers; nothing leaves them."""
-        store, done = crew[0]._store, []
-        tf = crew[0]._tf
-        for place, piece in enumerate((store.pieces[1][0], *store.pieces[0])):
-            with tf.device(server(piece.server)):
+        done = []
+        for place, piece in enumerate(crew[0]._pieces):
+            with crew[0]._tf.device(server(piece.server)):
                 for number, each in enumerate(crew):
                     done.append(each._move(place, piece.variable, numbers[0] * shares[number]))
         return done

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.engines.contract import Job
-from trainoff.engines.tensorflow.network import update
+from trainoff.engines.tensorflow.network import MEMORY, update
 from trainoff.models import Weights
 
 WHOLE = 1024  # numbers; a smaller variable is not worth cutting
-MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # how many numbers an optimiser remembers of each weight
 
 Tensor = Any
 Span = tuple[int, int]  # from and to, along the last axis
