@@ -43,7 +43,7 @@ class Keeper:
         draft.replace(self.path)
         self._saved = len(done)
 
-    def told(
+    def step_done(
         self, leader: Leader, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
     ) -> None:
         """Tell that all steps up to this one are done, and save the state if it is time to."""

@@ -162,7 +162,7 @@ def train(assignment: Assignment, job: Job, learner: Any, together: Together, le
         loss = learner.learn(step, job.order.batch(step), float(job.rates[step - 1]))
         times[step - 1] = time.monotonic() - start, together.took
         if leader:
-            assignment.keeper.told(
+            assignment.keeper.step_done(
                 leader, step, loss, lambda: [part.numpy() for part in learner.weights], learner.state
             )
     np.save(times_file(job, together.number), times[first - 1 :])

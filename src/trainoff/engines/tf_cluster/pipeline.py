@@ -195,5 +195,5 @@ class Pipeline:
             loss, *busy = self._run(step, scene.numbers(step))
             for number, seconds in enumerate(busy):
                 self._spent.book(number, seconds, seconds)  # transfers cannot be told from waiting
-            scene.keeper.told(scene.leader, step, loss, scene.store.weights, scene.store.state)
+            scene.keeper.step_done(scene.leader, step, loss, scene.store.weights, scene.store.state)
         return self._spent.report({})

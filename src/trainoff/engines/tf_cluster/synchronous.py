@@ -74,7 +74,7 @@ class Synchronous:
             loss = self._step(step, order.batch(step))
             if scene.leader.pace.wanted(step, order.samples_after(step)) or scene.keeper.due(step):
                 self._wait_for_the_late()
-            scene.keeper.told(scene.leader, step, loss, scene.store.weights, scene.store.state)
+            scene.keeper.step_done(scene.leader, step, loss, scene.store.weights, scene.store.state)
         counts = {"gradients_dropped": float(self._dropped)} if self._needed < self._workers else {}
         return self._spent.report(counts)
 
