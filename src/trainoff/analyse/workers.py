@@ -12,10 +12,12 @@ from trainoff.analyse.words import percent, size
 from trainoff.records import Record
 
 BUSY = 0.9  # of the CPUs: nothing else could have made it faster
+TIMES = ("computing_s", "communicating_s", "waiting_s", "feeding_s")
 WHAT = {
     "CPU": "of its CPUs busy",
     "computing": "of the workers' time",
     "network": "of the workers' time spent on calls and transfers",
+    "feed": "of the workers' time spent waiting for rows",
     "wait": "of the workers' time spent waiting",
 }
 
@@ -27,6 +29,7 @@ class Work:
     computing: float
     communicating: float | None  # None where it cannot be told from waiting
     waiting: float
+    fed: float | None = None  # waiting for rows, where somebody pushes them
 
 
 def work(record: Record) -> Work | None:
@@ -35,9 +38,9 @@ def work(record: Record) -> Work | None:
     if not train or "waiting_s" not in parts:
         return None
     told = any(parts.get("communicating_s", {}).values())
-    means = {name: statistics.fmean(parts[name].values()) / train for name in ("computing_s", "waiting_s")}
-    talking = statistics.fmean(parts["communicating_s"].values()) / train if told else None
-    return Work(means["computing_s"], talking, means["waiting_s"])
+    means = {name: statistics.fmean(part.values()) / train for name, part in parts.items() if name in TIMES and part}
+    talking = means["communicating_s"] if told else None
+    return Work(means["computing_s"], talking, means["waiting_s"], means.get("feeding_s"))
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,12 @@ def bound(record: Record) -> Bound | None:
         return None
     if busy >= BUSY:
         return Bound("CPU", busy)
-    shares = {"computing": done.computing, "network": done.communicating or 0.0, "wait": done.waiting}
+    shares = {
+        "computing": done.computing,
+        "network": done.communicating or 0.0,
+        "feed": done.fed or 0.0,
+        "wait": done.waiting,
+    }
     most = max(shares, key=shares.__getitem__)
     return Bound(most, shares[most])
 
@@ -83,7 +91,8 @@ def worker_lines(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
 
 def _shares(done: Work) -> list[str]:
     talked = [] if done.communicating is None else [f"communicating {_whole(done.communicating)}"]
-    return [f"computing {_whole(done.computing)}", *talked, f"waiting {_whole(done.waiting)}"]
+    fed = [] if done.fed is None else [f"waiting for rows {_whole(done.fed)}"]
+    return [f"computing {_whole(done.computing)}", *talked, *fed, f"waiting {_whole(done.waiting)}"]
 
 
 def _by_worker(record: Record) -> list[str]:

@@ -52,13 +52,13 @@ def book_resources(record: Record, story: Story) -> None:
 
 
 def _book_waiting(record: Record) -> None:
-    """A worker that neither computes nor communicates while the training lasts is waiting.
+    """A worker that neither computes nor communicates nor is fed while the training lasts is waiting.
 
     Where the training began again, only its last part is known, and nothing is said.
     """
-    computing, communicating = (record.breakdowns.get(name, {}) for name in ("computing_s", "communicating_s"))
-    if computing and record.train_s is not None and not record.counts.get("restarts"):
-        busy = {worker: seconds + communicating.get(worker, 0.0) for worker, seconds in computing.items()}
+    kinds = [record.breakdowns.get(name, {}) for name in ("computing_s", "communicating_s", "feeding_s")]
+    if kinds[0] and record.train_s is not None and not record.counts.get("restarts"):
+        busy = {worker: sum(kind.get(worker, 0.0) for kind in kinds) for worker in kinds[0]}
         record.breakdowns["waiting_s"] = {worker: max(0.0, record.train_s - spent) for worker, spent in busy.items()}
 
 

@@ -190,7 +190,7 @@ def _gather_logs(folder: Path) -> None:
     """Add what the processes of the cluster said to the trial's own log."""
     with (folder / "log.txt").open("a") as log:
         logs = folder / "logs"
-        for part in sorted([*logs.glob("*.txt"), *logs.glob("**/stderr"), *logs.glob("**/stdout")]):
+        for part in sorted([*logs.glob("**/*.txt"), *logs.glob("**/stderr"), *logs.glob("**/stdout")]):
             if said := part.read_text(errors="replace"):
                 log.write(f"\n==== {part.relative_to(logs).with_suffix('')} ====\n{said}")
 

@@ -75,6 +75,6 @@ def hand_over(job: Job) -> Job:
 
 
 def take_over(job: Job) -> Job:
-    """The job in that process: its rows are mapped from the files."""
-    rows = {name: getattr(job.data, name).mapped() for name in PARTS}
+    """The job in that process: its rows are mapped from the files, those that were handed over."""
+    rows = {name: found.mapped() for name in PARTS if (found := getattr(job.data, name)) is not None}
     return replace(job, data=replace(job.data, **rows))

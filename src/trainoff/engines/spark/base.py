@@ -37,6 +37,10 @@ class SparkEngine(Engine):
             absent.append(Missing(f"another Java ({java.lacks})", INSTALL))
         return absent
 
+    def others(self, job: Job) -> int:
+        """How many executors there are besides the workers'."""
+        return 0
+
     def refuses(self, trial: Trial) -> str | None:
         if refused := refuses_executors(trial):
             return refused
@@ -48,7 +52,7 @@ class SparkEngine(Engine):
         with watch.phase("import"):
             from trainoff.engines.spark.session import Session
         with watch.phase("cluster_start"):
-            self.session = Session(job, self.whole_executors, self.properties)
+            self.session = Session(job, self.whole_executors, self.properties, self.others(job))
             self.session.start()
             if self.session.attached:
                 from trainoff.engines.spark.preflight import examine

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import cached_property, partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -37,12 +38,17 @@ BEAT_S = 0.5  # between two signs of life
 
 
 class Session:
-    """A Spark application with its executors. `start` returns when all of them are there."""
+    """A Spark application with its executors. `start` returns when all of them are there.
 
-    def __init__(self, job: Job, whole_executors: bool, properties: Mapping[str, str]) -> None:
+    `others` is how many there are besides those of the workers.
+    """
+
+    def __init__(self, job: Job, whole_executors: bool, properties: Mapping[str, str], others: int = 0) -> None:
         self.job = job
         self._spark = SparkFolder(job.folder)
         executors = fit(job)
+        executors = replace(executors, count=executors.count + others)
+        self._others = others
         self.executors, self.cores, self.heap_mb = executors.count, executors.cores, executors.memory_mb
         self.slots = self.executors if whole_executors else self.executors * self.cores  # tasks that run at once
         ours = common(executors, self._spark.java_options, whole_executors) | dict(properties)
@@ -83,8 +89,9 @@ class Session:
         if isinstance(self.job.cluster, Attached):
             check_answers(self.job.cluster.address)
             return self.job.cluster.address
-        worker_mb = int((self.job.memory_gb or 0) * 1024)
-        return start_standalone(self.job.cluster, self._spark, ceil(self.job.cores), max(worker_mb, self.heap_mb))
+        worker_mb = max(int((self.job.memory_gb or 0) * 1024), self.heap_mb)
+        on_each = ceil(self.executors / len(self.job.cluster.nodes)) if self._others else 1
+        return start_standalone(self.job.cluster, self._spark, ceil(self.job.cores) * on_each, worker_mb * on_each)
 
     def _wait_for_executors(self) -> None:
         """All must come; once some are there, those for which the cluster has no room will not come at all."""
@@ -122,8 +129,21 @@ class Session:
                 self._driver.process.wait(DYING_S)
         if self._driver and (code := self._driver.process.exit_code) is not None:
             return WorkerFailed("driver", f"Spark's driver (its JVM) ended with code {code}")
-        text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        return self.explain(str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error))
+
+    def explain(self, text: str) -> Exception:
+        """The error to raise for what Spark says of a failure."""
         return explain(text, self._log_of)
+
+    def missing(self) -> Exception | None:
+        """Why an executor, or the driver's JVM, is not there any more; None if all are."""
+        try:
+            lost = [each.id() for each in self._summaries() if not each.isActive()]
+        except (Py4JError, ConnectionError) as error:
+            return self._explain(error)
+        if not lost:
+            return None
+        return WorkerFailed(f"executor-{lost[0]}", f"Spark lost executor {lost[0]}", self._log_of(lost[0]))
 
     def _log_of(self, executor: str) -> str:
         logs = [log for log in executor_logs(self.job.folder) if log.parent.name == executor]

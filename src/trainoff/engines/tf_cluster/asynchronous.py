@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+from trainoff.data import Order
 from trainoff.engines.line import BEAT_S, Report
 from trainoff.engines.tf_cluster.checkpoint import Checkpoint
 from trainoff.engines.tf_cluster.gate import Gate
@@ -27,15 +29,36 @@ from trainoff.engines.tf_cluster.store import server, worker
 Tensor = Any
 
 
+class Numbered:
+    """Rows that every worker has: it is told their numbers."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    def first(self) -> Any:
+        """What a worker is told to practise with."""
+        return self.next(0, 1)
+
+    def ready(self, worker: int, over: Callable[[], bool]) -> bool:
+        """Wait until there are rows for another update of a worker; False if the training is over before."""
+        return not over()
+
+    def next(self, worker: int, batch: int) -> Any:
+        """What a worker is told for its next update."""
+        return row_numbers(self._order.batch(batch))
+
+
 class Asynchronous:
     """One thread for each worker, which has the worker make one update after the other."""
 
-    def __init__(self, scene: Scene, learners: list[Any]) -> None:
+    def __init__(self, scene: Scene, learners: list[Any], rows: Numbered | None = None) -> None:
         self._scene, self._workers = scene, len(learners)
+        self._rows = rows or Numbered(scene.job.order)
         with scene.tf.device(server(0)):
             self._version = scene.tf.Variable(0, dtype=scene.tf.int64)  # how many updates have been applied
         self._functions = [self._compile(number, learner) for number, learner in enumerate(learners)]
         self._spent, self._staleness = Spent(self._workers), Counter[int]()
+        self._fed = [0.0] * self._workers  # seconds that each waited for rows
         self._loss: float | None = None
         self._slowest = 0.0
         self._errors: list[Exception] = []
@@ -68,11 +91,11 @@ class Asynchronous:
     def warm_up(self) -> None:
         """Have every worker make an update that is forgotten."""
         for number in range(self._workers):
-            self._update(number, 1, (0.0, 0.0))
+            self._update(number, self._rows.first(), (0.0, 0.0))
 
-    def _update(self, number: int, batch: int, numbers: tuple[float, float]) -> tuple[float, float, int]:
+    def _update(self, number: int, rows: Any, numbers: tuple[float, float]) -> tuple[float, float, int]:
         """Have a worker make one update; returns the loss, the seconds it computed, and how many updates it missed."""
-        tf, rows = self._scene.tf, row_numbers(self._scene.job.order.batch(batch))
+        tf = self._scene.tf
         result, version = self._functions[number](tf.constant(rows), tf.constant(numbers))
         loss, computing, seen = result.numpy().tolist()
         return loss, computing, int(version) - int(seen) - 1
@@ -108,11 +131,12 @@ class Asynchronous:
     def _work(self, number: int) -> None:
         """Be the hand of one worker."""
         gate = self._gate
-        while turn := gate.take(number):
+        while self._wait_for_rows(number) and (turn := gate.take(number)):
             batch, update = turn
             start = time.monotonic()
             try:
-                loss, computing, stale = self._update(number, batch, self._scene.numbers(update))
+                rows, numbers = self._rows.next(number, batch), self._scene.numbers(update)
+                loss, computing, stale = self._update(number, rows, numbers)
             except Exception as error:
                 self._errors.append(error)
                 gate.lose(number)
@@ -122,6 +146,17 @@ class Asynchronous:
                 self._loss, self._slowest = loss, max(self._slowest, whole)
                 self._spent.book(number, computing, whole)
                 self._staleness[stale] += 1
+
+    def _wait_for_rows(self, number: int) -> bool:
+        start = time.monotonic()
+        try:
+            return self._rows.ready(number, lambda: self._gate.over)
+        except Exception as error:
+            self._errors.append(error)
+            self._gate.lose(number)
+            return False
+        finally:
+            self._fed[number] += time.monotonic() - start
 
     def _give_up_the_stuck(self) -> None:
         """Whoever says nothing for long is lost, though its process may live; if all are, the driver sees to it."""
@@ -142,4 +177,7 @@ class Asynchronous:
             detection = sum(gate.lost.values())
             counts = {"workers_lost": len(gate.lost), "detection_s": detection, "steps_redone": gate.redone}
         histogram = {str(stale): float(self._staleness[stale]) for stale in sorted(self._staleness)}
-        return self._spent.report(counts, staleness=histogram)
+        more = {"staleness": histogram}
+        if type(self._rows) is not Numbered:
+            more["feeding_s"] = {f"worker-{number}": seconds for number, seconds in enumerate(self._fed)}
+        return self._spent.report(counts, **more)

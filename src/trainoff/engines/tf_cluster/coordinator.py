@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ class Assignment:
     keeper: Keeper
 
 
+SetUp = Callable[[Any, Assignment, Leader], tuple[Any, Any]]
+
+
 def read_assignment(path: str) -> Assignment:
     """The assignment in a file that the driver has written."""
     with Path(path).open("rb") as file:
@@ -50,15 +54,21 @@ def prepare_tensorflow(cores: float) -> Any:
 
 
 def main() -> None:
-    """Lead a training to its end, then label what is asked for, until the driver hangs up."""
-    assignment = read_assignment(sys.argv[1])
+    lead(read_assignment(sys.argv[1]))
+
+
+def lead(assignment: Assignment, set_up: SetUp | None = None) -> None:
+    """Lead a training to its end, then label what is asked for, until the driver hangs up.
+
+    `set_up` stands in for the one below.
+    """
     tf = prepare_tensorflow(assignment.job.cores)
     tf.config.threading.set_inter_op_parallelism_threads(len(assignment.addresses["worker"]) + 1)
     spec = tf.train.ClusterSpec(assignment.addresses)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=0)
     leader = Leader(assignment.number, assignment.pace)
     leader.say("connected")
-    scene, mode = set_up(tf, assignment, leader)
+    scene, mode = (set_up or set_up_mode)(tf, assignment, leader)
     leader.say("shipped")
     resume = assignment.keeper.load()
     mode.warm_up()
@@ -69,7 +79,7 @@ def main() -> None:
     os._exit(0)  # a thread may be waiting for ever for a worker that is stuck
 
 
-def set_up(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
+def set_up_mode(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
     """The variables on the servers, the rows on the workers, and the mode that trains with them."""
     from trainoff.engines.tf_cluster.asynchronous import Asynchronous
     from trainoff.engines.tf_cluster.dense import Dense

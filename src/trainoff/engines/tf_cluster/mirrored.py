@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from trainoff.data.order import share
 from trainoff.engines.contract import Job
 from trainoff.engines.handover import Rows, take_over
-from trainoff.engines.line import Leader, Report
+from trainoff.engines.line import Leader
 from trainoff.engines.tensorflow import predict, warm_up
 from trainoff.engines.tensorflow.logistic import Logistic
 from trainoff.engines.tensorflow.network import Network, step_numbers
@@ -69,6 +68,19 @@ class Together:
     @property
     def took(self) -> float:
         return float(self._took)
+
+    def tell_all(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The figures of all workers, each of which has as many; returns when all have told theirs."""
+        tf = self._tf
+        told = np.zeros((self.workers, *figures.shape))
+        told[self.number] = figures
+
+        def tell(part: Tensor) -> Tensor:
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(part))
+
+        ask = tf.function(lambda part: self._strategy.run(tell, (part,)), autograph=False)
+        found: NDArray[np.float64] = ask(tf.constant(told)).numpy()
+        return found
 
     def mine(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
         """This worker's rows of a batch, and which part of it they are.
@@ -130,11 +142,14 @@ class MirroredLogistic(Logistic):
 def main() -> None:
     """Work to the end of the training; who leads labels what is asked for then, until the driver hangs up."""
     assignment, number = read_assignment(sys.argv[1]), int(sys.argv[2])
-    tf = prepare_tensorflow(assignment.job.cores)
-    together = Together(tf, assignment.addresses["worker"], number)
-    leader = Leader(assignment.number, assignment.pace) if number == 0 else None
+    learner, leader = learn(prepare_tensorflow(assignment.job.cores), assignment, number)
     if leader:
-        leader.say("connected")
+        leader.answer(lambda rows: label(learner, rows))
+
+
+def learn(tf: Any, assignment: Assignment, number: int) -> tuple[Any, Leader | None]:
+    """Be one of the workers, from the first word to the last step; returns what has learnt, and the leader's line."""
+    together, leader = join(tf, assignment, number)
     job = take_over(assignment.job)
     if leader:
         leader.say("shipped")
@@ -142,8 +157,16 @@ def main() -> None:
     learner = kind(tf, job, together)
     warm_up(job, learner)
     train(assignment, job, learner, together, leader)
+    return learner, leader
+
+
+def join(tf: Any, assignment: Assignment, number: int) -> tuple[Together, Leader | None]:
+    """Meet the other workers; the first one calls the driver."""
+    together = Together(tf, assignment.addresses["worker"], number)
+    leader = Leader(assignment.number, assignment.pace) if number == 0 else None
     if leader:
-        leader.answer(lambda rows: label(learner, rows))
+        leader.say("connected")
+    return together, leader
 
 
 def train(assignment: Assignment, job: Job, learner: Any, together: Together, leader: Leader | None) -> None:
@@ -165,27 +188,28 @@ def train(assignment: Assignment, job: Job, learner: Any, together: Together, le
             assignment.keeper.step_done(
                 leader, step, loss, lambda: [part.numpy() for part in learner.weights], learner.state
             )
-    np.save(times_file(job, together.number), times[first - 1 :])
-    learner.learn(1, job.order.batch(1), 0.0)  # changes nothing; when it is done, all have written their times
-    if leader:
-        leader.end(report(job, together.workers))
+    end(together, leader, times[first - 1 :])
 
 
-def times_file(job: Job, number: int) -> Path:
-    return job.folder / f"times-{number}.npy"
+def end(together: Together, leader: Leader | None, times: NDArray[np.float64], **counts: float) -> None:
+    """Tell the driver what the workers did in which time, and that all is done.
 
-
-def report(job: Job, workers: int) -> Report:
-    """What the workers did in which time: nobody can agree faster than whoever comes last; the others wait for him."""
-    times = np.stack([np.load(times_file(job, number)) for number in range(workers)])
-    whole, agreeing = times[..., 0], times[..., 1]
-    talking = agreeing.min(0)
-    parts = {"computing_s": (whole - agreeing).sum(1), "communicating_s": np.full(workers, talking.sum())}
-    names = [f"worker-{number}" for number in range(workers)]
-    return {
-        "counts": {},
-        "breakdowns": {what: dict(zip(names, map(float, values), strict=True)) for what, values in parts.items()},
+    Of every step there are its seconds, those of agreeing, and those of waiting for rows where somebody feeds them.
+    Nobody can agree faster than whoever comes last; the others wait for him.
+    """
+    every = together.tell_all(times)
+    if not leader:
+        return
+    agreeing = every[..., 1]
+    parts = {
+        "computing_s": (every[..., 0] - agreeing).sum(1),
+        "communicating_s": np.full(together.workers, agreeing.min(0).sum()),
     }
+    if every.shape[-1] > 2:
+        parts["feeding_s"] = every[..., 2].sum(1)
+    names = [f"worker-{number}" for number in range(together.workers)]
+    by_worker = {what: dict(zip(names, map(float, values), strict=True)) for what, values in parts.items()}
+    leader.end({"counts": counts, "breakdowns": by_worker})
 
 
 def label(learner: Any, rows: Rows) -> NDArray[np.int64]:

@@ -18,19 +18,25 @@ HOST = "127.0.0.1"
 
 def main() -> None:
     """Serve until killed."""
-    job, task, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    server_lib, config = _server_modules()
-    # Two at a time, so that a long operation does not hold up what only passes on or reads.
-    settings = config.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2)
-    server = server_lib.Server({job: {task: f"{HOST}:0"}}, job_name=job, task_index=task, config=settings)
+    server = serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), f"{HOST}:0")
     target = server.target if isinstance(server.target, str) else server.target.decode()
     print(LISTENING + target.rsplit(":", 1)[1], flush=True)
     server.join()
 
 
+def serve(job: str, task: int, threads: int, address: str) -> Any:
+    """Start a server that computes with so many threads; port 0 is any that is free."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    server_lib, config = _server_modules()
+    # Two at a time, so that a long operation does not hold up what only passes on or reads.
+    settings = config.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2)
+    return server_lib.Server({job: {task: address}}, job_name=job, task_index=task, config=settings)
+
+
 def _server_modules() -> tuple[Any, Any]:
-    """TensorFlow's modules for servers, without all that `import tensorflow` brings along."""
+    """TensorFlow's modules for servers; where it is not loaded yet, without all that `import tensorflow` brings."""
+    if "tensorflow" in sys.modules:
+        return _import()
     found = importlib.util.find_spec("tensorflow")
     if not found or not found.submodule_search_locations:
         raise ImportError("TensorFlow is not installed")
@@ -39,13 +45,17 @@ def _server_modules() -> tuple[Any, Any]:
     package.__spec__ = found
     sys.modules["tensorflow"] = package
     try:
-        from tensorflow.core.protobuf import config_pb2
-        from tensorflow.python.training import server_lib
+        return _import()
     except ImportError:  # another TensorFlow, laid out in another way
         for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
             del sys.modules[name]
-        from tensorflow.core.protobuf import config_pb2
-        from tensorflow.python.training import server_lib
+        return _import()
+
+
+def _import() -> tuple[Any, Any]:
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.training import server_lib
+
     return server_lib, config_pb2
 
 

@@ -1,0 +1,226 @@
+"""tf-on-spark: TensorFlow on the executors of a Spark cluster, by Yahoo's tensorflowonspark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainoff.engines.contract import Job, Knob, Watch
+from trainoff.engines.spark.base import SparkEngine
+from trainoff.engines.tensorflow import TensorFlow
+from trainoff.engines.tf_cluster.ps import TfPs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.data import Matrix
+    from trainoff.study import Trial
+
+READY_S = 300.0
+ROWS = "trainoff-rows"  # in the folder of an executor
+ALSO = ("tensorflow", "tensorflowonspark", "pkg_resources")
+
+
+class TfOnSpark(SparkEngine):
+    """TensorFlow's processes run on Spark's executors; Spark pushes the rows, or TensorFlow reads them."""
+
+    name = "tf-on-spark"
+    about = "TensorFlowOnSpark: TensorFlow on Spark's executors, rows pushed by Spark or read by TensorFlow"
+    models = frozenset({"mlp", "cnn"})
+    modes = ("sync", "async", "model-parallel")
+    package = "tensorflowonspark"
+    extra = "tf-on-spark"
+    modules = (*SparkEngine.modules, *ALSO)
+    on_executors = ("trainoff", "numpy", *ALSO)  # in processes that Spark sends no modules to
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        "feed": Knob(
+            str,
+            "tensorflow",
+            "how the rows come to TensorFlow: Spark pushes them, or every process reads its own",
+            choices=("tensorflow", "spark"),
+        ),
+        "block_rows": Knob(int, 1000, 'feed = "spark": how many rows are pushed at a time, at least', minimum=1),
+        **{name: TfPs.knobs[name] for name in ("ps", "max_staleness", "staleness_aware")},
+    }
+    properties: ClassVar[Mapping[str, str]] = {
+        "spark.task.maxFailures": "1",  # a TensorFlow cluster does not survive the loss of a member
+        "spark.stage.maxConsecutiveAttempts": "1",
+        "spark.locality.wait": "0s",  # all parts of an epoch are pushed at once, each where it lies if it can be
+    }
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What belongs to another mode or feed is as if it had not been said."""
+        idle = set()
+        if values["mode"] != "async":
+            idle |= {"max_staleness", "staleness_aware"}
+        if values["mode"] == "sync":
+            idle.add("ps")
+        if values["feed"] != "spark":
+            idle.add("block_rows")
+        return {**values, **{name: self.knobs[name].default for name in idle}}
+
+    def version(self) -> str:
+        return f"{super().version()}+tf{TensorFlow().version()}"
+
+    def refuses(self, trial: Trial) -> str | None:
+        if trial.params["stop"]:
+            return "tf-on-spark makes every step of its epochs; leave `stop` out"
+        if trial.mode == "model-parallel":
+            if trial.params["feed"] == "spark":
+                return 'in model-parallel mode only the first worker needs rows; use feed = "tensorflow"'
+            if trial.workers > sum(trial.params["hidden"]):
+                return f"{trial.workers} workers are more than the network has outputs to divide"
+        return super().refuses(trial)
+
+    def differs(self, trial: Trial) -> str | None:
+        if trial.params["feed"] == "spark":
+            return "Spark pushes the rows in the order of its partitions, so batches are made of other rows"
+        if trial.mode == "async" and trial.workers > 1:
+            return "each worker's gradient is of weights that others may have changed meanwhile"
+        return None
+
+    def others(self, job: Job) -> int:
+        """Parameter servers have executors of their own, and the coordinator has."""
+        return 0 if job.mode == "sync" else int(job.params["ps"]) + 1
+
+    def open(self, job: Job, watch: Watch) -> None:
+        super().open(job, watch)
+        with watch.phase("import"):
+            from trainoff.engines.line import Driver
+            from trainoff.engines.tf_on_spark.gathering import Gathering
+        assert self.session
+        self._pushing: Future[Any] | None = None
+        self._aside = ThreadPoolExecutor(1)
+        with watch.phase("ship"), self.session.failures():
+            self._ship(job)
+        with watch.phase("cluster_start"):
+            self._gathering = Gathering(self.session, 0 if job.mode == "sync" else job.params["ps"])
+            self._line = Driver(self._gathering.host, self._check)
+            self._gathering.start(self._assignment(job, watch))
+            self._line.wait_for("connected", READY_S)
+        with watch.phase("ship"):
+            self._line.wait_for("shipped", READY_S)
+        with watch.phase("compile"):
+            self._line.wait_for("ready", READY_S)
+
+    def _ship(self, job: Job) -> None:
+        """Bring the rows to the executors: to all of them, or to each the part that it will push."""
+        from trainoff.engines.spark.shipping import with_rows
+        from trainoff.engines.tf_on_spark.feed import blocks
+
+        assert self.session
+        context, workers = self.session.context, job.workers
+        if job.params["feed"] == "spark":
+            rows = context.parallelize(blocks(job.data.x_train, job.data.y_train, workers), workers)
+            self._rows = rows.persist()
+            self._sizes = self._rows.barrier().mapPartitions(_count).collect()
+            return
+        sent = context.broadcast(with_rows(job))
+        every = context.parallelize(range(self.session.executors), self.session.executors).barrier()
+        every.mapPartitions(partial(unpack, sent)).collect()
+        sent.destroy()
+
+    def _assignment(self, job: Job, watch: Watch) -> Any:
+        from trainoff.engines.handover import InFile
+        from trainoff.engines.spark.shipping import without_rows
+        from trainoff.engines.tf_cluster.checkpoint import Keeper
+        from trainoff.engines.tf_cluster.coordinator import Assignment
+
+        places: dict[str, Any] = {
+            name: InFile(f"{ROWS}/{name}", 0, rows.shape, rows.dtype.str)
+            for name in ("x_train", "y_train")
+            if (rows := getattr(job.data, name)) is not None
+        }
+        lean = without_rows(job)
+        lean = replace(lean, data=replace(lean.data, **places))
+        return Assignment(lean, watch.pace, self._line.number, {}, Keeper(Path("checkpoint.npz"), 0))
+
+    def _check(self) -> None:
+        """Raise what went wrong on the executors, if something did."""
+        assert self.session
+        self._gathering.check()
+        if self._pushing and self._pushing.done():
+            with self.session.failures():
+                self._pushing.result()
+
+    def train(self, job: Job, watch: Watch) -> None:
+        from trainoff.models import flatten
+
+        assert self.session
+        if job.params["feed"] == "spark":
+            self._pushing = self._aside.submit(self._push, job)
+        weights, report = self._line.follow(job, watch)
+        self._weights = flatten(weights)
+        for name, value in report["counts"].items():
+            watch.count(name, value)
+        for name, values in report["breakdowns"].items():
+            watch.breakdown(name, values)
+        if self._pushing:
+            self._tell_of_the_feed(watch, job)
+        self.session.tell(watch)
+
+    def _push(self, job: Job) -> list[tuple[float, float]]:
+        """Have Spark push every epoch; returns the bytes and seconds of each push."""
+        from trainoff.engines.tf_on_spark.feed import Push, apportion, push
+
+        order, sizes = job.order, self._sizes
+        steps = order.steps_per_epoch
+        counts = [steps] * len(sizes) if job.mode == "sync" else apportion(steps, sizes)
+        pushed = []
+        for epoch in range(order.epochs):
+            asked = Push(
+                self._gathering.nodes, self._gathering.secret, epoch, order.seed, counts, job.params["block_rows"]
+            )
+            pushed += self._rows.barrier().mapPartitionsWithIndex(partial(push, asked)).collect()
+        return pushed
+
+    def _tell_of_the_feed(self, watch: Watch, job: Job) -> None:
+        assert self._pushing
+        pushed = self._pushing.result()
+        watch.count("fed_bytes", sum(pushed[0::2]))
+        watch.count("push_s", sum(pushed[1::2]))
+        how = "into one batch for every step" if job.mode == "sync" else "into its share of the steps"
+        watch.note(
+            "feed",
+            f"partitions of {', '.join(map(str, self._sizes))} rows, each cut {how} of an epoch; "
+            "a worker's gradient counts by its rows",
+        )
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        import numpy as np
+
+        from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS
+        from trainoff.engines.tf_on_spark.label import Asking, ask
+
+        assert self.session
+        gathering, context = self._gathering, self.session.context
+        asking = Asking(gathering.nodes, gathering.secret, context.broadcast(self._weights))
+        parts = [np.asarray(x[first : first + BLOCK_ROWS]) for first in range(0, len(x), BLOCK_ROWS)]
+        found = gathering.each(partial(ask, asking), context.parallelize(parts, self.session.job.workers))
+        return np.concatenate(found)
+
+    def close(self) -> None:
+        if hasattr(self, "_line"):
+            self._line.close()
+        if hasattr(self, "_gathering"):
+            self._gathering.end()
+        super().close()
+
+
+def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
+    """Leave the rows in the executor's folder. Run by Spark on every executor."""
+    yield from parts
+    folder, data = Path(ROWS), sent.value.data
+    folder.mkdir(exist_ok=True)
+    data.x_train.tofile(folder / "x_train")
+    data.y_train.tofile(folder / "y_train")
+
+
+def _count(blocks: Iterator[Any]) -> Iterator[int]:
+    """How many rows a partition has. Run by Spark."""
+    yield sum(len(y) for _, y in blocks)

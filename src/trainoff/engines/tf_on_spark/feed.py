@@ -1,0 +1,129 @@
+"""Rows pushed by Spark: cut into batches on the executor that has them, pushed to the TensorFlow process there, taken.
+
+However many rows a partition has, it is cut into as many batches as there are steps for it, so that nobody waits for
+rows that never come: in synchronous training into one for every step of the epoch, some of them empty where it has
+fewer rows than that; in asynchronous training into its share of the steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.engines.line import Number
+from trainoff.engines.tf_on_spark.package import manager_here
+
+BLOCK_ROWS = 1000  # so many travel at a time; one by one, a row costs more on its way than in the training
+MOST_AHEAD = 8  # so many pushes may lie in the queue
+POLL_S = 0.005
+
+Block = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Rows for some steps, one after the other: as many for each as `sizes` says."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    sizes: list[int]
+
+    def __iter__(self) -> Iterator[Block]:
+        edges = np.cumsum([0, *self.sizes])
+        for first, last in pairwise(edges):
+            yield self.x[first:last], self.y[first:last]
+
+
+@dataclass(frozen=True)
+class Push:
+    """What the driver asks of every executor in one epoch."""
+
+    nodes: Any  # tensorflowonspark's list of them
+    secret: Number  # the roll's
+    epoch: int
+    seed: int
+    batches: list[int]  # how many each partition is cut into
+    block_rows: int
+
+
+def blocks(x: Any, y: Any, partitions: int) -> list[Block]:
+    """All rows as blocks, as many for every partition."""
+    each = max(1, -(-len(y) // partitions // BLOCK_ROWS))
+    parts = np.array_split(np.arange(len(y)), partitions)
+    cut = [rows for part in parts for rows in np.array_split(part, each)]
+    return [(np.asarray(x[rows]), np.asarray(y[rows])) for rows in cut]
+
+
+def apportion(steps: int, sizes: Sequence[int]) -> list[int]:
+    """How many of the steps go to each partition, by its rows; one without rows gets none."""
+    edges = np.rint(np.cumsum([0, *sizes]) * steps / max(1, sum(sizes))).astype(int)
+    found = np.diff(edges)
+    found[np.asarray(sizes) == 0] = 0
+    return [int(count) for count in found]
+
+
+def push(asked: Push, partition: int, rows: Iterator[Block]) -> Iterator[float]:
+    """Push a partition to the TensorFlow process of this executor, in another order every epoch.
+
+    Run by Spark. Yields the bytes, and the seconds that it took without waiting for the other side.
+    """
+    found = list(rows)
+    x, y = (np.concatenate([block[part] for block in found]) for part in (0, 1))
+    queue = manager_here(asked.nodes, asked.secret.host, asked.secret.secret).get_queue("input")
+    working, size = 0.0, 0
+    for item in cut(x, y, asked, partition):
+        while queue.qsize() >= MOST_AHEAD:
+            time.sleep(POLL_S)
+        start = time.monotonic()
+        queue.put(item)
+        working += time.monotonic() - start
+        size += item.x.nbytes + item.y.nbytes
+    yield from (float(size), working)
+
+
+def cut(x: Any, y: Any, asked: Push, partition: int) -> Iterator[Batches]:
+    """The rows in this epoch's order, cut into batches, some of which travel together."""
+    order = np.random.default_rng([asked.seed, asked.epoch, partition]).permutation(len(y))
+    waiting: list[Any] = []
+    for rows in np.array_split(order, asked.batches[partition]) if asked.batches[partition] else []:
+        waiting.append(rows)
+        if sum(map(len, waiting)) >= asked.block_rows:
+            yield _together(x, y, waiting)
+            waiting = []
+    if waiting:
+        yield _together(x, y, waiting)
+
+
+def _together(x: Any, y: Any, batches: list[Any]) -> Batches:
+    rows = np.concatenate(batches)
+    return Batches(x[rows], y[rows], [len(batch) for batch in batches])
+
+
+class Tap:
+    """Where the TensorFlow process takes what is pushed: tensorflowonspark's own feed."""
+
+    def __init__(self, address: Any, key: bytes) -> None:
+        from tensorflowonspark import TFManager, TFNode
+
+        manager = TFManager.connect(address, key)
+        self._feed = TFNode.DataFeed(manager)
+
+    def take(self) -> Any:
+        """What was pushed next; None at the end."""
+        found = self._feed.next_batch(1)
+        return found[0] if found else None
+
+    def batches(self) -> Iterator[Block]:
+        """Batch after batch."""
+        while (item := self.take()) is not None:
+            yield from item
+
+    def give(self, result: Any) -> None:
+        """Answer what was pushed."""
+        self._feed.batch_results([result])

@@ -1,0 +1,126 @@
+"""A TensorFlow cluster on the executors, from the driver's side."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trainoff.engines.contract import WorkerFailed
+from trainoff.engines.line import Number
+from trainoff.engines.tf_cluster.coordinator import Assignment
+from trainoff.engines.tf_on_spark.package import mend, run_on_executors
+from trainoff.engines.tf_on_spark.roll import Roll
+from trainoff.engines.tf_on_spark.steward import Orders, steward
+
+if TYPE_CHECKING:
+    from trainoff.engines.spark.session import Session
+
+FORM_S = 300  # how long the executors may take to find each other
+EXPLAIN_S = 10.0  # how long it may take until it is known why a process is gone
+POLL_S = 0.05
+
+
+class Gathering:
+    """TensorFlow processes on all executors of a Spark application, which know each other.
+
+    `servers` is how many of them are parameter servers; with any, one more executor is the coordinator's.
+    """
+
+    def __init__(self, session: Session, servers: int) -> None:
+        self._session, self._servers = session, servers
+        self._others = servers + 1 if servers else 0  # executors that are not workers
+        self.host: str = session.context.getConf().get("spark.driver.host")
+        self.secret = Number(self.host, 0, secrets.token_bytes(32))
+        self._roll = Roll(self.host)
+        self._aside = ThreadPoolExecutor(1)
+        self._package: Any = None
+        self.nodes: Any = None
+
+    def start(self, assignment: Assignment, tensorboard: str | None = None) -> None:
+        """Have tensorflowonspark form the cluster; returns when all have found each other."""
+        self._package = package = mend(self.host, self.secret.secret)
+        run_on_executors(package, self.host, self.secret.secret)
+        package.TFCluster.tf_status.clear()  # of the cluster before, if there was one
+        orders = Orders(assignment, self._roll.number, self._servers)
+        try:
+            self._cluster = package.TFCluster.run(
+                self._session.context,
+                steward,
+                {"orders": orders},
+                self._session.executors,
+                self._others,
+                tensorboard=tensorboard is not None,
+                input_mode=package.TFCluster.InputMode.SPARK,  # so that Spark's tasks end, and others find room
+                log_dir=tensorboard,
+                reservation_timeout=FORM_S,
+                release_port=False,  # the stewards hold the ports until the end
+            )
+        except SystemExit:  # its way to say that a task has failed
+            raise self._why() from None
+        self.nodes = self._cluster.cluster_info
+
+    def _why(self) -> Exception:
+        return self._session.explain(self._package.TFCluster.tf_status.get("error", "tensorflowonspark gave up"))
+
+    @property
+    def tensorboard(self) -> str | None:
+        """Where TensorBoard is to be seen."""
+        found: str | None = self._cluster.tensorboard_url()
+        return found
+
+    def check(self) -> None:
+        """Raise if a TensorFlow process has ended, and say why."""
+        self._roll.check()
+        if self._package and self._package.TFCluster.tf_status:
+            raise self._why()
+        if role := self._roll.lost:
+            raise self._gone(role)
+
+    def _gone(self, role: str) -> Exception:
+        """Why nothing is heard of a process any more, as soon as somebody knows."""
+        deadline = time.monotonic() + EXPLAIN_S
+        while time.monotonic() < deadline:
+            self._roll.check()
+            if why := self._session.missing():
+                return why
+            time.sleep(POLL_S)
+        return WorkerFailed(role, "the process that watched over TensorFlow was killed")
+
+    def each(self, work: Callable[[Iterator[Any]], Iterator[Any]], rdd: Any) -> Any:
+        """What the executors find for an RDD, in the order of its rows; watches the processes meanwhile."""
+        asked = self._aside.submit(rdd.mapPartitions(work).collect)
+        while not asked.done():
+            self.check()
+            time.sleep(POLL_S)
+        with self._session.failures():
+            return asked.result()
+
+    def end(self) -> None:
+        """End all processes, and the package's managers with them: another cluster can be formed then."""
+        self._roll.close()
+        if not self.nodes:
+            return
+        package, workers = self._package, len(self.nodes) - self._others
+        for node in self.nodes:
+            if node["job_name"] == "ps":
+                with suppress(OSError, EOFError):
+                    package.TFManager.connect(node["addr"], node["authkey"]).get_queue("control").put(None)
+        context = self._session.context
+        with self._session.failures():
+            every = context.parallelize(range(workers), workers).barrier()
+            every.mapPartitions(partial(_end_manager, self.host, self.secret.secret)).collect()
+        self._cluster.server.stop()
+        self.nodes = None
+
+
+def _end_manager(host: str, secret: bytes, parts: Iterator[int]) -> Iterator[int]:
+    """Stop the manager that this Python process of an executor has started."""
+    yield from parts
+    manager = mend(host, secret).TFManager.mgr
+    if manager is not None:
+        manager.shutdown()
