@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trainoff.data.order import share
 from trainoff.engines.contract import Job
+from trainoff.engines.spark.shipping import arrived
 from trainoff.models import Weights, flatten, unflatten
 
 Floats = NDArray[np.float32]
@@ -90,7 +91,7 @@ def sit_down(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[int]
 def desk(errand: Errand) -> Learner:
     """The learner of this process; made on first use, and again in a process that stands in for a lost one."""
     if errand.trial not in _desks:
-        _desks[errand.trial] = errand.maker(errand.job.value)
+        _desks[errand.trial] = errand.maker(arrived(errand.job.value))
     return _desks[errand.trial]
 
 

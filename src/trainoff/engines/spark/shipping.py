@@ -8,21 +8,28 @@ from typing import Any
 
 import numpy as np
 
+from trainoff.engines.compact import compact, expand
 from trainoff.engines.contract import Job
 
 WEIGHT_BYTES = 4  # a float32
 
 
 def with_rows(job: Job) -> Job:
-    """The job with the training rows in memory, and no test rows."""
+    """The job with the training rows in memory, as few bytes as they can be, and no test rows; see `arrived`."""
     data = job.data
     return _sent(
         job,
-        x_train=in_memory(data.x_train),
+        x_train=in_memory(data.x_train) if data.sparse else compact(data.x_train),
         y_train=np.array(data.y_train),
         x_test=in_memory(data.x_test[:0]),
         y_test=np.array(data.y_test[:0]),
     )
+
+
+def arrived(job: Job) -> Job:
+    """The job on an executor, with its rows as they were."""
+    data = job.data
+    return job if data.sparse else replace(job, data=replace(data, x_train=expand(np.asarray(data.x_train))))
 
 
 def without_rows(job: Job) -> Job:

@@ -114,7 +114,8 @@ class SparkTorch(SparkEngine):
 
 def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     """Leave the rows in the executor's folder. Run by Spark on every executor."""
+    from trainoff.engines.spark.shipping import arrived
     from trainoff.engines.torch.together import leave_rows
 
     yield from parts
-    leave_rows(sent.value, Path(ROWS))
+    leave_rows(arrived(sent.value), Path(ROWS))

@@ -110,14 +110,15 @@ class TfOnSpark(SparkEngine):
 
     def _ship(self, job: Job) -> None:
         """Bring the rows to the executors: to all of them, or to each the part that it will push."""
+        from trainoff.engines.compact import compact
         from trainoff.engines.spark.shipping import with_rows
         from trainoff.engines.tf_on_spark.feed import blocks
 
         assert self.session
         context, workers = self.session.context, job.workers
         if job.params["feed"] == "spark":
-            rows = context.parallelize(blocks(job.data.x_train, job.data.y_train, workers), workers)
-            self._rows = rows.persist()
+            every_block = blocks(compact(job.data.x_train), job.data.y_train, workers)
+            self._rows = context.parallelize(every_block, workers).persist()
             self._sizes = self._rows.barrier().mapPartitions(_count).collect()
             return
         sent = context.broadcast(with_rows(job))
@@ -173,9 +174,8 @@ class TfOnSpark(SparkEngine):
         counts = [steps] * len(sizes) if job.mode == "sync" else apportion(steps, sizes)
         pushed = []
         for epoch in range(order.epochs):
-            asked = Push(
-                self._gathering.nodes, self._gathering.secret, epoch, order.seed, counts, job.params["block_rows"]
-            )
+            known = self._gathering.nodes, self._gathering.secret
+            asked = Push(*known, epoch, order.seed, sizes, counts, job.params["block_rows"])
             pushed += self._rows.barrier().mapPartitionsWithIndex(partial(push, asked)).collect()
         return pushed
 
@@ -214,8 +214,10 @@ class TfOnSpark(SparkEngine):
 
 def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     """Leave the rows in the executor's folder. Run by Spark on every executor."""
+    from trainoff.engines.spark.shipping import arrived
+
     yield from parts
-    folder, data = Path(ROWS), sent.value.data
+    folder, data = Path(ROWS), arrived(sent.value).data
     folder.mkdir(exist_ok=True)
     data.x_train.tofile(folder / "x_train")
     data.y_train.tofile(folder / "y_train")

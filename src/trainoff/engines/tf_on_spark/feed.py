@@ -10,34 +10,36 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.engines.compact import expand
 from trainoff.engines.line import Number
 from trainoff.engines.tf_on_spark.package import manager_here
 
 BLOCK_ROWS = 1000  # so many travel at a time; one by one, a row costs more on its way than in the training
+MIXED_BLOCKS = 8  # blocks whose rows are mixed with each other
 MOST_AHEAD = 8  # so many pushes may lie in the queue
 POLL_S = 0.005
 
-Block = tuple[NDArray[np.float32], NDArray[np.int64]]
+Block = tuple[NDArray[Any], NDArray[np.int64]]  # rows and their classes
 
 
 @dataclass(frozen=True)
 class Batches:
     """Rows for some steps, one after the other: as many for each as `sizes` says."""
 
-    x: NDArray[np.float32]
+    x: NDArray[Any]  # as they travel
     y: NDArray[np.int64]
     sizes: list[int]
 
     def __iter__(self) -> Iterator[Block]:
         edges = np.cumsum([0, *self.sizes])
         for first, last in pairwise(edges):
-            yield self.x[first:last], self.y[first:last]
+            yield expand(self.x[first:last]), self.y[first:last]
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,18 @@ class Push:
     """What the driver asks of every executor in one epoch."""
 
     nodes: Any  # tensorflowonspark's list of them
-    secret: Number  # the roll's
+    secret: Number  # the trial's
     epoch: int
     seed: int
+    rows: list[int]  # how many each partition has
     batches: list[int]  # how many each partition is cut into
     block_rows: int
+
+    def sizes(self, partition: int) -> list[int]:
+        """How many rows each batch of a partition has: as many as the others, or one more."""
+        count = self.batches[partition]
+        least, more = divmod(self.rows[partition], count) if count else (0, 0)
+        return [least + (number < more) for number in range(count)]
 
 
 def blocks(x: Any, y: Any, partitions: int) -> list[Block]:
@@ -73,11 +82,10 @@ def push(asked: Push, partition: int, rows: Iterator[Block]) -> Iterator[float]:
 
     Run by Spark. Yields the bytes, and the seconds that it took without waiting for the other side.
     """
-    found = list(rows)
-    x, y = (np.concatenate([block[part] for block in found]) for part in (0, 1))
     queue = manager_here(asked.nodes, asked.secret.host, asked.secret.secret).get_queue("input")
     working, size = 0.0, 0
-    for item in cut(x, y, asked, partition):
+    random = np.random.default_rng([asked.seed, asked.epoch, partition])
+    for item in cut(mix(rows, random), asked.sizes(partition), asked.block_rows):
         while queue.qsize() >= MOST_AHEAD:
             time.sleep(POLL_S)
         start = time.monotonic()
@@ -87,22 +95,30 @@ def push(asked: Push, partition: int, rows: Iterator[Block]) -> Iterator[float]:
     yield from (float(size), working)
 
 
-def cut(x: Any, y: Any, asked: Push, partition: int) -> Iterator[Batches]:
-    """The rows in this epoch's order, cut into batches, some of which travel together."""
-    order = np.random.default_rng([asked.seed, asked.epoch, partition]).permutation(len(y))
-    waiting: list[Any] = []
-    for rows in np.array_split(order, asked.batches[partition]) if asked.batches[partition] else []:
-        waiting.append(rows)
-        if sum(map(len, waiting)) >= asked.block_rows:
-            yield _together(x, y, waiting)
-            waiting = []
-    if waiting:
-        yield _together(x, y, waiting)
+def mix(blocks: Iterator[Block], random: np.random.Generator) -> Iterator[Block]:
+    """The same rows in another order; mixed some at a time, so that the first can go before the last have come."""
+    while some := list(islice(blocks, MIXED_BLOCKS)):
+        x, y = (np.concatenate([block[part] for block in some]) for part in (0, 1))
+        order = random.permutation(len(y))
+        yield x[order], y[order]
 
 
-def _together(x: Any, y: Any, batches: list[Any]) -> Batches:
-    rows = np.concatenate(batches)
-    return Batches(x[rows], y[rows], [len(batch) for batch in batches])
+def cut(rows: Iterator[Block], sizes: Sequence[int], block_rows: int) -> Iterator[Batches]:
+    """The rows cut into batches of these sizes; so many of them travel together that they have `block_rows`."""
+    x, y = next(rows)
+    first = 0
+    while first < len(sizes):
+        totals = np.cumsum(sizes[first:])
+        count = min(len(totals), 1 + int(np.searchsorted(totals, block_rows)))
+        needed = int(totals[count - 1])
+        while len(y) < needed:
+            more_x, more_y = next(rows)
+            x, y = np.concatenate([x, more_x]), np.concatenate([y, more_y])
+        yield Batches(x[:needed], y[:needed], list(sizes[first : first + count]))
+        x, y = x[needed:], y[needed:]
+        first += count
+    for _ in rows:
+        pass  # Spark uses a Python process again only if it has read all that was sent to it
 
 
 class Tap:
