@@ -1,5 +1,7 @@
 """Engines that do what engines should not, installed the way a third party's would be: by entry points."""
 
+import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -8,11 +10,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from trainoff.engines import Missing
 from trainoff.engines.numpy import Numpy
 from trainoff.engines.numpy.network import Network
 from trainoff.engines.spark.average import SparkAverage
+from trainoff.engines.tf_on_spark.engine import TfOnSpark
 
 
 class Steady(Numpy):
@@ -245,3 +249,47 @@ class Clumsy(SparkAverage):
     @staticmethod
     def maker(job):
         raise LookupError("the desk is gone")
+
+
+class Feet(dict):
+    """Parameters that TensorFlow's processes stumble over."""
+
+    def __getitem__(self, name):
+        if name == "optimizer":
+            raise LookupError("over its own feet")
+        return super().__getitem__(name)
+
+
+class Stumbler(TfOnSpark):
+    """Fails in the TensorFlow processes on the executors."""
+
+    name = "stumbler"
+
+    def _assignment(self, job, watch):
+        return super()._assignment(dataclasses.replace(job, params=Feet(job.params)), watch)
+
+
+class Twice(TfOnSpark):
+    """Forms two TensorFlow clusters one after the other, and counts the processes of each."""
+
+    name = "twice"
+
+    def _gather(self, job, watch):
+        super()._gather(job, watch)
+        before = self._crowds()
+        self._line.close()
+        self._gathering.end()
+        super()._gather(job, watch)
+        watch.note("processes", f"{before} then {self._crowds()}")
+
+    def _crowds(self):
+        def crowd(parts):
+            list(parts)
+            group, count = os.getpgid(0), 0
+            for pid in psutil.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    count += os.getpgid(pid) == group
+            yield count
+
+        every = self.session.context.parallelize(range(self.session.executors), self.session.executors).barrier()
+        return sorted(every.mapPartitions(crowd).collect())

@@ -132,7 +132,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     """
     from trainoff.errors import TrainoffError
 
-    lines = str(error).strip().splitlines() or [""]
+    lines = _words(error).strip().splitlines() or [""]
     reason = (
         lines[0] if isinstance(error, TrainoffError | Diverged | Refused) else f"{type(error).__name__}: {lines[0]}"
     )
@@ -147,11 +147,19 @@ def describe(error: BaseException) -> dict[str, Any]:
     }
 
 
+def _words(error: BaseException) -> str:
+    """What an exception says; that of a program which is gone by now can say nothing."""
+    try:
+        return str(error)
+    except Exception:
+        return "(its words are lost)"
+
+
 def _out_of_memory(error: BaseException) -> bool:
     """Whether a framework says in its own words that memory ran out: torch's and TensorFlow's, on CPU and GPU."""
     named = type(error).__name__ in ("OutOfMemoryError", "ResourceExhaustedError")
     words = ("out of memory", "not enough memory", "can't allocate memory")
-    return named or (isinstance(error, RuntimeError) and any(word in str(error) for word in words))
+    return named or (isinstance(error, RuntimeError) and any(word in _words(error) for word in words))
 
 
 def _raise_ended(*_: object) -> NoReturn:

@@ -90,14 +90,19 @@ class TfOnSpark(SparkEngine):
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-        with watch.phase("import"):
-            from trainoff.engines.line import Driver
-            from trainoff.engines.tf_on_spark.gathering import Gathering
         assert self.session
         self._pushing: Future[Any] | None = None
         self._aside = ThreadPoolExecutor(1)
         with watch.phase("ship"), self.session.failures():
             self._ship(job)
+        self._gather(job, watch)
+
+    def _gather(self, job: Job, watch: Watch) -> None:
+        """Form the TensorFlow cluster, up to the sign to start."""
+        from trainoff.engines.line import Driver
+        from trainoff.engines.tf_on_spark.gathering import Gathering
+
+        assert self.session
         with watch.phase("cluster_start"):
             self._gathering = Gathering(self.session, 0 if job.mode == "sync" else job.params["ps"])
             self._line = Driver(self._gathering.host, self._check)

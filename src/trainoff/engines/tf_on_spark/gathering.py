@@ -121,6 +121,7 @@ class Gathering:
 def _end_manager(host: str, secret: bytes, parts: Iterator[int]) -> Iterator[int]:
     """Stop the manager that this Python process of an executor has started."""
     yield from parts
-    manager = mend(host, secret).TFManager.mgr
-    if manager is not None:
-        manager.shutdown()
+    package = mend(host, secret)
+    if package.TFManager.mgr is not None:
+        package.TFManager.mgr.shutdown()
+    package.TFManager.mgr = package.TFSparkNode.TFSparkNode.mgr = None  # it would be asked how it is

@@ -6,8 +6,11 @@ that waits for another one, says nothing.
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
@@ -73,7 +76,8 @@ class Roll:
         """Send all home: their stewards end the processes."""
         self._over = True
         for line in list(self._present.values()):
-            line.close()
+            with suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as sock:
+                sock.shutdown(socket.SHUT_RDWR)  # to close it would not do while a thread listens to it
         self._listener.close()
 
 

@@ -1,0 +1,183 @@
+"""TensorFlow on Spark for real: both feeds, kills, odd data, an existing cluster, and nothing left behind."""
+
+import os
+import re
+import signal
+import subprocess
+
+import psutil
+import pytest
+
+from running import assert_nothing_survives, command, environment, only_record, records, study, survivors, trainoff
+from test_spark import ATTACH, VICTIMS, assert_nothing_listens_outside, existing, jvms, training, wait_until
+
+__all__ = ["existing"]  # a fixture
+
+pytestmark = [pytest.mark.java, pytest.mark.namespace]
+
+ENGINE = "tf-on-spark"
+CASES = """workers = 2
+optimizer = "sgd"
+batch_size = 60
+hidden = [20]
+[[case]]
+mode = "sync"
+feed = "tensorflow"
+[[case]]
+mode = "sync"
+feed = "spark"
+[[case]]
+mode = "async"
+feed = "spark"
+[[case]]
+mode = "model-parallel"
+feed = "tensorflow"
+[[case]]
+mode = "model-parallel"
+feed = "spark"
+"""
+LONG = """workers = 2
+optimizer = "sgd"
+batch_size = 50
+hidden = [400]
+feed = "{feed}"
+mode = "{mode}"
+[grid]
+epochs = [4000]
+"""
+ONE_ROW = """workers = 2
+feed = "spark"
+optimizer = "sgd"
+batch_size = 2
+[grid]
+train_rows = [1]
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The engine in its modes and with both feeds; the records by mode and feed."""
+    folder = tmp_path_factory.mktemp("tensorflow on spark")
+    done = trainoff("run", study(folder, ENGINE, more=CASES), "--out", folder / "out")
+    assert survivors(folder) == []
+    assert "WARN" not in done.stdout + done.stderr, "the noise of Spark and TensorFlow belongs into the log"
+    return {(record["mode"], record["params"]["feed"]): record for record in records(folder / "out")}
+
+
+@pytest.mark.parametrize("mode", ["sync", "model-parallel"])
+def test_rows_that_tensorflow_reads_make_the_steps_of_the_reference(trained, mode):
+    record = trained[mode, "tensorflow"]
+    assert record["status"] == "ok", record["reason"]
+    assert record["equivalence"]["verdict"] == "exact"
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_rows_that_spark_pushes_are_all_learnt_from(trained, mode):
+    record = trained[mode, "spark"]
+    assert record["status"] == "ok", record["reason"]
+    assert record["equivalence"]["verdict"] == "different by design"
+    assert record["samples_seen"] == 2 * 300
+    assert record["counts"]["fed_bytes"] == 2 * 300 * (64 * 4 + 8), "grey in 16 steps does not fit a byte's 255ths"
+    assert set(record["breakdowns"]["feeding_s"]) == {"worker-0", "worker-1"}
+    assert min(record["breakdowns"]["feeding_s"].values()) > 0
+    assert record["notes"]["feed"].startswith("partitions of 150, 150 rows")
+
+
+def test_asynchronous_workers_tell_what_they_missed(trained):
+    record = trained["async", "spark"]
+    assert sum(record["breakdowns"]["staleness"].values()) == sum(record["breakdowns"]["updates"].values()) == 10
+
+
+def test_the_processes_of_tensorflow_have_roles_of_their_own(trained):
+    synchronous, other = trained["sync", "tensorflow"], trained["async", "spark"]
+    assert {"driver", "master", "worker-0", "tf-worker-0", "tf-worker-1"} <= synchronous["cpu_s_by_role"].keys()
+    assert {"tf-chief", "tf-ps-0", "tf-worker-1"} <= other["cpu_s_by_role"].keys()
+    for phase in ("cluster_start", "ship", "train", "test", "teardown"):
+        assert synchronous["phases_s"][phase] > 0, phase
+
+
+def test_what_makes_no_sense_is_refused(trained):
+    record = trained["model-parallel", "spark"]
+    assert record["status"] == "unsupported"
+    assert "only the first worker needs rows" in record["reason"]
+
+
+def processes(role: str, folder) -> list[psutil.Process]:
+    """The processes of a trial below a folder that have a role."""
+    found = []
+    for process in psutil.process_iter(["environ"]):
+        variables = process.info["environ"] or {}
+        ours = variables.get("TRAINOFF_EVENTS", "").startswith(str(folder))
+        if ours and variables.get("TRAINOFF_ROLE") == role:
+            found.append(process)
+    return found
+
+
+def kill(folder, feed, mode, find):
+    """The record of a training during which somebody was killed, after nothing of it was left."""
+    path = study(folder, ENGINE, more=LONG.format(feed=feed, mode=mode))
+    run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=environment(), stdout=subprocess.DEVNULL)
+    wait_until(lambda: training(folder), run, 120)
+    (victim, *_) = find()
+    assert_nothing_listens_outside(victim)
+    os.kill(victim.pid, signal.SIGKILL)
+    run.wait(60)
+    assert_nothing_survives(folder)
+    assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
+    record = only_record(folder / "out")
+    assert record["status"] == "crashed"
+    assert record["phase"] == "train"
+    return record
+
+
+def test_a_tensorflow_process_is_killed(tmp_path):
+    record = kill(tmp_path, "spark", "sync", lambda: processes("tf-worker-1", tmp_path))
+    assert record["reason"] == "tf-worker-1: TensorFlow's process ended with code -9"
+
+
+def test_a_parameter_server_is_killed(tmp_path):
+    record = kill(tmp_path, "tensorflow", "async", lambda: processes("tf-ps-0", tmp_path))
+    assert record["reason"] == "tf-ps-0: TensorFlow's process ended with code -9"
+
+
+@pytest.mark.parametrize(("victim", "feed"), [("executor", "spark"), ("driver", "tensorflow")])
+def test_a_part_of_spark_is_killed(tmp_path, victim, feed):
+    record = kill(tmp_path, feed, "sync", lambda: jvms(VICTIMS[victim], tmp_path))
+    assert re.match(
+        {"executor": r"executor-\d: Spark lost executor \d", "driver": "driver: "}[victim], record["reason"]
+    )
+
+
+def test_an_exception_in_the_training_reaches_the_record_with_its_traceback(tmp_path):
+    done = trainoff("run", study(tmp_path, "stumbler", more="workers = 2\nfeed = 'spark'"), "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert_nothing_survives(tmp_path)
+    record = only_record(tmp_path / "out")
+    assert (record["status"], record["phase"]) == ("crashed", "compile")
+    assert re.fullmatch(r"tf-worker-\d: LookupError: over its own feet", record["reason"])
+    assert "in learn_together" in record["log_tail"]
+
+
+def test_one_row_and_an_empty_partition(tmp_path):
+    done = trainoff("run", study(tmp_path, ENGINE, more=ONE_ROW), "--out", tmp_path / "out")
+    record = only_record(tmp_path / "out")
+    assert done.returncode == 0, record["reason"]
+    assert record["samples_seen"] == 2
+    assert record["notes"]["feed"].startswith("partitions of 1, 0 rows")
+
+
+def test_two_clusters_in_one_application_on_an_existing_spark_cluster(tmp_path, existing):
+    master, secret = existing
+    more = ATTACH.format(workers=2, master=master, secret=secret).replace('mode = "sync"', 'feed = "spark"')
+    done = trainoff("run", study(tmp_path, "twice", more=more), "--out", tmp_path / "out")
+    record = only_record(tmp_path / "out")
+    assert done.returncode == 0, record["reason"]
+    first, second = record["notes"]["processes"].split(" then ")
+    assert first == second, "nothing of the first cluster was left when the second had been formed"
+    names = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert not [name for name in names if "tf_on_spark.node" in name or name.endswith(".daemon")]
+    more = more.replace("workers = 2", 'workers = 2\nmode = "async"')
+    trainoff("run", study(tmp_path, ENGINE, more=more, name="more"), "--out", tmp_path / "out")
+    (record,) = (each for each in records(tmp_path / "out") if each["study"] == "more")
+    assert record["status"] == "start-failed"
+    assert record["reason"].startswith("the cluster has room for 2 of 4 executors of 1 cores")

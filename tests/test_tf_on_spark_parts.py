@@ -1,0 +1,169 @@
+"""The parts of tf-on-spark that need no Spark: how rows are cut, what travels, who is heard of."""
+
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainoff.engines.compact import compact, expand
+from trainoff.engines.contract import WorkerFailed
+from trainoff.engines.line import Number
+from trainoff.engines.tf_on_spark import package
+from trainoff.engines.tf_on_spark.feed import Push, apportion, blocks, cut, mix
+from trainoff.engines.tf_on_spark.roll import Ended, Roll, call
+
+
+def rows(count):
+    """Rows that can be told apart, and their classes."""
+    return np.arange(count, dtype=np.float32).reshape(-1, 1), np.arange(count)
+
+
+def pushes(sizes, batches, block_rows=7, seed=1):
+    """What every partition pushes in an epoch, as lists of batches."""
+    asked = Push(None, Number("", 0, b""), 0, seed, sizes, batches, block_rows)
+    pushed = []
+    for partition, size in enumerate(sizes):
+        mixed = mix(iter(blocks(*rows(size), 1)), np.random.default_rng(seed))
+        items = cut(mixed, asked.sizes(partition), block_rows)
+        pushed.append(list(chain.from_iterable(items)))
+    return pushed
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=4), st.integers(1, 60), st.integers(1, 100))
+def test_every_worker_gets_a_part_of_every_step_and_no_row_is_lost(sizes, steps, block_rows):
+    pushed = pushes(sizes, [steps] * len(sizes), block_rows)
+    for size, batches in zip(sizes, pushed, strict=True):
+        assert len(batches) == steps
+        lengths = [len(y) for _, y in batches]
+        assert max(lengths) - min(lengths) <= 1
+        assert sorted(np.concatenate([y for _, y in batches])) == list(range(size))
+        assert all((x[:, 0] == y).all() for x, y in batches), "a row keeps its class"
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=5).filter(any), st.data())
+def test_asynchronous_steps_go_to_partitions_by_their_rows(sizes, data):
+    steps = data.draw(st.integers(1, sum(sizes)))
+    counts = apportion(steps, sizes)
+    assert sum(counts) == steps
+    for count, size in zip(counts, sizes, strict=True):
+        assert abs(count - steps * size / sum(sizes)) < 1.5
+        assert count <= size, "no batch is empty"
+
+
+def test_rows_come_in_another_order_every_epoch():
+    orders = [[int(y[0]) for _, y in pushes([40], [40], seed=seed)[0]] for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0] != sorted(orders[0])
+
+
+def test_blocks_are_as_many_for_every_partition():
+    found = blocks(*rows(2501), 2)
+    assert len(found) == 4
+    assert [sum(len(y) for _, y in found[:2]), sum(len(y) for _, y in found[2:])] == [1251, 1250]
+
+
+def test_pictures_travel_as_bytes_and_arrive_as_they_were():
+    grey = (np.random.default_rng(1).integers(0, 256, (5000, 9)) / 255).astype(np.float32)
+    small = compact(grey)
+    assert small.dtype == np.uint8
+    np.testing.assert_array_equal(expand(small), grey)
+
+
+@pytest.mark.parametrize("odd", [0.1, -1 / 255, 256 / 255, np.nan])
+def test_what_is_not_grey_travels_as_it_is(odd):
+    x = np.zeros((5000, 2), np.float32)
+    x[4999, 1] = odd
+    sent = compact(x)
+    assert sent.dtype == np.float32
+    np.testing.assert_array_equal(expand(sent), x)
+
+
+class Evidence:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def server():
+    """The package's server of reservations for one node, with our mends, and its address."""
+    mended = package.mend("127.0.0.1", b"secret")
+    found = mended.reservation.Server(1)
+    yield mended.reservation, found, found.start()
+    found.stop()
+
+
+def test_nodes_of_the_trial_can_register(server):
+    reservation, found, address = server
+    assert address[0] == "127.0.0.1"
+    client = reservation.Client(address)
+    client.register({"node": 1})
+    assert client.get_reservations() == [{"node": 1}]
+    assert found.reservations.done()
+    client.close()
+
+
+def test_what_nobody_of_the_trial_signed_is_not_unpickled(server, tmp_path):
+    _, found, address = server
+    data = pickle.dumps(Evidence(tmp_path / "executed"))
+    for message in (struct.pack(">I", len(data)) + data, struct.pack(">I", len(data)) + bytes(32) + data):
+        with socket.create_connection(address) as line, suppress(ConnectionResetError):
+            line.sendall(message + bytes(64))
+            assert line.recv(1) == b"", "it hangs up"
+    assert not (tmp_path / "executed").exists()
+    assert not found.reservations.done()
+
+
+def test_the_package_is_loaded_without_tensorflow():
+    words = "import sys; from trainoff.engines.tf_on_spark.package import load; load(); print('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True).stdout == "False\n"
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_process_that_ends_is_heard_of_with_its_last_words():
+    roll = Roll("127.0.0.1")
+    here, fails = call(roll.number, "tf-worker-0"), call(roll.number, "tf-worker-1")
+    roll.check()
+    fails.send(Ended(1, "Traceback ...\nValueError: why"))
+    with pytest.raises(WorkerFailed, match="ValueError: why") as told:
+        wait_for(roll.check)
+    assert told.value.role == "tf-worker-1"
+    assert told.value.log.endswith("why")
+    assert roll.lost is None
+    roll.close()
+    assert here.poll(10), "closing the roll sends all home"
+
+
+def test_a_process_that_says_nothing_any_more_is_heard_of_too():
+    roll = Roll("127.0.0.1")
+    call(roll.number, "tf-ps-0").close()
+    wait_for(lambda: roll.lost == "tf-ps-0")
+    roll.close()
+
+
+def test_nobody_is_heard_who_does_not_know_the_secret():
+    roll = Roll("127.0.0.1")
+    with pytest.raises(Exception, match="digest"):
+        call(Number("127.0.0.1", roll.number.port, b"guess"), "tf-ps-0")
+    call(roll.number, "tf-ps-1").close()
+    wait_for(lambda: roll.lost == "tf-ps-1")
+    roll.close()
