@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Group, by_workload, failure, headline_target, ranked, worker_lines
+from trainoff.analyse import Group, Spent, by_workload, failure, headline_target, ranked, spent, worker_lines
 from trainoff.analyse.words import mark, quality, seconds, size
 from trainoff.records import Record, folder_of
 from trainoff.report.columns import ALWAYS, Column, heading, setting
@@ -88,14 +88,28 @@ def remarks(found: Sequence[Group], folder: Path) -> list[str]:
     return said
 
 
-def where_the_time_went(found: Sequence[Group], width: int) -> list[str]:
-    """For the best few, their phases, the longest first; lines break only between phases."""
-    lines = []
-    for group in ranked(found)[:MOST_TOLD]:
-        spent = sorted(((value, name) for name, value in group.phases_s().items()), reverse=True)
-        told = [f"{name} {seconds(value)}" for value, name in spent if value >= 0.01]
-        lines += _broken(f"  {group.name}: ", told, width) if told else []
-    return lines
+def where_the_time_went(found: Sequence[Group], width: int) -> Table | None:
+    """The parts of the best few settings' time; a setting of which nothing is known is left out."""
+    known = [(group, parts) for group in ranked(found) if (parts := spent(group))][:MOST_TOLD]
+    if not known:
+        return None
+
+    def column(name: str, cell: Callable[[Spent], float | None], worth: int) -> Column:
+        return Column(name, [seconds(cell(parts)) for _, parts in known], worth, right=True)
+
+    columns = [
+        Column("where the time went", [group.name for group, _ in known], right=False, shrinks=True),
+        column("start-up", lambda parts: parts.start, ALWAYS),
+        column("rows", lambda parts: parts.rows, 30),
+        column("feed", lambda parts: parts.feed, 50),
+        column("training", lambda parts: parts.training, ALWAYS),
+        column("test", lambda parts: parts.test, 20),
+        column("end", lambda parts: parts.end, 10),
+        column("in all", lambda parts: parts.whole, 40),
+    ]
+    if all(parts.feed is None for _, parts in known):
+        columns = [each for each in columns if each.heading != "feed"]
+    return columns_table(columns, width, ["dim"] * len(known), folds=True)
 
 
 def what_the_workers_did(found: Sequence[Group], width: int) -> list[str]:

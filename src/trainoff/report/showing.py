@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import answer, batch_lines, bounds, groups, newest, resources
+from trainoff.analyse import answer, batch_lines, bounds, groups, newest, resources, start_costs
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
@@ -49,10 +49,9 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
     found = groups(records)
     for table in boards(found, console.width):
         console.print(table)
-    if lines := where_the_time_went(found, console.width):
-        console.print("\nwhere the time went", style="dim")
-        for line in lines:
-            console.print(line, style="dim", soft_wrap=True)
+    if times := where_the_time_went(found, console.width):
+        console.print()
+        console.print(times)
     if lines := what_the_workers_did(found, console.width):
         console.print("\nwhat the workers did", style="dim")
         for line in lines:
@@ -61,7 +60,7 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
         console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
         console.print(table)
     console.print()
-    for sentence in [*answer(found), *bounds(found), *batch_lines(found)]:
+    for sentence in [*answer(found), *start_costs(found), *bounds(found), *batch_lines(found)]:
         console.print(sentence)
     for remark in remarks(found, folder):
         console.print(remark, style="yellow", soft_wrap=True)

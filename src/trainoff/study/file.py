@@ -112,7 +112,7 @@ def _engine_table(source: Source, words: Vocabulary, name: str) -> dict[str, Any
     if name not in words.installed:
         hint = suggest(name, words.installed, "the engines are")
         raise source.at("engine", name)(f"{quote(name)} is not an engine; {hint}")
-    return read_table(source, words, words.params([words.installed[name]]), "engine", name)
+    return read_table(source, words, words.of_engine(words.installed[name]), "engine", name)
 
 
 def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Sets) -> dict[str, Workload]:

@@ -80,7 +80,7 @@ def _read_engine_set(sets: Sets, key: str, value: Any, complain: Complain, words
         raise complain("expected engine.NAME.key=value")
     if name not in engines:
         raise complain(f"{quote(name)} is not an engine of the study; {suggest(name, engines, 'they are')}")
-    allowed = words.params([engines[name]])
+    allowed = words.of_engine(engines[name])
     if inner not in allowed:
         raise complain(words.unknown(inner, f"a key of [engine.{name}]", allowed))
     sets.by_engine.setdefault(name, {})[inner] = checked(allowed[inner], value, complain)

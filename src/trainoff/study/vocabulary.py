@@ -12,6 +12,7 @@ from trainoff.study.keys import CLUSTER, LIMITS, PARAMS, TOP
 from trainoff.study.near import quote, same_as, suggest
 from trainoff.study.source import Complain
 
+OF_WORKER = ("cores", "memory_gb")
 Allowed = Mapping[str, Sequence[Key]]  # a knob that two engines have must fit both
 
 
@@ -28,7 +29,7 @@ class Vocabulary:
     installed: Mapping[str, EngineFacts]
 
     def params(self, engines: Iterable[EngineFacts] | None = None) -> Allowed:
-        """What may stand in [params], or for one engine in [engine.NAME]."""
+        """What may stand in [params], or the same of some engines."""
         known = list(self.engines if engines is None else engines)
         modes = tuple(dict.fromkeys(mode for engine in known for mode in engine.modes))
         allowed = {name: [key] for name, key in PARAMS.items()}
@@ -38,6 +39,10 @@ class Vocabulary:
                 if name not in PARAMS and name not in CLUSTER:
                     allowed.setdefault(name, []).append(knob_key(name, knob))
         return allowed
+
+    def of_engine(self, engine: EngineFacts) -> Allowed:
+        """What may stand in [engine.NAME]: its parameters and knobs, and how large its workers are."""
+        return {**self.params([engine]), **{name: [CLUSTER[name]] for name in OF_WORKER}}
 
     def sweepable(self, workloads: Iterable[str]) -> Allowed:
         """What may stand in [grid], in [[case]] and in --set."""
