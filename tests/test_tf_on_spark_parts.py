@@ -29,11 +29,11 @@ def rows(count):
 
 def pushes(sizes, batches, block_rows=7, seed=1):
     """What every partition pushes in an epoch, as lists of batches."""
-    asked = Push(None, Number("", 0, b""), 0, seed, sizes, batches, block_rows)
+    asked = Push(None, Number("", 0, b""), 0, seed, sizes, batches, block_rows, 1)
     pushed = []
     for partition, size in enumerate(sizes):
         mixed = mix(iter(blocks(*rows(size), 1)), np.random.default_rng(seed))
-        items = cut(mixed, asked.sizes(partition), block_rows)
+        items = cut(mixed, asked.sizes(partition), block_rows, 1)
         pushed.append(list(chain.from_iterable(items)))
     return pushed
 
@@ -57,6 +57,11 @@ def test_asynchronous_steps_go_to_partitions_by_their_rows(sizes, data):
     for count, size in zip(counts, sizes, strict=True):
         assert abs(count - steps * size / sum(sizes)) < 1.5
         assert count <= size, "no batch is empty"
+
+
+def test_a_partition_without_a_single_block_still_takes_part():
+    batches = list(chain.from_iterable(cut(iter(()), [0, 0, 0], 10, 5)))
+    assert [x.shape for x, _ in batches] == [(0, 5)] * 3
 
 
 def test_rows_come_in_another_order_every_epoch():
@@ -128,7 +133,9 @@ def test_what_nobody_of_the_trial_signed_is_not_unpickled(server, tmp_path):
 
 
 def test_the_package_is_loaded_without_tensorflow():
-    words = "import sys; from trainoff.engines.tf_on_spark.package import load; load(); print('tensorflow' in sys.modules)"
+    words = (
+        "import sys; from trainoff.engines.tf_on_spark.package import load; load(); print('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True).stdout == "False\n"
 
 

@@ -24,7 +24,6 @@ from trainoff.records import Record, Store, cannot_write
 from trainoff.study import Study
 
 MOST_PARAMETERS = 10**9
-HOST_NETWORK = "the cluster it attaches to is on the host's network"
 
 
 class Conductor:
@@ -90,13 +89,13 @@ class Conductor:
         """Run the trial on its stage, to whatever end."""
         trial = task.trial
         cpus, record.oversubscribed = choose_cpus(trial)
-        stage = Stage(folder, cpus, namespaces=self._why_not is None, network=not trial.attached)
+        stage = Stage(folder, cpus, namespaces=self._why_not is None, network=trial.outside is None)
         record.isolation = {
             "kind": "process-group" if self._why_not else "namespaces",
-            "own_network": self._why_not is None and not trial.attached,
+            "own_network": self._why_not is None and trial.outside is None,
             "cpus": cpus,
             "threads": threads(trial.cores),
-            "reason": self._why_not or (HOST_NETWORK if trial.attached else None),
+            "reason": self._why_not or trial.outside,
         }
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()

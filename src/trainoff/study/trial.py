@@ -55,6 +55,16 @@ class Trial:
         return f"{self.engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
+    def outside(self) -> str | None:
+        """What it must reach on the host's network, or None if it can have a network of its own."""
+        if self.attached:
+            return "the cluster it attaches to is on the host's network"
+        storage = self.params.get("storage")
+        if storage and not storage.startswith(("/", "file://")):
+            return "the store of its rows is on the host's network"
+        return None
+
+    @property
     def attached(self) -> bool:
         """Whether it runs on a cluster that exists already, and not on this machine's."""
         return self.cluster == "attach"

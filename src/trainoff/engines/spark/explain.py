@@ -20,8 +20,8 @@ def explain(text: str, log_of: Callable[[str], str]) -> Exception:
     if "Cannot run program" in text:
         return TrainoffError(f"the executors have no Python at {os.environ['PYSPARK_PYTHON']}; {NAME_IT}")
     executor = re.search(r"\(\S+ executor (\d+)\)", text)
-    if not executor:
-        return TrainoffError(text)
     traceback = re.search(r"Traceback \(most recent call last\):\n(?:(?!\tat ).*\n?)*", text)
     said = traceback[0].strip() if traceback else text.splitlines()[0]
+    if not executor:  # of a barrier's tasks Spark does not say where they ran
+        return WorkerFailed("executor", said) if traceback else TrainoffError(text)
     return WorkerFailed(f"executor-{executor[1]}", said, log_of(executor[1]))

@@ -27,16 +27,22 @@ def main() -> None:
 def serve(job: str, task: int, threads: int, address: str) -> Any:
     """Start a server that computes with so many threads; port 0 is any that is free."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    server_lib, config = _server_modules()
+    light_tensorflow()
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.training import server_lib
+
     # Two at a time, so that a long operation does not hold up what only passes on or reads.
-    settings = config.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2)
+    settings = config_pb2.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2)
     return server_lib.Server({job: {task: address}}, job_name=job, task_index=task, config=settings)
 
 
-def _server_modules() -> tuple[Any, Any]:
-    """TensorFlow's modules for servers; where it is not loaded yet, without all that `import tensorflow` brings."""
+def light_tensorflow() -> None:
+    """Let TensorFlow's modules be imported one by one, without all that `import tensorflow` brings along.
+
+    For processes that need but a few of them; nothing changes where it is loaded already.
+    """
     if "tensorflow" in sys.modules:
-        return _import()
+        return
     found = importlib.util.find_spec("tensorflow")
     if not found or not found.submodule_search_locations:
         raise ImportError("TensorFlow is not installed")
@@ -45,18 +51,10 @@ def _server_modules() -> tuple[Any, Any]:
     package.__spec__ = found
     sys.modules["tensorflow"] = package
     try:
-        return _import()
+        importlib.import_module("tensorflow.python.training.server_lib")
     except ImportError:  # another TensorFlow, laid out in another way
         for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
             del sys.modules[name]
-        return _import()
-
-
-def _import() -> tuple[Any, Any]:
-    from tensorflow.core.protobuf import config_pb2
-    from tensorflow.python.training import server_lib
-
-    return server_lib, config_pb2
 
 
 if __name__ == "__main__":

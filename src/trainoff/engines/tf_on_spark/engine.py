@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.spark.base import SparkEngine
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
+    from trainoff.engines.tf_on_spark.storage import Storage
     from trainoff.study import Trial
 
 READY_S = 300.0
@@ -44,6 +46,13 @@ class TfOnSpark(SparkEngine):
             "how the rows come to TensorFlow: Spark pushes them, or every process reads its own",
             choices=("tensorflow", "spark"),
         ),
+        "storage": Knob(
+            str,
+            None,
+            "where TensorFlow or Spark reads the rows: a folder at file://, s3://, gs://, hdfs:// or an address of "
+            "fsspec's; written there first if they are not. By default Spark brings them from the driver",
+        ),
+        "format": Knob(str, "parquet", "the files in storage", choices=("parquet", "tfrecord")),
         "block_rows": Knob(int, 1000, 'feed = "spark": how many rows are pushed at a time, at least', minimum=1),
         **{name: TfPs.knobs[name] for name in ("ps", "max_staleness", "staleness_aware")},
     }
@@ -62,6 +71,8 @@ class TfOnSpark(SparkEngine):
             idle.add("ps")
         if values["feed"] != "spark":
             idle.add("block_rows")
+        if not values["storage"]:
+            idle.add("format")
         return {**values, **{name: self.knobs[name].default for name in idle}}
 
     def version(self) -> str:
@@ -70,6 +81,8 @@ class TfOnSpark(SparkEngine):
     def refuses(self, trial: Trial) -> str | None:
         if trial.params["stop"]:
             return "tf-on-spark makes every step of its epochs; leave `stop` out"
+        if "@" in urlsplit(trial.params["storage"] or "").netloc:
+            return "storage holds a key, which would stand in every record; set AWS_ACCESS_KEY_ID and its like instead"
         if trial.mode == "model-parallel":
             if trial.params["feed"] == "spark":
                 return 'in model-parallel mode only the first worker needs rows; use feed = "tensorflow"'
@@ -106,7 +119,8 @@ class TfOnSpark(SparkEngine):
         with watch.phase("cluster_start"):
             self._gathering = Gathering(self.session, 0 if job.mode == "sync" else job.params["ps"])
             self._line = Driver(self._gathering.host, self._check)
-            self._gathering.start(self._assignment(job, watch))
+            reads = None if job.params["feed"] == "spark" else self._storage
+            self._gathering.start(self._assignment(job, watch), reads)
             self._line.wait_for("connected", READY_S)
         with watch.phase("ship"):
             self._line.wait_for("shipped", READY_S)
@@ -115,20 +129,36 @@ class TfOnSpark(SparkEngine):
 
     def _ship(self, job: Job) -> None:
         """Bring the rows to the executors: to all of them, or to each the part that it will push."""
+        self._storage = storage_of(job)
+        if self._storage:
+            self._storage.put(job.data.x_train, job.data.y_train)
+        if job.params["feed"] == "spark":
+            self._rows = self._partitions(job).persist()
+            self._sizes = self._rows.barrier().mapPartitions(_count).collect()
+        elif not self._storage:
+            self._broadcast(job)
+
+    def _partitions(self, job: Job) -> Any:
+        """The rows as an RDD with a partition for every worker."""
         from trainoff.engines.compact import compact
-        from trainoff.engines.spark.shipping import with_rows
         from trainoff.engines.tf_on_spark.feed import blocks
 
         assert self.session
-        context, workers = self.session.context, job.workers
-        if job.params["feed"] == "spark":
-            every_block = blocks(compact(job.data.x_train), job.data.y_train, workers)
-            self._rows = context.parallelize(every_block, workers).persist()
-            self._sizes = self._rows.barrier().mapPartitions(_count).collect()
-            return
+        if self._storage:
+            parts = self._storage.parts()
+            share = partial(_read, self._storage)
+            return self.session.context.parallelize(parts, job.workers).mapPartitions(share)
+        every = blocks(compact(job.data.x_train), job.data.y_train, job.workers)
+        return self.session.context.parallelize(every, job.workers)
+
+    def _broadcast(self, job: Job) -> None:
+        """Send all rows to every executor."""
+        from trainoff.engines.spark.shipping import with_rows
+
+        assert self.session
+        context, executors = self.session.context, self.session.executors
         sent = context.broadcast(with_rows(job))
-        every = context.parallelize(range(self.session.executors), self.session.executors).barrier()
-        every.mapPartitions(partial(unpack, sent)).collect()
+        context.parallelize(range(executors), executors).barrier().mapPartitions(partial(unpack, sent)).collect()
         sent.destroy()
 
     def _assignment(self, job: Job, watch: Watch) -> Any:
@@ -180,7 +210,8 @@ class TfOnSpark(SparkEngine):
         pushed = []
         for epoch in range(order.epochs):
             known = self._gathering.nodes, self._gathering.secret
-            asked = Push(*known, epoch, order.seed, sizes, counts, job.params["block_rows"])
+            width = job.data.x_train.shape[1]
+            asked = Push(*known, epoch, order.seed, sizes, counts, job.params["block_rows"], width)
             pushed += self._rows.barrier().mapPartitionsWithIndex(partial(push, asked)).collect()
         return pushed
 
@@ -217,6 +248,16 @@ class TfOnSpark(SparkEngine):
         super().close()
 
 
+def storage_of(job: Job) -> Storage | None:
+    """Where the rows lie, if that is said."""
+    from trainoff.engines.tf_on_spark.storage import Storage
+
+    if not (url := job.params["storage"]):
+        return None
+    rows = len(job.data.y_train)
+    return Storage(url, job.params["format"], f"{job.data.name.replace('/', '_')}-{job.data.identity[:12]}-{rows}")
+
+
 def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     """Leave the rows in the executor's folder. Run by Spark on every executor."""
     from trainoff.engines.spark.shipping import arrived
@@ -226,6 +267,14 @@ def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     folder.mkdir(exist_ok=True)
     data.x_train.tofile(folder / "x_train")
     data.y_train.tofile(folder / "y_train")
+
+
+def _read(storage: Storage, parts: Iterator[str]) -> Iterator[Any]:
+    """The rows in some files, in blocks. Run by Spark."""
+    from trainoff.engines.tf_on_spark.feed import blocks
+
+    for part in parts:
+        yield from blocks(*storage.read(part), 1)
 
 
 def _count(blocks: Iterator[Any]) -> Iterator[int]:

@@ -53,6 +53,7 @@ class Push:
     rows: list[int]  # how many each partition has
     batches: list[int]  # how many each partition is cut into
     block_rows: int
+    width: int  # of a row
 
     def sizes(self, partition: int) -> list[int]:
         """How many rows each batch of a partition has: as many as the others, or one more."""
@@ -85,7 +86,7 @@ def push(asked: Push, partition: int, rows: Iterator[Block]) -> Iterator[float]:
     queue = manager_here(asked.nodes, asked.secret.host, asked.secret.secret).get_queue("input")
     working, size = 0.0, 0
     random = np.random.default_rng([asked.seed, asked.epoch, partition])
-    for item in cut(mix(rows, random), asked.sizes(partition), asked.block_rows):
+    for item in cut(mix(rows, random), asked.sizes(partition), asked.block_rows, asked.width):
         while queue.qsize() >= MOST_AHEAD:
             time.sleep(POLL_S)
         start = time.monotonic()
@@ -103,9 +104,9 @@ def mix(blocks: Iterator[Block], random: np.random.Generator) -> Iterator[Block]
         yield x[order], y[order]
 
 
-def cut(rows: Iterator[Block], sizes: Sequence[int], block_rows: int) -> Iterator[Batches]:
+def cut(rows: Iterator[Block], sizes: Sequence[int], block_rows: int, width: int) -> Iterator[Batches]:
     """The rows cut into batches of these sizes; so many of them travel together that they have `block_rows`."""
-    x, y = next(rows)
+    x, y = next(rows, (np.zeros((0, width), np.float32), np.zeros(0, np.int64)))
     first = 0
     while first < len(sizes):
         totals = np.cumsum(sizes[first:])

@@ -19,6 +19,7 @@ from trainoff.engines.tf_on_spark.steward import Orders, steward
 
 if TYPE_CHECKING:
     from trainoff.engines.spark.session import Session
+    from trainoff.engines.tf_on_spark.storage import Storage
 
 FORM_S = 300  # how long the executors may take to find each other
 EXPLAIN_S = 10.0  # how long it may take until it is known why a process is gone
@@ -41,12 +42,15 @@ class Gathering:
         self._package: Any = None
         self.nodes: Any = None
 
-    def start(self, assignment: Assignment, tensorboard: str | None = None) -> None:
-        """Have tensorflowonspark form the cluster; returns when all have found each other."""
+    def start(self, assignment: Assignment, storage: Storage | None = None) -> None:
+        """Have tensorflowonspark form the cluster; returns when all have found each other.
+
+        From `storage`, if it is given, every process reads the rows by itself.
+        """
         self._package = package = mend(self.host, self.secret.secret)
         run_on_executors(package, self.host, self.secret.secret)
         package.TFCluster.tf_status.clear()  # of the cluster before, if there was one
-        orders = Orders(assignment, self._roll.number, self._servers)
+        orders = Orders(assignment, self._roll.number, self._servers, storage)
         try:
             self._cluster = package.TFCluster.run(
                 self._session.context,
@@ -54,9 +58,7 @@ class Gathering:
                 {"orders": orders},
                 self._session.executors,
                 self._others,
-                tensorboard=tensorboard is not None,
                 input_mode=package.TFCluster.InputMode.SPARK,  # so that Spark's tasks end, and others find room
-                log_dir=tensorboard,
                 reservation_timeout=FORM_S,
                 release_port=False,  # the stewards hold the ports until the end
             )
@@ -66,12 +68,6 @@ class Gathering:
 
     def _why(self) -> Exception:
         return self._session.explain(self._package.TFCluster.tf_status.get("error", "tensorflowonspark gave up"))
-
-    @property
-    def tensorboard(self) -> str | None:
-        """Where TensorBoard is to be seen."""
-        found: str | None = self._cluster.tensorboard_url()
-        return found
 
     def check(self) -> None:
         """Raise if a TensorFlow process has ended, and say why."""

@@ -42,9 +42,11 @@ def _go_with_the_steward() -> None:
 
 def coordinate(post: Post) -> None:
     """Lead asynchronous or model-parallel training."""
-    from trainoff.engines.tf_cluster.coordinator import lead
+    from trainoff.engines.tf_cluster.coordinator import lead, prepare_tensorflow
     from trainoff.engines.tf_on_spark import fed
 
+    prepare_tensorflow(post.assignment.job.cores)
+    fetch(post)
     lead(post.assignment, fed.set_up if post.assignment.job.params["feed"] == "spark" else None)
 
 
@@ -54,6 +56,7 @@ def work_together(post: Post) -> None:
 
     job = post.assignment.job
     tf, tap = prepare_tensorflow(job.cores), tap_of(post)
+    fetch(post)
     if job.params["feed"] == "spark":
         from trainoff.engines.tf_on_spark.fed import learn_together
 
@@ -72,6 +75,7 @@ def work_alone(post: Post) -> None:
 
     job = post.assignment.job
     tf, tap = prepare_tensorflow(job.cores), tap_of(post)
+    fetch(post)
     larder = Larder(job)
     server = serve("worker", post.number, max(1, int(job.cores)), post.address)
     serve_questions(tf, post, tap, larder)
@@ -89,6 +93,13 @@ def serve_questions(tf: Any, post: Post, tap: Tap, larder: Any = None) -> None:
         else:
             for block in item:
                 larder.lay(*block)
+
+
+def fetch(post: Post) -> None:
+    """Read the rows, where they lie in a store."""
+    if post.storage:
+        place: Any = post.assignment.job.data.x_train
+        post.storage.fetch(Path(place.path).parent)
 
 
 def tap_of(post: Post) -> Tap:

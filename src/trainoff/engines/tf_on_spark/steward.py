@@ -22,6 +22,7 @@ from trainoff.clusters.process import LOG_TAIL
 from trainoff.engines.line import Number
 from trainoff.engines.tf_cluster.coordinator import Assignment
 from trainoff.engines.tf_on_spark.roll import Ended, call
+from trainoff.engines.tf_on_spark.storage import Storage
 
 PROGRAM = "trainoff.engines.tf_on_spark.node"
 POLL_S = 0.05
@@ -34,6 +35,7 @@ class Orders:
     assignment: Assignment
     roll: Number
     servers: int  # how many of those that Spark calls parameter servers are; the one after them coordinates
+    storage: Storage | None  # from which every process reads the rows; else they are here, or are pushed
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Post:
     number: int
     assignment: Assignment
     queues: tuple[Any, bytes] | None  # the address and key of the manager that has them
+    storage: Storage | None
 
     @property
     def role(self) -> str:
@@ -85,7 +88,7 @@ def assign(orders: Orders, context: Any) -> Post:
     if job == "ps" and number == orders.servers:
         job, number = "chief", 0
     queues = (context.mgr.address, bytes(context.mgr._authkey)) if job == "worker" else None
-    return Post(job, number, replace(orders.assignment, addresses=addresses), queues)
+    return Post(job, number, replace(orders.assignment, addresses=addresses), queues, orders.storage)
 
 
 def start(post: Post, log: Path) -> subprocess.Popen[bytes]:

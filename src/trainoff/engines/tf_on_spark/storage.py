@@ -1,0 +1,156 @@
+"""Training rows in a store that all machines can reach: a folder of Parquet or TFRecord files at an address.
+
+The address is one that pyarrow can open (file://, s3://, gs://, hdfs://) or else fsspec. TensorFlow's own wheels can
+open none but local files, so nothing here asks them to.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.engines.compact import compact, expand
+from trainoff.engines.tf_cluster.serve import light_tensorflow
+from trainoff.errors import TrainoffError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+PART_ROWS = 10_000  # in one file
+COMPLETE = "_SUCCESS"  # an empty file, as Spark leaves one
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The rows of one dataset at an address. Both kinds of files hold a row as bytes `x` and a number `y`."""
+
+    url: str
+    kind: str  # parquet or tfrecord
+    name: str  # of the dataset, different for different content
+
+    @cached_property
+    def _place(self) -> tuple[FileSystem, str]:
+        files, path = open_storage(self.url)
+        return files, f"{path.rstrip('/')}/{self.name}.{self.kind}"
+
+    def parts(self) -> list[str]:
+        """The files that are there, in the order of their rows; none if they are not complete."""
+        from pyarrow.fs import FileSelector
+
+        files, path = self._place
+        found = [each.path for each in files.get_file_info(FileSelector(path, allow_not_found=True))]
+        names = sorted(each for each in found if each.endswith(self.kind))
+        return names if any(each.endswith(COMPLETE) for each in found) else []
+
+    def put(self, x: Any, y: Any) -> None:
+        """Write the rows, unless they are there."""
+        if self.parts():
+            return
+        files, path = self._place
+        files.create_dir(path, recursive=True)
+        small = compact(x)
+        for number, first in enumerate(range(0, len(y), PART_ROWS)):
+            rows = slice(first, first + PART_ROWS)
+            _WRITE[self.kind](files, f"{path}/part-{number:05d}.{self.kind}", small[rows], np.asarray(y[rows]))
+        files.open_output_stream(f"{path}/{COMPLETE}").close()
+
+    def read(self, part: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The rows of one file, as they travel, and their classes."""
+        return _READ[self.kind](self._place[0], part)
+
+    def fetch(self, folder: Path) -> None:
+        """Write all rows into files of this machine, `x_train` and `y_train`, as they lie in memory."""
+        folder.mkdir(exist_ok=True)
+        with (folder / "x_train").open("wb") as xs, (folder / "y_train").open("wb") as ys:
+            for part in self.parts():
+                x, y = self.read(part)
+                expand(x).tofile(xs)
+                y.tofile(ys)
+
+
+def open_storage(url: str) -> tuple[FileSystem, str]:
+    """The file system of an address, and the path in it; an error in one sentence if there is none."""
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+
+    if "://" not in url and not url.startswith("/"):
+        raise TrainoffError(f"storage = {url!r} cannot be opened: it is no address, such as s3://bucket/rows")
+    try:
+        try:
+            files, path = FileSystem.from_uri(url)
+        except pa.ArrowInvalid:  # not one of pyarrow's own
+            import fsspec
+
+            found, path = fsspec.core.url_to_fs(url)
+            files = PyFileSystem(FSSpecHandler(found))
+        if path.strip("/"):
+            files.create_dir(path, recursive=True)
+    except (OSError, ValueError, ImportError, pa.ArrowException) as error:
+        raise TrainoffError(f"storage = {url!r} cannot be opened: {str(error).splitlines()[0]}") from error
+    return files, path
+
+
+def _write_parquet(files: Any, path: str, x: Any, y: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
+    with files.open_output_stream(path) as sink:
+        pq.write_table(pa.table({"x": rows, "y": pa.array(y)}), sink)
+
+
+def _read_parquet(files: Any, path: str) -> tuple[Any, Any]:
+    import pyarrow.parquet as pq
+
+    with files.open_input_file(path) as source:
+        table = pq.read_table(source)
+    x = table["x"].combine_chunks()
+    return x.flatten().to_numpy().reshape(len(table), -1), table["y"].to_numpy()
+
+
+def _write_tfrecord(files: Any, path: str, x: Any, y: Any) -> None:
+    light_tensorflow()
+    from tensorflow.core.example.example_pb2 import Example
+    from tensorflow.python.lib.io.tf_record import TFRecordWriter
+
+    with tempfile.NamedTemporaryFile() as local:
+        with TFRecordWriter(local.name) as writer:
+            for row, label in zip(x, y, strict=True):
+                example = Example()
+                example.features.feature["x"].bytes_list.value.append(row.tobytes())
+                example.features.feature["y"].int64_list.value.append(int(label))
+                example.features.feature["type"].bytes_list.value.append(row.dtype.str.encode())
+                writer.write(example.SerializeToString())
+        with files.open_output_stream(path) as sink:
+            sink.write(Path(local.name).read_bytes())
+
+
+def _read_tfrecord(files: Any, path: str) -> tuple[Any, Any]:
+    examples = list(_examples(files, path))
+    y = np.array([each.features.feature["y"].int64_list.value[0] for each in examples], np.int64)
+    raw = b"".join(each.features.feature["x"].bytes_list.value[0] for each in examples)
+    kind = examples[0].features.feature["type"].bytes_list.value[0].decode()
+    return np.frombuffer(raw, kind).reshape(len(y), -1), y
+
+
+def _examples(files: Any, path: str) -> Iterator[Any]:
+    light_tensorflow()
+    from tensorflow.core.example.example_pb2 import Example
+    from tensorflow.python.lib.io.tf_record import tf_record_iterator
+
+    with tempfile.NamedTemporaryFile() as local:
+        with files.open_input_stream(path) as source:
+            Path(local.name).write_bytes(source.read())
+        for record in tf_record_iterator(local.name):
+            yield Example.FromString(record)
+
+
+_WRITE = {"parquet": _write_parquet, "tfrecord": _write_tfrecord}
+_READ = {"parquet": _read_parquet, "tfrecord": _read_tfrecord}
