@@ -36,7 +36,8 @@ soak: $(STAMP)
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
-# How Spark's own MLlib compares with the other engines on Spark, and tf-ps with TensorFlow's own coordinator. Wants a quiet machine, and an hour.
+# How Spark's own MLlib compares with the other engines on Spark, tf-ps with
+# TensorFlow's own coordinator, and tf-on-spark with TensorFlow alone. Wants a quiet machine, and an hour.
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/adapters.py
@@ -44,6 +45,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/table.py
 	@$(BIN)/python benchmarks/spark.py
 	@$(BIN)/python benchmarks/servers.py
+	@$(BIN)/python benchmarks/tf_on_spark.py
 
 # The picture in the README, from the records of `make demo`.
 picture: $(STAMP)

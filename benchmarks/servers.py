@@ -16,12 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from trainoff import data, engines, study
-from trainoff.conduct.conductor import Conductor
-from trainoff.conduct.task import prepare
-from trainoff.conduct.view import Silent
 from trainoff.conduct.warden import KEEP_MEMORY
-from trainoff.records import Record, Store
+from trainoff.records import Record
+from trials import run
 
 LEAST = 0.9
 BARE = Path(__file__).parent / "bare" / "servers_loop.py"
@@ -45,16 +42,8 @@ seed = {seed}
 
 def ours(folder: Path, workers: int, batch: int, seed: int) -> Record:
     """One trial of tf-ps."""
-    path = folder / f"study-{seed}.toml"
-    path.write_text(STUDY.format(workers=workers, batch=batch, seed=seed))
-    plan = study.read(path, engines.facts())
-    for trial in plan.trials():
-        data.get(trial.data)
-    store = Store(folder / "records")
-    (task,) = Conductor(store, Silent()).run(prepare(plan, store)).tasks
-    assert task.record
-    assert task.record.status == "ok", task.record.reason
-    return task.record
+    (record,) = run(folder, f"study-{seed}", STUDY.format(workers=workers, batch=batch, seed=seed))
+    return record
 
 
 def bare(workers: int, batch: int, updates: int) -> float:

@@ -1,0 +1,25 @@
+"""Trials for the benchmarks: a study as text, and its records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainoff import data, engines, study
+from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.task import prepare
+from trainoff.conduct.view import Silent
+from trainoff.records import Record, Store
+
+
+def run(folder: Path, name: str, text: str) -> list[Record]:
+    """The records of a study's trials, all of which must end well."""
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    plan = study.read(path, engines.facts())
+    for trial in plan.trials():
+        data.get(trial.data)
+    store = Store(folder / "records")
+    records = Conductor(store, Silent()).run(prepare(plan, store)).records
+    for record in records:
+        assert record.status == "ok", f"{record.engine}: {record.reason}"
+    return records
