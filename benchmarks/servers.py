@@ -16,9 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from trials import run
+
 from trainoff.conduct.warden import KEEP_MEMORY
 from trainoff.records import Record
-from trials import run
 
 LEAST = 0.9
 BARE = Path(__file__).parent / "bare" / "servers_loop.py"

@@ -14,8 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from trainoff.records import Record
 from trials import run
+
+from trainoff.records import Record
 
 MOST = {"tensorflow": 1.15, "spark": 2.0}
 STUDY = """

@@ -1,9 +1,13 @@
 """TensorFlow on Spark for real: both feeds, kills, odd data, an existing cluster, and nothing left behind."""
 
+import json
 import os
 import re
 import signal
 import subprocess
+from contextlib import suppress
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -156,6 +160,40 @@ def test_an_exception_in_the_training_reaches_the_record_with_its_traceback(tmp_
     assert (record["status"], record["phase"]) == ("crashed", "compile")
     assert re.fullmatch(r"tf-worker-\d: LookupError: over its own feet", record["reason"])
     assert "in learn_together" in record["log_tail"]
+
+
+BOARD = """workers = 2
+optimizer = "sgd"
+batch_size = 50
+hidden = [400]
+tensorboard = true
+[grid]
+epochs = [400]
+"""
+
+
+def test_tensorboard_can_be_opened_while_it_trains(tmp_path):
+    path = study(tmp_path, ENGINE, more=BOARD)
+    said = tmp_path / "said.txt"
+    with said.open("wb") as sink:
+        run = subprocess.Popen(command("run", path, "--out", tmp_path / "out"), env=environment(), stdout=sink)
+    shown = lambda: re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", said.read_text(), re.MULTILINE)  # noqa: E731
+    wait_until(shown, run, 120)
+    page = shown()[1]
+
+    def scalars():
+        with suppress(OSError), urlopen(f"{page}/data/plugin/scalars/tags", timeout=5) as answer:
+            return json.load(answer)
+        return {}
+
+    wait_until(scalars, run, 60)
+    assert {"loss", "samples_seen"} <= set(next(iter(scalars().values())))
+    run.wait(120)
+    assert_nothing_survives(tmp_path)
+    with pytest.raises((URLError, ConnectionError)):
+        urlopen(page, timeout=5)
+    (events,) = tmp_path.glob("out/tiny/*/tensorboard/events.out.tfevents.*")
+    assert events.stat().st_size > 0
 
 
 def test_one_row_and_an_empty_partition(tmp_path):

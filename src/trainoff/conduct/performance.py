@@ -24,6 +24,7 @@ from trainoff.conduct.machine import cpus
 from trainoff.conduct.story import Story
 from trainoff.conduct.warden import Orders
 from trainoff.data import cache
+from trainoff.engines.door import Outside
 from trainoff.study.trial import Trial
 
 GIB = 2**30
@@ -64,6 +65,7 @@ class Performance:
     _stopped: bool = field(default=False, init=False)
     _reason: str | None = field(default=None, init=False)
     _kill_at: float = field(default=math.inf, init=False)
+    _doors: list[Outside] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
         folder = self.stage.folder
@@ -102,6 +104,8 @@ class Performance:
         for handle in (*self._wakers, self._life_line):
             os.close(handle)
         self._events.close()
+        for door in self._doors:
+            door.close()
 
     def run(self) -> Ending:
         """Listen until the last process is gone. Ctrl-C ends it politely, a second one at once."""
@@ -165,10 +169,18 @@ class Performance:
         for line in lines:
             self._take(line)
 
+    def _open_door(self, name: str) -> None:
+        """Show a page of the trial on this machine's loopback."""
+        door = Outside(self.stage.folder / f"door-{name}")
+        self._doors.append(door)
+        self.story.pages[name] = door.url
+
     def _take(self, line: bytes) -> None:
         try:
             event: dict[str, Any] = json.loads(line)
             self.story.hear(event)
+            if event["kind"] == "page":
+                self._open_door(str(event["name"]))
             if event["kind"] != "sample":
                 self._events.write(line + b"\n")
         except (ValueError, TypeError, KeyError, AttributeError):

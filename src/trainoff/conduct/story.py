@@ -34,6 +34,7 @@ class Story:
     latest: dict[str, Event] = field(default_factory=dict)  # the newest sample of each role
     counts: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)  # what there is to look at, and its address
     breakdowns: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     spent: dict[str, float] = field(default_factory=dict)  # CPU seconds by role, at the end
     last_progress: float = 0.0

@@ -125,6 +125,9 @@ class Watch(Phases, Protocol):
     def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
         """Put a figure into the record that has parts, under `breakdowns`: seconds by worker, updates by staleness."""
 
+    def page(self, name: str, host: str, port: int) -> None:
+        """Say that there is something to look at while it trains, a dashboard, which anybody here may then open."""
+
     def note(self, name: str, text: str) -> None:
         """Put a fact of the engine's own into the record, under `notes`: the library that multiplied, say."""
 

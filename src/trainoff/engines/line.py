@@ -171,11 +171,15 @@ class Leader:
             return
         self._told = now
         self._line.send(Progress(step, loss, samples, wanted))
+        self.told(step, loss, samples)
         if wanted:
             self._line.recv()  # not before the clock stands
             self._line.send_bytes(flatten(weights()).astype(np.float32, copy=False).tobytes())
             self._line.recv()
             self.pace.taken(samples)
+
+    def told(self, step: int, loss: float | None, samples_seen: int) -> None:
+        """What else to do with progress that has been told."""
 
     def hurry(self) -> None:
         """Let the next progress be told at once."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainoff.engines.door import open_inside
 from trainoff.engines.pace import Pace
 from trainoff.engines.snapshots import Room
 from trainoff.engines.traffic import bytes_so_far
@@ -173,6 +174,10 @@ class TrialWatch:
     def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
         for part, value in figures.items():  # one by one, because there may be more than an event has room for
             self._channel.say("breakdown", name=name, part=part, value=float(value))
+
+    def page(self, name: str, host: str, port: int) -> None:
+        open_inside(self._folder / f"door-{name}", host, port)
+        self._channel.say("page", name=name)
 
     def note(self, name: str, text: str) -> None:
         self._channel.say("note", name=name, text=text)

@@ -14,7 +14,7 @@ import msgspec
 from trainoff.errors import TrainoffError
 from trainoff.records.schema import SCHEMA_VERSION, Record
 
-FILES = ("record.json", "events.jsonl", "samples.parquet", "curve.parquet", "predictions.npy", "log.txt")
+FILES = ("record.json", "events.jsonl", "samples.parquet", "curve.parquet", "predictions.npy", "log.txt", "tensorboard")
 
 
 @dataclass(frozen=True)

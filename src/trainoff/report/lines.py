@@ -21,6 +21,7 @@ class Lines:
         self._clock = clock
         self._say = say
         self._waiting = ""
+        self._shown: set[str] = set()
         self._keys: Sequence[str] = ()
 
     def planned(self, tasks: Sequence[Task]) -> None:
@@ -48,6 +49,10 @@ class Lines:
 
     def update(self, task: Task, story: Story) -> None:
         self._clock.update(task, story)
+        for name, url in story.pages.items():
+            if url not in self._shown:
+                self._shown.add(url)
+                self._say(f"{name}: {url}")
 
     def finished(self, task: Task, record: Record) -> None:
         self._clock.finished(task)

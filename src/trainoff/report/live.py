@@ -122,7 +122,8 @@ class LiveTable:
         if self._note:
             return self._note
         gone, left = seconds(self._clock.gone()), about(self._clock.left())
-        return f"{done} of {len(self._tasks)} · {gone} gone · about {left} left"
+        pages = "".join(f" · {name} {url}" for name, url in (self._story.pages if self._story else {}).items())
+        return f"{done} of {len(self._tasks)} · {gone} gone · about {left} left{pages}"
 
 
 HEADINGS: list[tuple[str, int, bool]] = [  # name, worth, whether it is aligned to the right

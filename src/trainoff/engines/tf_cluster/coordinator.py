@@ -29,6 +29,13 @@ class Assignment:
     number: Number
     addresses: dict[str, list[str]]  # of the workers and servers; in tf-allreduce, of the workers
     keeper: Keeper
+    events: str | None = None  # a folder for what TensorBoard shows
+
+    def call(self) -> Leader:
+        """The line to the driver, for who leads."""
+        from trainoff.engines.tf_cluster.events import Chronicler
+
+        return Chronicler(self.number, self.pace, self.events) if self.events else Leader(self.number, self.pace)
 
 
 SetUp = Callable[[Any, Assignment, Leader], tuple[Any, Any]]
@@ -66,7 +73,7 @@ def lead(assignment: Assignment, set_up: SetUp | None = None) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(len(assignment.addresses["worker"]) + 1)
     spec = tf.train.ClusterSpec(assignment.addresses)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=0)
-    leader = Leader(assignment.number, assignment.pace)
+    leader = assignment.call()
     leader.say("connected")
     scene, mode = (set_up or set_up_mode)(tf, assignment, leader)
     leader.say("shipped")

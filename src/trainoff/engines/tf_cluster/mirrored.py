@@ -163,7 +163,7 @@ def learn(tf: Any, assignment: Assignment, number: int) -> tuple[Any, Leader | N
 def join(tf: Any, assignment: Assignment, number: int) -> tuple[Together, Leader | None]:
     """Meet the other workers; the first one calls the driver."""
     together = Together(tf, assignment.addresses["worker"], number)
-    leader = Leader(assignment.number, assignment.pace) if number == 0 else None
+    leader = assignment.call() if number == 0 else None
     if leader:
         leader.say("connected")
     return together, leader

@@ -53,6 +53,7 @@ class TfOnSpark(SparkEngine):
             "fsspec's; written there first if they are not. By default Spark brings them from the driver",
         ),
         "format": Knob(str, "parquet", "the files in storage", choices=("parquet", "tfrecord")),
+        "tensorboard": Knob(bool, False, "whether to write event files and show them in a TensorBoard while it trains"),
         "block_rows": Knob(int, 1000, 'feed = "spark": how many rows are pushed at a time, at least', minimum=1),
         **{name: TfPs.knobs[name] for name in ("ps", "max_staleness", "staleness_aware")},
     }
@@ -81,6 +82,8 @@ class TfOnSpark(SparkEngine):
     def refuses(self, trial: Trial) -> str | None:
         if trial.params["stop"]:
             return "tf-on-spark makes every step of its epochs; leave `stop` out"
+        if trial.params["tensorboard"] and trial.attached and trial.mode != "sync":
+            return "on a cluster elsewhere TensorBoard sees the event files only in the mode sync"
         if "@" in urlsplit(trial.params["storage"] or "").netloc:
             return "storage holds a key, which would stand in every record; set AWS_ACCESS_KEY_ID and its like instead"
         if trial.mode == "model-parallel":
@@ -121,6 +124,8 @@ class TfOnSpark(SparkEngine):
             self._line = Driver(self._gathering.host, self._check)
             reads = None if job.params["feed"] == "spark" else self._storage
             self._gathering.start(self._assignment(job, watch), reads)
+            if job.params["tensorboard"]:
+                watch.page("tensorboard", *self._gathering.tensorboard)
             self._line.wait_for("connected", READY_S)
         with watch.phase("ship"):
             self._line.wait_for("shipped", READY_S)
@@ -174,7 +179,15 @@ class TfOnSpark(SparkEngine):
         }
         lean = without_rows(job)
         lean = replace(lean, data=replace(lean.data, **places))
-        return Assignment(lean, watch.pace, self._line.number, {}, Keeper(Path("checkpoint.npz"), 0))
+        keeper = Keeper(Path("checkpoint.npz"), 0)
+        return Assignment(lean, watch.pace, self._line.number, {}, keeper, self._events(job))
+
+    def _events(self, job: Job) -> str | None:
+        """The folder for event files: the trial's, or on a cluster elsewhere the executor's."""
+        assert self.session
+        if not job.params["tensorboard"]:
+            return None
+        return "tensorboard" if self.session.attached else str(job.folder / "tensorboard")
 
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""

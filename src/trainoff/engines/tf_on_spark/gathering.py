@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +60,8 @@ class Gathering:
                 {"orders": orders},
                 self._session.executors,
                 self._others,
+                tensorboard=assignment.events is not None,
+                log_dir=assignment.events,
                 input_mode=package.TFCluster.InputMode.SPARK,  # so that Spark's tasks end, and others find room
                 reservation_timeout=FORM_S,
                 release_port=False,  # the stewards hold the ports until the end
@@ -68,6 +72,12 @@ class Gathering:
 
     def _why(self) -> Exception:
         return self._session.explain(self._package.TFCluster.tf_status.get("error", "tensorflowonspark gave up"))
+
+    @property
+    def tensorboard(self) -> tuple[str, int]:
+        """The host and port of TensorBoard."""
+        (node,) = (each for each in self.nodes if each["tb_port"])
+        return node["host"], node["tb_port"]
 
     def check(self) -> None:
         """Raise if a TensorFlow process has ended, and say why."""
@@ -109,15 +119,18 @@ class Gathering:
         context = self._session.context
         with self._session.failures():
             every = context.parallelize(range(workers), workers).barrier()
-            every.mapPartitions(partial(_end_manager, self.host, self.secret.secret)).collect()
+            every.mapPartitions(partial(_end_here, self.host, self.secret.secret, self.nodes)).collect()
         self._cluster.server.stop()
         self.nodes = None
 
 
-def _end_manager(host: str, secret: bytes, parts: Iterator[int]) -> Iterator[int]:
-    """Stop the manager that this Python process of an executor has started."""
+def _end_here(host: str, secret: bytes, nodes: Any, parts: Iterator[int]) -> Iterator[int]:
+    """Stop the manager, and TensorBoard, that this Python process of an executor has started."""
     yield from parts
     package = mend(host, secret)
+    for node in nodes:
+        if node["tb_pid"] and node["executor_id"] == package.util.read_executor_id():
+            os.kill(node["tb_pid"], signal.SIGTERM)
     if package.TFManager.mgr is not None:
         package.TFManager.mgr.shutdown()
     package.TFManager.mgr = package.TFSparkNode.TFSparkNode.mgr = None  # it would be asked how it is

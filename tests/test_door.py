@@ -1,0 +1,52 @@
+"""The way to a page out of a trial's own network."""
+
+import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from trainoff.engines.door import Outside, open_inside
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"a page of " + b"x" * 200_000)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def page():
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_page_is_reached_through_a_folder_however_deep(tmp_path, page):
+    folder = tmp_path / ("deep" * 50)
+    folder.mkdir()
+    open_inside(folder / "door-page", "127.0.0.1", page)
+    door = Outside(folder / "door-page")
+    for _ in range(3):
+        assert urlopen(door.url, timeout=10).read() == b"a page of " + b"x" * 200_000
+    door.close()
+    with pytest.raises(URLError):
+        urlopen(door.url, timeout=10)
+
+
+def test_where_nobody_is_behind_the_door_the_visitor_is_turned_away(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    open_inside(tmp_path / "door-page", "127.0.0.1", port)
+    door = Outside(tmp_path / "door-page")
+    with pytest.raises((URLError, ConnectionError)):
+        urlopen(door.url, timeout=10)
+    door.close()
