@@ -70,12 +70,37 @@ def test_what_is_not_complete_is_written_again(tmp_path):
     assert store.parts() == []
     store.put(*pictures(20))
     store.fetch(tmp_path / "again")
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "again" / "y_train", np.int64), pictures(20)[1])
+
+
+def test_every_worker_gets_its_share_of_the_rows_in_the_files(tmp_path):
+    x, y = pictures(2 * PART_ROWS + 5)
+    store = Storage(f"file://{tmp_path}/store", "parquet", "pictures")
+    store.put(x, y)
+    shares = store.shares(len(y), 4)
+    read = [[store.read(part)[1][first:last] for part, first, last in share] for share in shares]
+    assert [sum(map(len, parts)) for parts in read] == [5001, 5001, 5001, 5002]
+    np.testing.assert_array_equal(np.concatenate([part for parts in read for part in parts]), y)
+    assert [len(share) for share in store.shares(1, 2)] == [0, 1]
+
+
+def test_a_store_without_the_rows_is_one_sentence(tmp_path):
+    with pytest.raises(TrainoffError, match="has no complete pictures, as seen from "):
+        Storage(f"file://{tmp_path}/store", "parquet", "pictures").fetch(tmp_path / "fetched")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tensorflow():
+    """All of it: what is loaded of it here would stay, and other tests need more."""
+    import tensorflow
+
+    return tensorflow
 
 
 @pytest.mark.parametrize("url", ["nowhere://x/y", "file:///proc/nothing/here", "rows"])
-def test_an_address_that_cannot_be_opened_is_one_sentence(url):
-    with pytest.raises(TrainoffError, match=rf"^storage = '{re.escape(url)}' cannot be opened: .*"):
-        Storage(url, "parquet", "x").parts()
+def test_an_address_that_cannot_be_opened_or_written_is_one_sentence(url):
+    with pytest.raises(TrainoffError, match=rf"^storage = '{re.escape(url)}' cannot be (opened|written): .*"):
+        Storage(url, "parquet", "x").put(*pictures(1))
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +141,8 @@ def test_a_training_reads_its_rows_from_s3(tmp_path, s3, feed, kind):
     assert done.returncode == 0, record["reason"]
     assert record["equivalence"]["verdict"] == ("exact" if feed == "tensorflow" else "different by design")
     assert record["isolation"]["reason"] == "the store of its rows is on the host's network"
+    if feed == "spark":
+        assert record["notes"]["feed"].startswith("partitions of 150, 150 rows")
 
 
 def test_keys_do_not_stand_in_a_study(tmp_path):
@@ -124,3 +151,4 @@ def test_keys_do_not_stand_in_a_study(tmp_path):
     record = only_record(tmp_path / "out")
     assert record["status"] == "unsupported"
     assert record["reason"].startswith("storage holds a key")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and b"secret" in path.read_bytes()]

@@ -33,6 +33,7 @@ feed = "spark"
 [[case]]
 mode = "async"
 feed = "spark"
+batch_size = 4
 [[case]]
 mode = "model-parallel"
 feed = "tensorflow"
@@ -89,7 +90,7 @@ def test_rows_that_spark_pushes_are_all_learnt_from(trained, mode):
 
 def test_asynchronous_workers_tell_what_they_missed(trained):
     record = trained["async", "spark"]
-    assert sum(record["breakdowns"]["staleness"].values()) == sum(record["breakdowns"]["updates"].values()) == 10
+    assert sum(record["breakdowns"]["staleness"].values()) == sum(record["breakdowns"]["updates"].values()) == 150
 
 
 def test_the_processes_of_tensorflow_have_roles_of_their_own(trained):

@@ -15,6 +15,7 @@ from trainoff.records import Record
 
 _FIELDS = ("workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
 _SHOWN = ("engine", "mode", "workers")  # these have columns of their own on every board
+MOST_NAMED = 2  # more than so many keys would make a name too long; then only their values stand in it
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,8 @@ class Group:
         rest = {key: value for key, value in self.label.items() if key != "workload"}
         if "workload" in self.label:
             parts.append(f"on {first.workload}")
-        if len(rest) == 1:
-            ((key, value),) = rest.items()
-            parts.append(f"with {key.replace('_', ' ')} {told(value)}")
+        if 1 <= len(rest) <= MOST_NAMED:
+            parts.append("with " + ", ".join(f"{key.replace('_', ' ')} {told(value)}" for key, value in rest.items()))
         elif rest:
             parts.append(f"({' · '.join(told(value) for value in rest.values())})")
         return " ".join(parts)

@@ -25,4 +25,4 @@ def compact(x: Any) -> Any:
 
 def expand(x: NDArray[Any]) -> NDArray[np.float32]:
     """The rows as they were before the journey."""
-    return x if x.dtype == np.float32 else np.divide(x, np.float32(LEVELS), dtype=np.float32)
+    return x if x.dtype != np.uint8 else np.divide(x, np.float32(LEVELS), dtype=np.float32)

@@ -21,6 +21,7 @@ Connect = Callable[[], socket.socket]
 def open_inside(path: Path, host: str, port: int) -> None:
     """Let whoever connects to the socket at a path reach a port."""
     listener = socket.socket(socket.AF_UNIX)
+    path.unlink(missing_ok=True)  # of a page before this one
     with _short(path) as name:
         listener.bind(name)
     listener.listen()

@@ -27,15 +27,12 @@ def boards(found: Sequence[Group], width: int) -> list[Table]:
 def board(found: Sequence[Group], width: int) -> Table:
     """The groups of one workload, the fastest to the headline target first, failures last."""
     rows, target, metric = ranked(found), headline_target(found), found[0].first.metric
-    keys = list(dict.fromkeys(key for group in rows for key in group.label if key != "workload"))
 
     def column(name: str, cell: Callable[[Group], str], worth: int, right: bool = True) -> Column:
         return Column(name, [cell(group) for group in rows], worth, right)
 
     columns = [
-        column("engine", lambda group: group.first.engine, ALWAYS, right=False),
-        column("mode", lambda group: group.first.mode, 40, right=False),
-        column("W", lambda group: str(group.first.workers), 50),
+        *_names(rows),
         column(f"to {mark(metric, target)}" if target else "to target", lambda group: _time(group, target), ALWAYS),
         column(metric, _quality, ALWAYS),
         column("train", lambda group: seconds(group.median(_train)), 60),
@@ -46,10 +43,21 @@ def board(found: Sequence[Group], width: int) -> Table:
         column("network", lambda group: size(group.median(lambda record: record.network_bytes)), 10),
         column("result", _result, ALWAYS, right=False),
     ]
-    if keys:
-        settings = [setting([group.label.get(key, "-") for key in keys]) for group in rows]
-        columns.insert(1, Column(heading(keys), settings, shrinks=True))
     return columns_table(columns, width, [None if group.good else "dim" for group in rows], folds=True)
+
+
+def _names(rows: Sequence[Group]) -> list[Column]:
+    """The columns that say which setting a row is."""
+    keys = list(dict.fromkeys(key for group in rows for key in group.label if key != "workload"))
+    settings = [setting([group.label.get(key, "-") for key in keys]) for group in rows]
+    several = len({group.first.workload for group in rows}) > 1
+    return [
+        Column("engine", [group.first.engine for group in rows]),
+        *([Column("workload", [group.first.workload for group in rows], 80)] if several else []),
+        *([Column(heading(keys), settings, shrinks=True)] if keys else []),
+        Column("mode", [group.first.mode for group in rows], 40),
+        Column("W", [str(group.first.workers) for group in rows], 50, right=True),
+    ]
 
 
 def _time(group: Group, target: float | None) -> str:
@@ -98,14 +106,14 @@ def where_the_time_went(found: Sequence[Group], width: int) -> Table | None:
         return Column(name, [seconds(cell(parts)) for _, parts in known], worth, right=True)
 
     columns = [
-        Column("where the time went", [group.name for group, _ in known], right=False, shrinks=True),
+        *_names([group for group, _ in known]),
         column("start-up", lambda parts: parts.start, ALWAYS),
-        column("rows", lambda parts: parts.rows, 30),
-        column("feed", lambda parts: parts.feed, 50),
+        column("rows", lambda parts: parts.rows, 60),
+        column("feed", lambda parts: parts.feed, 70),
         column("training", lambda parts: parts.training, ALWAYS),
         column("test", lambda parts: parts.test, 20),
         column("end", lambda parts: parts.end, 10),
-        column("in all", lambda parts: parts.whole, 40),
+        column("in all", lambda parts: parts.whole, 55),
     ]
     if all(parts.feed is None for _, parts in known):
         columns = [each for each in columns if each.heading != "feed"]

@@ -50,7 +50,7 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
     for table in boards(found, console.width):
         console.print(table)
     if times := where_the_time_went(found, console.width):
-        console.print()
+        console.print("\nwhere the time went", style="dim")
         console.print(times)
     if lines := what_the_workers_did(found, console.width):
         console.print("\nwhat the workers did", style="dim")

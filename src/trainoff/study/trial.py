@@ -73,7 +73,10 @@ class Trial:
         """The parameters as everybody may see them: without the secrets among a cluster's properties."""
         properties = self.params.get("spark", {})
         hidden = {name: "(hidden)" for name in properties if _SECRET.search(name)}
-        return {**self.params, "spark": {**properties, **hidden}} if hidden else dict(self.params)
+        shown = {**self.params, "spark": {**properties, **hidden}} if hidden else dict(self.params)
+        if storage := shown.get("storage"):
+            shown["storage"] = _KEY.sub("://(hidden)@", storage)
+        return shown
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,4 +89,5 @@ class Trial:
 
 
 _SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
+_KEY = re.compile(r"://[^@]*:[^@]*@")  # a name and a password in an address
 _DECIDES = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")

@@ -135,7 +135,7 @@ class Session:
         """The error to raise for what Spark says of a failure."""
         return explain(text, self._log_of)
 
-    def missing(self) -> Exception | None:
+    def lost(self) -> Exception | None:
         """Why an executor, or the driver's JVM, is not there any more; None if all are."""
         try:
             lost = [each.id() for each in self._summaries() if not each.isActive()]

@@ -25,12 +25,15 @@ from trainoff.engines.tf_cluster.scene import (
     work,
 )
 from trainoff.engines.tf_cluster.store import server, worker
+from trainoff.errors import TrainoffError
 
 Tensor = Any
 
 
 class Numbered:
     """Rows that every worker has: it is told their numbers."""
+
+    shared = True  # so that another worker can make an update again that was lost
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -165,8 +168,10 @@ class Asynchronous:
             if time.monotonic() - flight.since > patience:
                 self._gate.lose(number)
         for error in self._errors:
-            if not lost(self._scene.tf, error) or len(self._gate.lost) == self._workers:
+            if not lost(self._scene.tf, error) or len(self._gate.lost) == self._workers or not self._rows.shared:
                 raise error
+        if self._gate.lost and not self._rows.shared:
+            raise TrainoffError(f"worker-{min(self._gate.lost)} is stuck, and nobody else has its rows")
 
     def _report(self) -> Report:
         gate, counts = self._gate, {}
@@ -178,6 +183,6 @@ class Asynchronous:
             counts = {"workers_lost": len(gate.lost), "detection_s": detection, "steps_redone": gate.redone}
         histogram = {str(stale): float(self._staleness[stale]) for stale in sorted(self._staleness)}
         more = {"staleness": histogram}
-        if type(self._rows) is not Numbered:
+        if not self._rows.shared:
             more["feeding_s"] = {f"worker-{number}": seconds for number, seconds in enumerate(self._fed)}
         return self._spent.report(counts, **more)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -147,9 +148,15 @@ def main() -> None:
         leader.answer(lambda rows: label(learner, rows))
 
 
-def learn(tf: Any, assignment: Assignment, number: int) -> tuple[Any, Leader | None]:
-    """Be one of the workers, from the first word to the last step; returns what has learnt, and the leader's line."""
+def learn(
+    tf: Any, assignment: Assignment, number: int, fetch: Callable[[], None] = lambda: None
+) -> tuple[Any, Leader | None]:
+    """Be one of the workers, from the first word to the last step; returns what has learnt, and the leader's line.
+
+    `fetch` brings the rows to where the assignment says that they are.
+    """
     together, leader = join(tf, assignment, number)
+    fetch()
     job = take_over(assignment.job)
     if leader:
         leader.say("shipped")
@@ -191,7 +198,7 @@ def train(assignment: Assignment, job: Job, learner: Any, together: Together, le
     end(together, leader, times[first - 1 :])
 
 
-def end(together: Together, leader: Leader | None, times: NDArray[np.float64], **counts: float) -> None:
+def end(together: Together, leader: Leader | None, times: NDArray[np.float64]) -> None:
     """Tell the driver what the workers did in which time, and that all is done.
 
     Of every step there are its seconds, those of agreeing, and those of waiting for rows where somebody feeds them.
@@ -209,7 +216,7 @@ def end(together: Together, leader: Leader | None, times: NDArray[np.float64], *
         parts["feeding_s"] = every[..., 2].sum(1)
     names = [f"worker-{number}" for number in range(together.workers)]
     by_worker = {what: dict(zip(names, map(float, values), strict=True)) for what, values in parts.items()}
-    leader.end({"counts": counts, "breakdowns": by_worker})
+    leader.end({"counts": {}, "breakdowns": by_worker})
 
 
 def label(learner: Any, rows: Rows) -> NDArray[np.int64]:

@@ -53,8 +53,8 @@ class TfPs(TfClusterEngine):
             return f"backup_workers = {trial.params['backup_workers']} leaves none of {trial.workers} workers"
         if trial.mode == "model-parallel" and trial.model == "logreg":
             return "logistic regression is one layer with one output, so there is nothing to lay on several workers"
-        if trial.mode == "model-parallel" and trial.workers > sum(trial.params["hidden"]):
-            return f"{trial.workers} workers are more than the network has outputs to divide"
+        if trial.mode == "model-parallel" and (refused := refuses_division(trial)):
+            return refused
         return super().refuses(trial)
 
     def differs(self, trial: Trial) -> str | None:
@@ -83,3 +83,10 @@ class TfPs(TfClusterEngine):
         host, process = server
         process.wait_ready(lambda each: each.says(LISTENING), READY_S)
         return f"{host}:{process.said().rpartition(LISTENING)[2].split()[0]}"
+
+
+def refuses_division(trial: Trial) -> str | None:
+    """Why a network cannot be laid on so many workers, or None."""
+    if trial.workers > sum(trial.params["hidden"]):
+        return f"{trial.workers} workers are more than the network has outputs to divide"
+    return None

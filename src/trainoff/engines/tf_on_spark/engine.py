@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.spark.base import SparkEngine
 from trainoff.engines.tensorflow import TensorFlow
-from trainoff.engines.tf_cluster.ps import TfPs
+from trainoff.engines.tf_cluster.ps import TfPs, refuses_division
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +44,7 @@ class TfOnSpark(SparkEngine):
         "feed": Knob(
             str,
             "tensorflow",
-            "how the rows come to TensorFlow: Spark pushes them, or every process reads its own",
+            "how the rows come to TensorFlow: Spark pushes to each process its own, or every process reads them",
             choices=("tensorflow", "spark"),
         ),
         "storage": Knob(
@@ -82,15 +83,18 @@ class TfOnSpark(SparkEngine):
     def refuses(self, trial: Trial) -> str | None:
         if trial.params["stop"]:
             return "tf-on-spark makes every step of its epochs; leave `stop` out"
-        if trial.params["tensorboard"] and trial.attached and trial.mode != "sync":
-            return "on a cluster elsewhere TensorBoard sees the event files only in the mode sync"
-        if "@" in urlsplit(trial.params["storage"] or "").netloc:
+        if trial.params["tensorboard"] and trial.attached:
+            return "tensorflowonspark's TensorBoard cannot be reached from other machines; leave `tensorboard` out"
+        storage = trial.params["storage"] or ""
+        if storage.startswith("memory:"):
+            return "every process has a memory: of its own; name a store that all of them can reach"
+        if urlsplit(storage).password is not None:
             return "storage holds a key, which would stand in every record; set AWS_ACCESS_KEY_ID and its like instead"
         if trial.mode == "model-parallel":
             if trial.params["feed"] == "spark":
                 return 'in model-parallel mode only the first worker needs rows; use feed = "tensorflow"'
-            if trial.workers > sum(trial.params["hidden"]):
-                return f"{trial.workers} workers are more than the network has outputs to divide"
+            if refused := refuses_division(trial):
+                return refused
         return super().refuses(trial)
 
     def differs(self, trial: Trial) -> str | None:
@@ -108,10 +112,16 @@ class TfOnSpark(SparkEngine):
         super().open(job, watch)
         assert self.session
         self._pushing: Future[Any] | None = None
+        self._idle = True  # whether nothing is under way on the executors
         self._aside = ThreadPoolExecutor(1)
         with watch.phase("ship"), self.session.failures():
             self._ship(job)
         self._gather(job, watch)
+        if job.params["feed"] == "spark":
+            # Not before parameter servers have taken their executors: the rows should lie where they are needed.
+            with watch.phase("ship"), self.session.failures():
+                self._rows = self._partitions(job).persist()
+                self._sizes = self._rows.barrier().mapPartitions(_count).collect()
 
     def _gather(self, job: Job, watch: Watch) -> None:
         """Form the TensorFlow cluster, up to the sign to start."""
@@ -133,14 +143,11 @@ class TfOnSpark(SparkEngine):
             self._line.wait_for("ready", READY_S)
 
     def _ship(self, job: Job) -> None:
-        """Bring the rows to the executors: to all of them, or to each the part that it will push."""
+        """Bring the rows to the store, or, if TensorFlow is to read them, to the executors."""
         self._storage = storage_of(job)
         if self._storage:
             self._storage.put(job.data.x_train, job.data.y_train)
-        if job.params["feed"] == "spark":
-            self._rows = self._partitions(job).persist()
-            self._sizes = self._rows.barrier().mapPartitions(_count).collect()
-        elif not self._storage:
+        elif job.params["feed"] == "tensorflow":
             self._broadcast(job)
 
     def _partitions(self, job: Job) -> Any:
@@ -150,9 +157,8 @@ class TfOnSpark(SparkEngine):
 
         assert self.session
         if self._storage:
-            parts = self._storage.parts()
-            share = partial(_read, self._storage)
-            return self.session.context.parallelize(parts, job.workers).mapPartitions(share)
+            shares = self._storage.shares(len(job.data.y_train), job.workers)
+            return self.session.context.parallelize(shares, job.workers).mapPartitions(partial(_read, self._storage))
         every = blocks(compact(job.data.x_train), job.data.y_train, job.workers)
         return self.session.context.parallelize(every, job.workers)
 
@@ -180,14 +186,8 @@ class TfOnSpark(SparkEngine):
         lean = without_rows(job)
         lean = replace(lean, data=replace(lean.data, **places))
         keeper = Keeper(Path("checkpoint.npz"), 0)
-        return Assignment(lean, watch.pace, self._line.number, {}, keeper, self._events(job))
-
-    def _events(self, job: Job) -> str | None:
-        """The folder for event files: the trial's, or on a cluster elsewhere the executor's."""
-        assert self.session
-        if not job.params["tensorboard"]:
-            return None
-        return "tensorboard" if self.session.attached else str(job.folder / "tensorboard")
+        events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
+        return Assignment(lean, watch.pace, self._line.number, {}, keeper, events)
 
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""
@@ -201,6 +201,7 @@ class TfOnSpark(SparkEngine):
         from trainoff.models import flatten
 
         assert self.session
+        self._idle = False
         if job.params["feed"] == "spark":
             self._pushing = self._aside.submit(self._push, job)
         weights, report = self._line.follow(job, watch)
@@ -212,6 +213,7 @@ class TfOnSpark(SparkEngine):
         if self._pushing:
             self._tell_of_the_feed(watch, job)
         self.session.tell(watch)
+        self._idle = True
 
     def _push(self, job: Job) -> list[tuple[float, float]]:
         """Have Spark push every epoch; returns the bytes and seconds of each push."""
@@ -248,17 +250,22 @@ class TfOnSpark(SparkEngine):
 
         assert self.session
         gathering, context = self._gathering, self.session.context
+        self._idle = False
         asking = Asking(gathering.nodes, gathering.secret, context.broadcast(self._weights))
         parts = [np.asarray(x[first : first + BLOCK_ROWS]) for first in range(0, len(x), BLOCK_ROWS)]
         found = gathering.each(partial(ask, asking), context.parallelize(parts, self.session.job.workers))
+        asking.weights.destroy()
+        self._idle = True
         return np.concatenate(found)
 
     def close(self) -> None:
-        if hasattr(self, "_line"):
-            self._line.close()
-        if hasattr(self, "_gathering"):
-            self._gathering.end()
-        super().close()
+        try:
+            if hasattr(self, "_line"):
+                self._line.close()
+            if hasattr(self, "_gathering"):
+                self._gathering.end(politely=self._idle)
+        finally:
+            super().close()
 
 
 def storage_of(job: Job) -> Storage | None:
@@ -282,12 +289,13 @@ def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     data.y_train.tofile(folder / "y_train")
 
 
-def _read(storage: Storage, parts: Iterator[str]) -> Iterator[Any]:
-    """The rows in some files, in blocks. Run by Spark."""
+def _read(storage: Storage, shares: Iterator[Any]) -> Iterator[Any]:
+    """The rows of a worker's share, in blocks. Run by Spark."""
     from trainoff.engines.tf_on_spark.feed import blocks
 
-    for part in parts:
-        yield from blocks(*storage.read(part), 1)
+    for part, first, last in chain.from_iterable(shares):
+        x, y = storage.read(part)
+        yield from blocks(x[first:last], y[first:last], 1)
 
 
 def _count(blocks: Iterator[Any]) -> Iterator[int]:

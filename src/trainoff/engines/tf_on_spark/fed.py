@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -111,6 +112,7 @@ class Larder:
     """
 
     def __init__(self, job: Job) -> None:
+        shutil.rmtree(FOLDER, ignore_errors=True)  # of a cluster before this one
         FOLDER.mkdir()
         TAKEN.write_text("0")
         self._laid = self._gone = -1
@@ -160,6 +162,8 @@ class FedDense(Dense):
 
 class Laid(Numbered):
     """Rows that lie in the larders: a worker is told the number of its next batch there, once it is there."""
+
+    shared = False
 
     def __init__(self, tf: Any, workers: int) -> None:
         self._asks = [self._compile(tf, number) for number in range(workers)]

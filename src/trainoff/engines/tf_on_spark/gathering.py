@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from multiprocessing import AuthenticationError
+from multiprocessing.managers import RemoteError
 from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.line import Number
 from trainoff.engines.tf_cluster.coordinator import Assignment
-from trainoff.engines.tf_on_spark.package import mend, run_on_executors
+from trainoff.engines.tf_on_spark.package import end_manager, mend, run_on_executors
 from trainoff.engines.tf_on_spark.roll import Roll
 from trainoff.engines.tf_on_spark.steward import Orders, steward
 
@@ -92,7 +94,7 @@ class Gathering:
         deadline = time.monotonic() + EXPLAIN_S
         while time.monotonic() < deadline:
             self._roll.check()
-            if why := self._session.missing():
+            if why := self._session.lost():
                 return why
             time.sleep(POLL_S)
         return WorkerFailed(role, "the process that watched over TensorFlow was killed")
@@ -106,31 +108,33 @@ class Gathering:
         with self._session.failures():
             return asked.result()
 
-    def end(self) -> None:
-        """End all processes, and the package's managers with them: another cluster can be formed then."""
+    def end(self, politely: bool = True) -> None:
+        """End all processes, and the package's managers with them: another cluster can be formed then.
+
+        After a failure Spark may have no room for that; then it is left to the end of the application, which ends
+        whatever its executors have started.
+        """
         self._roll.close()
-        if not self.nodes:
+        if not self.nodes or not politely:
             return
-        package, workers = self._package, len(self.nodes) - self._others
+        package, executors = self._package, self._session.executors
         for node in self.nodes:
             if node["job_name"] == "ps":
-                with suppress(OSError, EOFError):
+                with suppress(OSError, EOFError, AuthenticationError, RemoteError):
                     package.TFManager.connect(node["addr"], node["authkey"]).get_queue("control").put(None)
-        context = self._session.context
-        with self._session.failures():
-            every = context.parallelize(range(workers), workers).barrier()
-            every.mapPartitions(partial(_end_here, self.host, self.secret.secret, self.nodes)).collect()
+        every = self._session.context.parallelize(range(executors), executors).barrier()
         self._cluster.server.stop()
+        with self._session.failures():
+            every.mapPartitions(partial(_end_here, self.host, self.secret.secret, self.nodes)).collect()
         self.nodes = None
 
 
 def _end_here(host: str, secret: bytes, nodes: Any, parts: Iterator[int]) -> Iterator[int]:
-    """Stop the manager, and TensorBoard, that this Python process of an executor has started."""
+    """Stop the manager and TensorBoard on this executor."""
     yield from parts
     package = mend(host, secret)
     for node in nodes:
         if node["tb_pid"] and node["executor_id"] == package.util.read_executor_id():
             os.kill(node["tb_pid"], signal.SIGTERM)
-    if package.TFManager.mgr is not None:
-        package.TFManager.mgr.shutdown()
+    end_manager()
     package.TFManager.mgr = package.TFSparkNode.TFSparkNode.mgr = None  # it would be asked how it is

@@ -24,6 +24,7 @@ def main() -> None:
     threading.Thread(target=_go_with_the_steward, daemon=True).start()
     with Path(sys.argv[1]).open("rb") as file:
         post: Post = pickle.load(file)
+    Path(sys.argv[1]).unlink()  # it holds secrets
     job = post.assignment.job
     if post.job == "ps":
         serve("ps", post.number, max(1, int(job.cores)), post.address).join()
@@ -56,7 +57,6 @@ def work_together(post: Post) -> None:
 
     job = post.assignment.job
     tf, tap = prepare_tensorflow(job.cores), tap_of(post)
-    fetch(post)
     if job.params["feed"] == "spark":
         from trainoff.engines.tf_on_spark.fed import learn_together
 
@@ -64,7 +64,7 @@ def work_together(post: Post) -> None:
     else:
         from trainoff.engines.tf_cluster.mirrored import learn
 
-        learn(tf, post.assignment, post.number)
+        learn(tf, post.assignment, post.number, lambda: fetch(post))
     serve_questions(tf, post, tap)
 
 
@@ -76,7 +76,7 @@ def work_alone(post: Post) -> None:
     job = post.assignment.job
     tf, tap = prepare_tensorflow(job.cores), tap_of(post)
     fetch(post)
-    larder = Larder(job)
+    larder = Larder(job) if job.params["feed"] == "spark" else None
     server = serve("worker", post.number, max(1, int(job.cores)), post.address)
     serve_questions(tf, post, tap, larder)
     del server

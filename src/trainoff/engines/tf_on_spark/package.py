@@ -10,20 +10,26 @@ import logging
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import struct
 import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from multiprocessing.managers import BaseManager
 from multiprocessing.process import current_process
+from pathlib import Path
 from typing import Any
 
 MODULES = ("TFCluster", "TFManager", "TFSparkNode", "reservation", "util")
 SIGNATURE = 32  # bytes of an HMAC with SHA-256
 MOST_BYTES = 2**24  # of a message about a node
+PATIENCE_S = 10.0
+MANAGER = Path("manager.pid")  # in the folder of an executor
 
 Parts = Iterator[int]
 
@@ -80,6 +86,7 @@ def _send(secret: bytes) -> Callable[..., None]:
 
 def _receive(secret: bytes) -> Callable[..., Any]:
     def receive(_: Any, sock: socket.socket) -> Any:
+        sock.settimeout(PATIENCE_S)  # a caller that says nothing should not keep the others waiting
         (length,) = struct.unpack(">I", _exactly(sock, 4))
         if length > MOST_BYTES:
             raise ConnectionError("a message that is too long to be one of ours")
@@ -112,7 +119,29 @@ def _at_executor(host: str, secret: bytes, given: tuple[Any, ...], named: dict[s
     multiprocessing.set_start_method("fork", force=True)  # it starts functions inside of functions as processes
     # Sockets have addresses of at most 107 characters, and a trial's folder may be deep.
     current_process()._config["tempdir"] = "."  # type: ignore[attr-defined]
+    _mend_managers(package)
     return package.TFSparkNode.run(*given, **named)(parts)
+
+
+def _mend_managers(package: types.SimpleNamespace) -> None:
+    """Let its managers listen on the address of this machine alone, and leave the number of their process behind."""
+    kind, here = package.TFManager.TFManager, package.util.get_ip_address()
+
+    def make(manager: Any, address: Any = None, authkey: Any = None) -> None:
+        BaseManager.__init__(manager, (here, 0) if address == ("", 0) else address, authkey)
+
+    def start(manager: Any) -> None:
+        BaseManager.start(manager)
+        MANAGER.write_text(str(manager._process.pid))
+
+    kind.__init__, kind.start = make, start
+
+
+def end_manager() -> None:
+    """End the manager of this executor, whichever of its Python processes has started it."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int(MANAGER.read_text()), signal.SIGTERM)
+        MANAGER.unlink()
 
 
 def manager_here(cluster_info: Any, host: str, secret: bytes) -> Any:

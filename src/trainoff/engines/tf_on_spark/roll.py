@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.line import Number
@@ -32,7 +32,7 @@ class Roll:
 
     def __init__(self, host: str) -> None:
         secret = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), authkey=secret)
+        self._listener = Listener((host, 0))
         self.number = Number(host, self._listener.address[1], secret)
         self._present: dict[str, Connection] = {}
         self._failed: WorkerFailed | None = None
@@ -44,22 +44,26 @@ class Roll:
         while not self._over:
             try:
                 line = self._listener.accept()
-            except (OSError, EOFError, AuthenticationError):
+            except OSError:
                 continue
             threading.Thread(target=self._hear, args=(line,), daemon=True).start()
 
     def _hear(self, line: Connection) -> None:
         role = ""
         try:
+            deliver_challenge(line, self.number.secret)
+            answer_challenge(line, self.number.secret)
             role = line.recv()
             self._present[role] = line
+            if self._over:
+                line.close()  # too late
             ended: Ended = line.recv()
-        except (OSError, EOFError):
+        except (OSError, EOFError, AuthenticationError):
             if role and not self._over:
                 self._lost = self._lost or role
             return
-        if ended.code and not self._over:
-            said = f"TensorFlow's process ended with code {ended.code}" if ended.code < 0 else ended.log
+        if not self._over:
+            said = ended.log if ended.code > 0 else f"TensorFlow's process ended with code {ended.code}"
             self._failed = self._failed or WorkerFailed(role, said, ended.log)
 
     def check(self) -> None:
@@ -78,6 +82,8 @@ class Roll:
         for line in list(self._present.values()):
             with suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as sock:
                 sock.shutdown(socket.SHUT_RDWR)  # to close it would not do while a thread listens to it
+        with suppress(OSError):
+            self._listener._listener._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
         self._listener.close()
 
 

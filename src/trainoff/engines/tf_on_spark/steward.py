@@ -51,17 +51,28 @@ class Post:
     @property
     def role(self) -> str:
         """Its name among the processes of the trial."""
-        return "tf-chief" if self.job == "chief" else f"tf-{self.job}-{self.number}"
+        return role_of(self.job, self.number)
 
     @property
     def address(self) -> str:
         return self.assignment.addresses[self.job][self.number]
 
 
+def role_of(job: str, number: int) -> str:
+    """The name of a TensorFlow process."""
+    return "tf-chief" if job == "chief" else f"tf-{job}-{number}"
+
+
+def place_of(orders: Orders, context: Any) -> tuple[str, int]:
+    """The job and number of the process here, by what tensorflowonspark says of it."""
+    job, number = context.job_name, context.task_index
+    return ("chief", 0) if (job, number) == ("ps", orders.servers) else (job, number)
+
+
 def steward(given: dict[str, Orders], context: Any) -> None:
     """Run one TensorFlow process to its end, or to the driver's."""
     orders = given["orders"]
-    line = call(orders.roll, f"tf-{context.job_name}-{context.task_index}")
+    line = call(orders.roll, role_of(*place_of(orders, context)))
     try:
         ended = watch_over(assign(orders, context), line)
     except Exception:
@@ -82,11 +93,9 @@ def watch_over(post: Post, line: Connection) -> Ended:
 
 def assign(orders: Orders, context: Any) -> Post:
     """What the process here is to do, by what tensorflowonspark says of it."""
-    spec, job, number = context.cluster_spec, context.job_name, context.task_index
+    spec, (job, number) = context.cluster_spec, place_of(orders, context)
     servers = spec.get("ps", [])
     addresses = {"worker": spec["worker"], "ps": servers[: orders.servers], "chief": servers[orders.servers :]}
-    if job == "ps" and number == orders.servers:
-        job, number = "chief", 0
     queues = (context.mgr.address, bytes(context.mgr._authkey)) if job == "worker" else None
     return Post(job, number, replace(orders.assignment, addresses=addresses), queues, orders.storage)
 

@@ -6,10 +6,12 @@ open none but local files, so nothing here asks them to.
 
 from __future__ import annotations
 
+import platform
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +56,10 @@ class Storage:
         if self.parts():
             return
         files, path = self._place
-        files.create_dir(path, recursive=True)
+        try:
+            files.create_dir(path, recursive=True)
+        except OSError as error:
+            raise TrainoffError(f"storage = {self.url!r} cannot be written: {str(error).splitlines()[0]}") from error
         small = compact(x)
         for number, first in enumerate(range(0, len(y), PART_ROWS)):
             rows = slice(first, first + PART_ROWS)
@@ -65,11 +70,24 @@ class Storage:
         """The rows of one file, as they travel, and their classes."""
         return _READ[self.kind](self._place[0], part)
 
+    def shares(self, rows: int, workers: int) -> list[list[tuple[str, int, int]]]:
+        """All rows shared out: for every worker files, and from which row to which in each."""
+        parts = self.parts()
+        edges = [share * rows // workers for share in range(workers + 1)]
+        found = []
+        for begin, end in pairwise(edges):
+            numbers = range(begin // PART_ROWS, -(-end // PART_ROWS)) if end > begin else range(0)
+            inside = [(parts[at], at * PART_ROWS, (at + 1) * PART_ROWS) for at in numbers]
+            found.append([(part, max(begin, low) - low, min(end, high) - low) for part, low, high in inside])
+        return found
+
     def fetch(self, folder: Path) -> None:
         """Write all rows into files of this machine, `x_train` and `y_train`, as they lie in memory."""
+        if not (parts := self.parts()):
+            raise TrainoffError(f"storage = {self.url!r} has no complete {self.name}, as seen from {platform.node()}")
         folder.mkdir(exist_ok=True)
         with (folder / "x_train").open("wb") as xs, (folder / "y_train").open("wb") as ys:
-            for part in self.parts():
+            for part in parts:
                 x, y = self.read(part)
                 expand(x).tofile(xs)
                 y.tofile(ys)
@@ -90,8 +108,7 @@ def open_storage(url: str) -> tuple[FileSystem, str]:
 
             found, path = fsspec.core.url_to_fs(url)
             files = PyFileSystem(FSSpecHandler(found))
-        if path.strip("/"):
-            files.create_dir(path, recursive=True)
+        files.get_file_info(path)  # whether it can be asked at all
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         raise TrainoffError(f"storage = {url!r} cannot be opened: {str(error).splitlines()[0]}") from error
     return files, path
