@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -21,11 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.tf_on_spark.storage import Storage
     from trainoff.study import Trial
 
 READY_S = 300.0
-ROWS = "trainoff-rows"  # in the folder of an executor
 ALSO = ("tensorflow", "tensorflowonspark", "pkg_resources")
 
 
@@ -120,8 +116,9 @@ class TfOnSpark(SparkEngine):
         if job.params["feed"] == "spark":
             # Not before parameter servers have taken their executors: the rows should lie where they are needed.
             with watch.phase("ship"), self.session.failures():
-                self._rows = self._partitions(job).persist()
-                self._sizes = self._rows.barrier().mapPartitions(_count).collect()
+                from trainoff.engines.tf_on_spark.rows import lay_out
+
+                self._rows, self._sizes = lay_out(self.session, job, self._storage)
 
     def _gather(self, job: Job, watch: Watch) -> None:
         """Form the TensorFlow cluster, up to the sign to start."""
@@ -144,50 +141,23 @@ class TfOnSpark(SparkEngine):
 
     def _ship(self, job: Job) -> None:
         """Bring the rows to the store, or, if TensorFlow is to read them, to the executors."""
+        from trainoff.engines.tf_on_spark.rows import broadcast, storage_of
+
+        assert self.session
         self._storage = storage_of(job)
         if self._storage:
             self._storage.put(job.data.x_train, job.data.y_train)
         elif job.params["feed"] == "tensorflow":
-            self._broadcast(job)
-
-    def _partitions(self, job: Job) -> Any:
-        """The rows as an RDD with a partition for every worker."""
-        from trainoff.engines.compact import compact
-        from trainoff.engines.tf_on_spark.feed import blocks
-
-        assert self.session
-        if self._storage:
-            shares = self._storage.shares(len(job.data.y_train), job.workers)
-            return self.session.context.parallelize(shares, job.workers).mapPartitions(partial(_read, self._storage))
-        every = blocks(compact(job.data.x_train), job.data.y_train, job.workers)
-        return self.session.context.parallelize(every, job.workers)
-
-    def _broadcast(self, job: Job) -> None:
-        """Send all rows to every executor."""
-        from trainoff.engines.spark.shipping import with_rows
-
-        assert self.session
-        context, executors = self.session.context, self.session.executors
-        sent = context.broadcast(with_rows(job))
-        context.parallelize(range(executors), executors).barrier().mapPartitions(partial(unpack, sent)).collect()
-        sent.destroy()
+            broadcast(self.session, job)
 
     def _assignment(self, job: Job, watch: Watch) -> Any:
-        from trainoff.engines.handover import InFile
-        from trainoff.engines.spark.shipping import without_rows
         from trainoff.engines.tf_cluster.checkpoint import Keeper
         from trainoff.engines.tf_cluster.coordinator import Assignment
+        from trainoff.engines.tf_on_spark.rows import with_places
 
-        places: dict[str, Any] = {
-            name: InFile(f"{ROWS}/{name}", 0, rows.shape, rows.dtype.str)
-            for name in ("x_train", "y_train")
-            if (rows := getattr(job.data, name)) is not None
-        }
-        lean = without_rows(job)
-        lean = replace(lean, data=replace(lean.data, **places))
         keeper = Keeper(Path("checkpoint.npz"), 0)
         events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
-        return Assignment(lean, watch.pace, self._line.number, {}, keeper, events)
+        return Assignment(with_places(job), watch.pace, self._line.number, {}, keeper, events)
 
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""
@@ -266,38 +236,3 @@ class TfOnSpark(SparkEngine):
                 self._gathering.end(politely=self._idle)
         finally:
             super().close()
-
-
-def storage_of(job: Job) -> Storage | None:
-    """Where the rows lie, if that is said."""
-    from trainoff.engines.tf_on_spark.storage import Storage
-
-    if not (url := job.params["storage"]):
-        return None
-    rows = len(job.data.y_train)
-    return Storage(url, job.params["format"], f"{job.data.name.replace('/', '_')}-{job.data.identity[:12]}-{rows}")
-
-
-def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
-    """Leave the rows in the executor's folder. Run by Spark on every executor."""
-    from trainoff.engines.spark.shipping import arrived
-
-    yield from parts
-    folder, data = Path(ROWS), arrived(sent.value).data
-    folder.mkdir(exist_ok=True)
-    data.x_train.tofile(folder / "x_train")
-    data.y_train.tofile(folder / "y_train")
-
-
-def _read(storage: Storage, shares: Iterator[Any]) -> Iterator[Any]:
-    """The rows of a worker's share, in blocks. Run by Spark."""
-    from trainoff.engines.tf_on_spark.feed import blocks
-
-    for part, first, last in chain.from_iterable(shares):
-        x, y = storage.read(part)
-        yield from blocks(x[first:last], y[first:last], 1)
-
-
-def _count(blocks: Iterator[Any]) -> Iterator[int]:
-    """How many rows a partition has. Run by Spark."""
-    yield sum(len(y) for _, y in blocks)
