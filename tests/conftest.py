@@ -12,6 +12,7 @@ from trainoff.conduct import isolate
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
 MISSING = "missing here:"  # how the reason begins why a marked test is skipped
+SLOW = ("test_spark.py", "test_tf_cluster.py", "test_tf_on_spark.py", "test_storage.py")  # the slowest first
 skipped_here: list[str] = []
 
 
@@ -37,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             reason = reasons.setdefault(mark.name, lacks(mark.name))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=f"{MISSING} {reason}"))
-    items.sort(key=lambda item: ("test_spark" not in item.nodeid, "test_tf_cluster" not in item.nodeid))
+    items.sort(key=lambda item: [name not in item.nodeid for name in SLOW])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

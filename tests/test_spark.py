@@ -194,7 +194,9 @@ def kill_in_mid_training(folder, engine, victim, epochs):
     return only_record(folder / "out")
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize(
+    "victim", ["executor", "driver", *(pytest.param(each, marks=pytest.mark.soak) for each in ("worker", "master"))]
+)
 def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
     record = kill_in_mid_training(tmp_path, "spark-average", victim, 40)
     if victim == "driver":

@@ -133,7 +133,9 @@ def test_a_server_that_speaks_s3(tmp_path, s3, kind, monkeypatch):
 
 
 @pytest.mark.java
-@pytest.mark.parametrize(("feed", "kind"), [("tensorflow", "parquet"), ("spark", "tfrecord")])
+@pytest.mark.parametrize(
+    ("feed", "kind"), [("tensorflow", "parquet"), pytest.param("spark", "tfrecord", marks=pytest.mark.soak)]
+)
 def test_a_training_reads_its_rows_from_s3(tmp_path, s3, feed, kind):
     more = f'workers = 2\noptimizer = "sgd"\nbatch_size = 60\nstorage = "{s3}"\nformat = "{kind}"\nfeed = "{feed}"\n'
     done = trainoff("run", study(tmp_path, "tf-on-spark", more=more), "--out", tmp_path / "out", **KEYS)

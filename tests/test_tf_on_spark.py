@@ -140,12 +140,16 @@ def test_a_tensorflow_process_is_killed(tmp_path):
     assert record["reason"] == "tf-worker-1: TensorFlow's process ended with code -9"
 
 
-def test_a_parameter_server_is_killed(tmp_path):
-    record = kill(tmp_path, "tensorflow", "async", lambda: processes("tf-ps-0", tmp_path))
-    assert record["reason"] == "tf-ps-0: TensorFlow's process ended with code -9"
+@pytest.mark.soak
+@pytest.mark.parametrize(("role", "feed"), [("tf-ps-0", "tensorflow"), ("tf-chief", "spark"), ("tf-worker-1", "spark")])
+def test_a_process_of_asynchronous_training_is_killed(tmp_path, role, feed):
+    record = kill(tmp_path, feed, "async", lambda: processes(role, tmp_path))
+    assert record["reason"] == f"{role}: TensorFlow's process ended with code -9"
 
 
-@pytest.mark.parametrize(("victim", "feed"), [("executor", "spark"), ("driver", "tensorflow")])
+@pytest.mark.parametrize(
+    ("victim", "feed"), [("executor", "spark"), pytest.param("driver", "tensorflow", marks=pytest.mark.soak)]
+)
 def test_a_part_of_spark_is_killed(tmp_path, victim, feed):
     record = kill(tmp_path, feed, "sync", lambda: jvms(VICTIMS[victim], tmp_path))
     assert re.match(
@@ -215,8 +219,13 @@ def test_two_clusters_in_one_application_on_an_existing_spark_cluster(tmp_path, 
     assert first == second, "nothing of the first cluster was left when the second had been formed"
     names = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     assert not [name for name in names if "tf_on_spark.node" in name or name.endswith(".daemon")]
-    more = more.replace("workers = 2", 'workers = 2\nmode = "async"')
-    trainoff("run", study(tmp_path, ENGINE, more=more, name="more"), "--out", tmp_path / "out")
-    (record,) = (each for each in records(tmp_path / "out") if each["study"] == "more")
+
+
+@pytest.mark.soak
+def test_more_executors_than_an_existing_cluster_has_room_for(tmp_path, existing):
+    master, secret = existing
+    more = ATTACH.format(workers=2, master=master, secret=secret).replace('mode = "sync"', 'mode = "async"')
+    trainoff("run", study(tmp_path, ENGINE, more=more), "--out", tmp_path / "out")
+    record = only_record(tmp_path / "out")
     assert record["status"] == "start-failed"
     assert record["reason"].startswith("the cluster has room for 2 of 4 executors of 1 cores")
