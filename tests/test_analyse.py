@@ -14,7 +14,9 @@ from trainoff.analyse import (
     prices,
     ranked,
     resources,
+    spent,
     staleness,
+    start_costs,
     worker_lines,
 )
 from trainoff.analyse.words import about, count, seconds, size
@@ -280,3 +282,52 @@ def test_an_engine_that_is_exact_in_one_mode_is_named_with_the_other():
     assert answer(found)[-1] == (
         "tf-ps async solves the problem another way (it does); all others did the same arithmetic, checked."
     )
+
+
+PHASES = {
+    "import": 1.0,
+    "cluster_start": 20.0,
+    "compile": 2.0,
+    "data_load": 0.5,
+    "ship": 3.0,
+    "train": 10.0,
+    "test": 0.2,
+    "teardown": 4.0,
+}
+
+
+def on_spark(feeding, **more):
+    parts = {"computing_s": {"worker-0": 5.0, "worker-1": 5.0}, "feeding_s": feeding, "waiting_s": {"worker-0": 3.0}}
+    told = {"phases_s": PHASES, "train_s": 10.0, "mode": "sync", "workers": 2, "breakdowns": parts if feeding else {}}
+    return trial("tf-on-spark", 8.0, **{**told, **more})
+
+
+def test_where_the_time_went_adds_up_with_the_feed_apart():
+    (group,) = groups([on_spark({"worker-0": 1.0, "worker-1": 3.0})])
+    found = spent(group)
+    assert (found.start, found.rows, found.feed, found.training) == (23.0, 3.5, 2.0, 8.0)
+    assert found.whole == pytest.approx(sum(PHASES.values()))
+
+
+def test_who_pushes_no_rows_has_no_feed():
+    (group,) = groups([on_spark({})])
+    assert spent(group).feed is None
+    assert spent(group).training == 10.0
+
+
+def test_who_starts_longer_than_it_trains_is_told_so():
+    (said,) = start_costs(groups([on_spark({"worker-0": 2.0})]))
+    assert said.startswith("tf-on-spark (sync, 2 workers) spent 23.0 s starting, 2.0 s feeding and 8.0 s training")
+    assert start_costs(groups([on_spark({}, phases_s={**PHASES, "train": 30.0})])) == []
+    assert start_costs(groups([on_spark({}, mode="single", workers=1)])) == []
+
+
+def test_waiting_for_rows_is_told_apart():
+    ((_, told),) = worker_lines(groups([on_spark({"worker-0": 2.0, "worker-1": 2.0})]))
+    assert "waiting for rows 20%" in told
+
+
+def test_a_training_that_waits_for_rows_is_bound_by_the_feed():
+    parts = {"computing_s": {"worker-0": 1.0}, "feeding_s": {"worker-0": 8.0}, "waiting_s": {"worker-0": 1.0}}
+    found = bound(on_spark({}, breakdowns=parts, training={"cpu_share": 0.3}))
+    assert str(found) == "feed-bound (80% of the workers' time spent waiting for rows)"
