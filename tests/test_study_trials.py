@@ -224,3 +224,20 @@ def test_the_nearest_name() -> None:
 def test_read_takes_a_text_as_path(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(HEAD)
     assert read(str(tmp_path / "a.toml"), ENGINES).name == "a"
+
+
+def test_stale_gradients_have_a_recipe_of_their_own_which_a_study_may_change(tmp_path: Path) -> None:
+    head = 'workload = "mnist-mlp"\nengines = ["torch"]\n[params]\nworkers = 2\n'
+    rules = {}
+    for mode in ("sync", "async"):
+        (trial,) = trials(tmp_path, head + f'mode = "{mode}"', "torch")
+        rules[mode] = trial.params["optimizer"], trial.params["schedule"], trial.params["learning_rate"]
+    assert rules == {"sync": ("momentum", "one-cycle", 0.4), "async": ("sgd", "constant", 0.4)}
+    (trial,) = trials(tmp_path, head + 'mode = "async"\noptimizer = "adam"', "torch")
+    assert trial.params["optimizer"] == "adam"
+
+
+def test_an_engine_may_have_larger_workers_than_the_others(tmp_path: Path) -> None:
+    text = ALL + "[engine.torch]\ncores = 3\nmemory_gb = 2\n[cluster]\ncores = 2"
+    assert [(trial.cores, trial.memory_gb) for trial in trials(tmp_path, text, "torch")] == [(3, 2)]
+    assert [(trial.cores, trial.memory_gb) for trial in trials(tmp_path, text, "numpy")] == [(2, None)]

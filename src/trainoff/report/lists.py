@@ -56,6 +56,7 @@ def workload_rows() -> list[Row]:
             "metric": workload.metric,
             "targets": list(workload.targets),
             "recipe": dict(workload.recipe),
+            "stale": dict(workload.stale),
         }
         for name, workload in study.workloads().items()
     ]

@@ -81,17 +81,23 @@ def settings(
 ) -> dict[str, Any]:
     """Every value that one trial uses, resolved: from the defaults up to what the command line sets."""
     workload = {**layers.base, **combination, **layers.sets}["workload"]
-    stack: list[Values] = [
-        _DEFAULTS,
-        {name: knob.default for name, knob in engine.knobs.items()},
-        _OF_MODEL.get(workloads[workload].model, {}),
-        workloads[workload].recipe,
+    asked: list[Values] = [
         layers.base,
         layers.by_workload.get(workload, {}),
         layers.by_engine.get(engine.name, {}),
         combination,
         layers.sets,
         layers.engine_sets.get(engine.name, {}),
+    ]
+    chosen = {key: value for layer in asked for key, value in layer.items()}
+    mode, _ = _mode_and_workers(engine, chosen.get("mode"), chosen.get("workers", 1))
+    stack: list[Values] = [
+        _DEFAULTS,
+        {name: knob.default for name, knob in engine.knobs.items()},
+        _OF_MODEL.get(workloads[workload].model, {}),
+        workloads[workload].recipe,
+        workloads[workload].stale if mode == "async" else {},
+        *asked,
     ]
     merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
     unsaid = [key for key in ("fault", *OF_SOFTWARE) if merged.get(key) is None]

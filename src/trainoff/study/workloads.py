@@ -25,6 +25,7 @@ class Workload:
     metric: str = "accuracy"
     targets: tuple[float, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    stale: Mapping[str, Any] = field(default_factory=dict)  # what is different in the recipe of the mode async
 
 
 def workloads() -> dict[str, Workload]:
@@ -35,5 +36,9 @@ def workloads() -> dict[str, Workload]:
 
 
 def _workload(name: str, table: Mapping[str, Any]) -> Workload:
-    recipe = {key: check(PARAMS[key], value) for key, value in table["recipe"].items()}
-    return Workload(name, **{**table, "targets": tuple(table["targets"]), "recipe": recipe})
+    recipes = {
+        part: {key: check(PARAMS[key], value) for key, value in table[part].items()}
+        for part in ("recipe", "stale")
+        if part in table
+    }
+    return Workload(name, **{**table, "targets": tuple(table["targets"]), **recipes})
