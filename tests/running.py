@@ -47,7 +47,7 @@ def command(*words: object) -> list[str]:
 def trainoff(*words: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a trainoff command to its end."""
     return subprocess.run(
-        command(*words), capture_output=True, text=True, env=environment(**more), cwd=cwd, timeout=300
+        command(*words), capture_output=True, text=True, env=environment(**more), cwd=cwd, timeout=900
     )
 
 

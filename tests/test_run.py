@@ -61,13 +61,21 @@ def test_a_record_accounts_for_every_second_core_and_byte(tmp_path):
     assert [event["name"] for event in events if event["kind"] == "phase"][-1] == "teardown"
 
 
-@pytest.mark.java
-def test_mnist_is_learnt_by_every_engine(tmp_path):
+@pytest.mark.parametrize(
+    "engines",
+    [
+        ("numpy", "sklearn", "tensorflow", "torch", "jax"),
+        pytest.param(("spark-average",), marks=(pytest.mark.java, pytest.mark.soak)),
+    ],
+    ids=["alone", "on Spark"],
+)
+def test_mnist_is_learnt_by_every_engine(tmp_path, engines):
     """The study that `make demo` runs, on the real data."""
-    done = trainoff("run", QUICK, "--out", tmp_path / "out")
+    named = [word for engine in engines for word in ("--engine", engine)]
+    done = trainoff("run", QUICK, *named, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     found = {record["engine"]: record for record in records(tmp_path / "out")}
-    assert set(found) == {"numpy", "sklearn", "tensorflow", "torch", "jax", "spark-average"}
+    assert set(found) == set(engines)
     for engine, record in found.items():
         assert record["time_to_target"]["0.97"] is not None
         assert record["time_to_target"]["0.98"] is not None

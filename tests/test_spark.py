@@ -210,6 +210,7 @@ def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
         assert record["counts"]["recovery_s"] > 0
 
 
+@pytest.mark.soak
 def test_a_process_group_ends_with_its_member(tmp_path):
     record = kill_in_mid_training(tmp_path, "spark-torch", "executor", 4000)
     assert record["status"] == "crashed"
@@ -276,8 +277,12 @@ def test_an_existing_cluster_is_used_by_naming_it(tmp_path, existing):
     assert secret not in json.dumps(record), "a secret does not belong into a record"
     assert "master" not in record["cpu_s_by_role"]
 
-    path = study(tmp_path, "spark-average", more=ATTACH.format(workers=3, master=master, secret=secret), name="more")
+
+@pytest.mark.soak
+def test_an_existing_cluster_may_have_too_little_room(tmp_path, existing):
+    master, secret = existing
+    path = study(tmp_path, "spark-average", more=ATTACH.format(workers=3, master=master, secret=secret))
     trainoff("run", path, "--out", tmp_path / "out")
-    (record,) = (each for each in records(tmp_path / "out") if each["study"] == "more")
+    record = only_record(tmp_path / "out")
     assert record["status"] == "start-failed"
     assert record["reason"].startswith("the cluster has room for 2 of 3 executors of 1 cores and 1024 MB each")
