@@ -29,7 +29,7 @@ def rows(count):
 
 def pushes(sizes, batches, block_rows=7, seed=1):
     """What every partition pushes in an epoch, as lists of batches."""
-    asked = Push(None, Number("", 0, b""), 0, seed, sizes, batches, block_rows, 1)
+    asked = Push(package.Access(None, "", b""), 0, seed, sizes, batches, block_rows, 1)
     pushed = []
     for partition, size in enumerate(sizes):
         mixed = mix(iter(blocks(*rows(size), 1)), np.random.default_rng(seed))

@@ -59,7 +59,7 @@ def measure(addresses: dict[str, list[str]], batch: int, updates: int) -> float:
         shapes = [(784, 800), (800,), (800, 10), (10,)]
         weights = [tf.Variable(tf.random.normal(shape, stddev=0.05)) for shape in shapes]
 
-    @tf.function  # type: ignore[untyped-decorator]
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def step() -> object:
         x, y = tf.fill([batch, 784], 0.5), tf.zeros([batch], tf.int64)
         with tf.GradientTape() as tape:

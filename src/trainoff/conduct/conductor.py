@@ -23,6 +23,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
 from trainoff.study import Study
 
+HOST_NETWORK = "the cluster it attaches to is on the host's network"
 MOST_PARAMETERS = 10**9
 
 
@@ -88,14 +89,15 @@ class Conductor:
     def _perform(self, task: Task, record: Record, folder: Path) -> Ending:
         """Run the trial on its stage, to whatever end."""
         trial = task.trial
+        outside = HOST_NETWORK if trial.attached else task.engine.outside(trial)
         cpus, record.oversubscribed = choose_cpus(trial)
-        stage = Stage(folder, cpus, namespaces=self._why_not is None, network=trial.outside is None)
+        stage = Stage(folder, cpus, namespaces=self._why_not is None, network=outside is None)
         record.isolation = {
             "kind": "process-group" if self._why_not else "namespaces",
-            "own_network": self._why_not is None and trial.outside is None,
+            "own_network": self._why_not is None and outside is None,
             "cpus": cpus,
             "threads": threads(trial.cores),
-            "reason": self._why_not or trial.outside,
+            "reason": self._why_not or outside,
         }
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()

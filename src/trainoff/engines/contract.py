@@ -173,6 +173,10 @@ class Engine:
         """Why the engine cannot run that trial, in one sentence, or None. Models and modes are checked already."""
         return None
 
+    def outside(self, trial: Trial) -> str | None:
+        """Why the trial must reach the host's network, in one sentence, or None if it can have one of its own."""
+        return None
+
     def refuses_l2(self, trial: Trial) -> str | None:
         """Why a sparse model cannot have an L2 term, for engines that update only the weights a batch touches."""
         if trial.model == "logreg" and trial.params["l2"]:

@@ -55,28 +55,18 @@ class Trial:
         return f"{self.engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
-    def outside(self) -> str | None:
-        """What it must reach on the host's network, or None if it can have a network of its own."""
-        if self.attached:
-            return "the cluster it attaches to is on the host's network"
-        storage = self.params.get("storage")
-        if storage and not storage.startswith(("/", "file://")):
-            return "the store of its rows is on the host's network"
-        return None
-
-    @property
     def attached(self) -> bool:
         """Whether it runs on a cluster that exists already, and not on this machine's."""
         return self.cluster == "attach"
 
     def shown(self) -> dict[str, Any]:
-        """The parameters as everybody may see them: without the secrets among a cluster's properties."""
+        """The parameters as everybody may see them: without secrets among a cluster's properties or in addresses."""
         properties = self.params.get("spark", {})
         hidden = {name: "(hidden)" for name in properties if _SECRET.search(name)}
-        shown = {**self.params, "spark": {**properties, **hidden}} if hidden else dict(self.params)
-        if storage := shown.get("storage"):
-            shown["storage"] = _KEY.sub("://(hidden)@", storage)
-        return shown
+        shown = {**self.params, "spark": {**properties, **hidden}} if hidden else self.params
+        return {
+            name: KEY.sub("://(hidden)@", value) if isinstance(value, str) else value for name, value in shown.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,5 +79,5 @@ class Trial:
 
 
 _SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
-_KEY = re.compile(r"://[^@]*:[^@]*@")  # a name and a password in an address
+KEY = re.compile(r"://[^@]*:[^@]*@")  # a name and a password in an address
 _DECIDES = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")

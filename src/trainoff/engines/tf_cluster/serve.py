@@ -6,11 +6,11 @@ a seventh of the time and under half of the memory that `import tensorflow` take
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-import types
 from typing import Any
+
+from trainoff.engines.tensorflow.light import light_tensorflow
 
 LISTENING = "listening on port "
 HOST = "127.0.0.1"
@@ -34,27 +34,6 @@ def serve(job: str, task: int, threads: int, address: str) -> Any:
     # Two at a time, so that a long operation does not hold up what only passes on or reads.
     settings = config_pb2.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2)
     return server_lib.Server({job: {task: address}}, job_name=job, task_index=task, config=settings)
-
-
-def light_tensorflow() -> None:
-    """Let TensorFlow's modules be imported one by one, without all that `import tensorflow` brings along.
-
-    For processes that need but a few of them; nothing changes where it is loaded already.
-    """
-    if "tensorflow" in sys.modules:
-        return
-    found = importlib.util.find_spec("tensorflow")
-    if not found or not found.submodule_search_locations:
-        raise ImportError("TensorFlow is not installed")
-    package = types.ModuleType("tensorflow")
-    package.__path__ = list(found.submodule_search_locations)
-    package.__spec__ = found
-    sys.modules["tensorflow"] = package
-    try:
-        importlib.import_module("tensorflow.python.training.server_lib")
-    except ImportError:  # another TensorFlow, laid out in another way
-        for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
-            del sys.modules[name]
 
 
 if __name__ == "__main__":

@@ -7,18 +7,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
 
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.spark.base import SparkEngine
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster.ps import TfPs, refuses_division
+from trainoff.study.trial import KEY
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
+    from trainoff.engines.tf_on_spark.feed import Pushed
     from trainoff.study import Trial
 
 READY_S = 300.0
@@ -84,7 +85,7 @@ class TfOnSpark(SparkEngine):
         storage = trial.params["storage"] or ""
         if storage.startswith("memory:"):
             return "every process has a memory: of its own; name a store that all of them can reach"
-        if urlsplit(storage).password is not None:
+        if KEY.search(storage):
             return "storage holds a key, which would stand in every record; set AWS_ACCESS_KEY_ID and its like instead"
         if trial.mode == "model-parallel":
             if trial.params["feed"] == "spark":
@@ -92,6 +93,10 @@ class TfOnSpark(SparkEngine):
             if refused := refuses_division(trial):
                 return refused
         return super().refuses(trial)
+
+    def outside(self, trial: Trial) -> str | None:
+        local = (trial.params["storage"] or "/").startswith(("/", "file://"))
+        return None if local else "the store of its rows is on the host's network"
 
     def differs(self, trial: Trial) -> str | None:
         if trial.params["feed"] == "spark":
@@ -106,9 +111,11 @@ class TfOnSpark(SparkEngine):
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
+        from trainoff.engines.tf_on_spark.rows import lay_out
+
         assert self.session
         self._pushing: Future[Any] | None = None
-        self._idle = True  # whether nothing is under way on the executors
+        self._idle = False  # whether all is well, and nothing under way on the executors
         self._aside = ThreadPoolExecutor(1)
         with watch.phase("ship"), self.session.failures():
             self._ship(job)
@@ -116,9 +123,8 @@ class TfOnSpark(SparkEngine):
         if job.params["feed"] == "spark":
             # Not before parameter servers have taken their executors: the rows should lie where they are needed.
             with watch.phase("ship"), self.session.failures():
-                from trainoff.engines.tf_on_spark.rows import lay_out
-
                 self._rows, self._sizes = lay_out(self.session, job, self._storage)
+        self._idle = True
 
     def _gather(self, job: Job, watch: Watch) -> None:
         """Form the TensorFlow cluster, up to the sign to start."""
@@ -185,26 +191,25 @@ class TfOnSpark(SparkEngine):
         self.session.tell(watch)
         self._idle = True
 
-    def _push(self, job: Job) -> list[tuple[float, float]]:
-        """Have Spark push every epoch; returns the bytes and seconds of each push."""
+    def _push(self, job: Job) -> list[Pushed]:
+        """Have Spark push every epoch; returns what became of every partition."""
         from trainoff.engines.tf_on_spark.feed import Push, apportion, push
 
-        order, sizes = job.order, self._sizes
+        order, sizes, width = job.order, self._sizes, job.data.x_train.shape[1]
         steps = order.steps_per_epoch
         counts = [steps] * len(sizes) if job.mode == "sync" else apportion(steps, sizes)
-        pushed = []
+        pushed: list[Pushed] = []
         for epoch in range(order.epochs):
-            known = self._gathering.nodes, self._gathering.secret
-            width = job.data.x_train.shape[1]
-            asked = Push(*known, epoch, order.seed, sizes, counts, job.params["block_rows"], width)
+            access, block_rows = self._gathering.access, job.params["block_rows"]
+            asked = Push(access, epoch, order.seed, sizes, counts, block_rows, width)
             pushed += self._rows.barrier().mapPartitionsWithIndex(partial(push, asked)).collect()
         return pushed
 
     def _tell_of_the_feed(self, watch: Watch, job: Job) -> None:
         assert self._pushing
         pushed = self._pushing.result()
-        watch.count("fed_bytes", sum(pushed[0::2]))
-        watch.count("push_s", sum(pushed[1::2]))
+        watch.count("fed_bytes", sum(each.size for each in pushed))
+        watch.count("push_s", sum(each.seconds for each in pushed))
         how = "into one batch for every step" if job.mode == "sync" else "into its share of the steps"
         watch.note(
             "feed",
@@ -221,7 +226,7 @@ class TfOnSpark(SparkEngine):
         assert self.session
         gathering, context = self._gathering, self.session.context
         self._idle = False
-        asking = Asking(gathering.nodes, gathering.secret, context.broadcast(self._weights))
+        asking = Asking(gathering.access, context.broadcast(self._weights))
         parts = [np.asarray(x[first : first + BLOCK_ROWS]) for first in range(0, len(x), BLOCK_ROWS)]
         found = gathering.each(partial(ask, asking), context.parallelize(parts, self.session.job.workers))
         asking.weights.destroy()

@@ -13,7 +13,7 @@ import numpy as np
 
 from trainoff.engines.contract import Job
 from trainoff.engines.line import Leader
-from trainoff.engines.tensorflow.network import step_numbers
+from trainoff.engines.tensorflow.network import differentiate, step_numbers
 from trainoff.engines.tf_cluster.asynchronous import Asynchronous, Numbered
 from trainoff.engines.tf_cluster.coordinator import Assignment
 from trainoff.engines.tf_cluster.dense import Dense
@@ -63,7 +63,7 @@ class FedNetwork(MirroredNetwork):
         return int(self._rows)
 
     def _slopes(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
-        loss, gradient = super(MirroredNetwork, self)._slopes(x, y, numbers)
+        loss, gradient = differentiate(self._tf, self._model, self.weights, x, y)
         mine = numbers[2]
         rows, *sums = self._together.sum([mine, *(mine * part for part in (loss, *gradient))])
         self._rows.assign(rows)

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.engines.compact import expand
-from trainoff.engines.line import Number
-from trainoff.engines.tf_on_spark.package import manager_here
+from trainoff.engines.tf_on_spark.package import Access
 
 BLOCK_ROWS = 1000  # so many travel at a time; one by one, a row costs more on its way than in the training
 MIXED_BLOCKS = 8  # blocks whose rows are mixed with each other
@@ -46,8 +45,7 @@ class Batches:
 class Push:
     """What the driver asks of every executor in one epoch."""
 
-    nodes: Any  # tensorflowonspark's list of them
-    secret: Number  # the trial's
+    access: Access
     epoch: int
     seed: int
     rows: list[int]  # how many each partition has
@@ -78,12 +76,17 @@ def apportion(steps: int, sizes: Sequence[int]) -> list[int]:
     return [int(count) for count in found]
 
 
-def push(asked: Push, partition: int, rows: Iterator[Block]) -> Iterator[float]:
-    """Push a partition to the TensorFlow process of this executor, in another order every epoch.
+@dataclass(frozen=True)
+class Pushed:
+    """What it took to push a partition."""
 
-    Run by Spark. Yields the bytes, and the seconds that it took without waiting for the other side.
-    """
-    queue = manager_here(asked.nodes, asked.secret.host, asked.secret.secret).get_queue("input")
+    size: int  # bytes
+    seconds: float  # without waiting for the other side
+
+
+def push(asked: Push, partition: int, rows: Iterator[Block]) -> Iterator[Pushed]:
+    """Push a partition to the TensorFlow process of this executor, in another order every epoch. Run by Spark."""
+    queue = asked.access.manager().get_queue("input")
     working, size = 0.0, 0
     random = np.random.default_rng([asked.seed, asked.epoch, partition])
     for item in cut(mix(rows, random), asked.sizes(partition), asked.block_rows, asked.width):
@@ -93,7 +96,7 @@ def push(asked: Push, partition: int, rows: Iterator[Block]) -> Iterator[float]:
         queue.put(item)
         working += time.monotonic() - start
         size += item.x.nbytes + item.y.nbytes
-    yield from (float(size), working)
+    yield Pushed(size, working)
 
 
 def mix(blocks: Iterator[Block], random: np.random.Generator) -> Iterator[Block]:

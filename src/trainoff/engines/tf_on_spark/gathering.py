@@ -15,9 +15,8 @@ from multiprocessing.managers import RemoteError
 from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import WorkerFailed
-from trainoff.engines.line import Number
 from trainoff.engines.tf_cluster.coordinator import Assignment
-from trainoff.engines.tf_on_spark.package import end_manager, mend, run_on_executors
+from trainoff.engines.tf_on_spark.package import Access, end_manager, mend, run_on_executors
 from trainoff.engines.tf_on_spark.roll import Roll
 from trainoff.engines.tf_on_spark.steward import Orders, steward
 
@@ -40,19 +39,19 @@ class Gathering:
         self._session, self._servers = session, servers
         self._others = servers + 1 if servers else 0  # executors that are not workers
         self.host: str = session.context.getConf().get("spark.driver.host")
-        self.secret = Number(self.host, 0, secrets.token_bytes(32))
+        self._secret = secrets.token_bytes(32)
         self._roll = Roll(self.host)
         self._aside = ThreadPoolExecutor(1)
         self._package: Any = None
-        self.nodes: Any = None
+        self._nodes: Any = None
 
     def start(self, assignment: Assignment, storage: Storage | None = None) -> None:
         """Have tensorflowonspark form the cluster; returns when all have found each other.
 
         From `storage`, if it is given, every process reads the rows by itself.
         """
-        self._package = package = mend(self.host, self.secret.secret)
-        run_on_executors(package, self.host, self.secret.secret)
+        self._package = package = mend(self.host, self._secret)
+        run_on_executors(package, self.host, self._secret)
         package.TFCluster.tf_status.clear()  # of the cluster before, if there was one
         orders = Orders(assignment, self._roll.number, self._servers, storage)
         try:
@@ -70,15 +69,20 @@ class Gathering:
             )
         except SystemExit:  # its way to say that a task has failed
             raise self._why() from None
-        self.nodes = self._cluster.cluster_info
+        self._nodes = self._cluster.cluster_info
 
     def _why(self) -> Exception:
         return self._session.explain(self._package.TFCluster.tf_status.get("error", "tensorflowonspark gave up"))
 
     @property
+    def access(self) -> Access:
+        """What Spark's tasks need to reach the processes."""
+        return Access(self._nodes, self.host, self._secret)
+
+    @property
     def tensorboard(self) -> tuple[str, int]:
         """The host and port of TensorBoard."""
-        (node,) = (each for each in self.nodes if each["tb_port"])
+        (node,) = (each for each in self._nodes if each["tb_port"])
         return node["host"], node["tb_port"]
 
     def check(self) -> None:
@@ -115,18 +119,18 @@ class Gathering:
         whatever its executors have started.
         """
         self._roll.close()
-        if not self.nodes or not politely:
+        if not self._nodes or not politely:
             return
         package, executors = self._package, self._session.executors
-        for node in self.nodes:
+        for node in self._nodes:
             if node["job_name"] == "ps":
                 with suppress(OSError, EOFError, AuthenticationError, RemoteError):
                     package.TFManager.connect(node["addr"], node["authkey"]).get_queue("control").put(None)
         every = self._session.context.parallelize(range(executors), executors).barrier()
         self._cluster.server.stop()
         with self._session.failures():
-            every.mapPartitions(partial(_end_here, self.host, self.secret.secret, self.nodes)).collect()
-        self.nodes = None
+            every.mapPartitions(partial(_end_here, self.host, self._secret, self._nodes)).collect()
+        self._nodes = None
 
 
 def _end_here(host: str, secret: bytes, nodes: Any, parts: Iterator[int]) -> Iterator[int]:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.engines.line import Number
 from trainoff.engines.tf_on_spark.feed import Tap
-from trainoff.engines.tf_on_spark.package import manager_here
+from trainoff.engines.tf_on_spark.package import Access
 
 
 @dataclass(frozen=True)
@@ -26,14 +25,13 @@ class Question:
 class Asking:
     """What the driver asks of every executor."""
 
-    nodes: Any
-    secret: Number
+    access: Access
     weights: Any  # broadcast: one vector
 
 
 def ask(asking: Asking, blocks: Iterator[NDArray[np.float32]]) -> Iterator[NDArray[np.int64]]:
     """The classes of a partition's rows, in their order. Run by Spark."""
-    manager = manager_here(asking.nodes, asking.secret.host, asking.secret.secret)
+    manager = asking.access.manager()
     there, back = manager.get_queue("input"), manager.get_queue("output")
     weights = asking.weights.value
     for x in blocks:

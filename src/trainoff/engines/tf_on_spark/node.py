@@ -77,9 +77,8 @@ def work_alone(post: Post) -> None:
     tf, tap = prepare_tensorflow(job.cores), tap_of(post)
     fetch(post)
     larder = Larder(job) if job.params["feed"] == "spark" else None
-    server = serve("worker", post.number, max(1, int(job.cores)), post.address)
+    _server = serve("worker", post.number, max(1, int(job.cores)), post.address)  # it ends with its last name
     serve_questions(tf, post, tap, larder)
-    del server
 
 
 def serve_questions(tf: Any, post: Post, tap: Tap, larder: Any = None) -> None:

@@ -18,6 +18,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from multiprocessing.managers import BaseManager
@@ -118,7 +119,7 @@ def _at_executor(host: str, secret: bytes, given: tuple[Any, ...], named: dict[s
     os.environ.setdefault("PYTHONPATH", "")  # it looks for TensorBoard there without asking whether there is any
     multiprocessing.set_start_method("fork", force=True)  # it starts functions inside of functions as processes
     # Sockets have addresses of at most 107 characters, and a trial's folder may be deep.
-    current_process()._config["tempdir"] = "."  # type: ignore[attr-defined]
+    current_process()._config["tempdir"] = "."  # type: ignore[attr-defined]  # there is no other way to say it
     _mend_managers(package)
     return package.TFSparkNode.run(*given, **named)(parts)
 
@@ -144,9 +145,16 @@ def end_manager() -> None:
         MANAGER.unlink()
 
 
-def manager_here(cluster_info: Any, host: str, secret: bytes) -> Any:
-    """The package's manager on this executor, which holds the queues to its TensorFlow process."""
-    package = mend(host, secret)
-    return package.TFSparkNode._get_manager(
-        cluster_info, package.util.get_ip_address(), package.util.read_executor_id()
-    )
+@dataclass(frozen=True)
+class Access:
+    """What Spark's tasks need to reach the TensorFlow processes of their executors."""
+
+    nodes: Any  # the package's list of them
+    host: str  # the driver's
+    secret: bytes
+
+    def manager(self) -> Any:
+        """The package's manager on this executor, which holds the queues to its TensorFlow process."""
+        package = mend(self.host, self.secret)
+        here, executor = package.util.get_ip_address(), package.util.read_executor_id()
+        return package.TFSparkNode._get_manager(self.nodes, here, executor)

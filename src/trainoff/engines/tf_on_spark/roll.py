@@ -83,7 +83,8 @@ class Roll:
             with suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as sock:
                 sock.shutdown(socket.SHUT_RDWR)  # to close it would not do while a thread listens to it
         with suppress(OSError):
-            self._listener._listener._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+            waiting = self._listener._listener._socket  # type: ignore[attr-defined]  # to wake up who waits there
+            waiting.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
 

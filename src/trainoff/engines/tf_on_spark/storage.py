@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.engines.compact import compact, expand
-from trainoff.engines.tf_cluster.serve import light_tensorflow
+from trainoff.engines.tensorflow.light import light_tensorflow
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
