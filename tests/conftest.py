@@ -7,7 +7,9 @@ import shutil
 
 import pytest
 
+from trainoff.clusters import Processes
 from trainoff.clusters.java import find_java
+from trainoff.clusters.spark import SparkFolder, start_standalone
 from trainoff.conduct import isolate
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
@@ -57,3 +59,13 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The tests do not wait for a run that the user has going, and leave the user's cache alone."""
     os.environ["TRAINOFF_LOCK"] = f"trainoff-tests-{os.getpid()}"
     os.environ["TRAINOFF_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def existing(tmp_path):
+    """A Spark cluster of two workers that is not a trial's; yields its address and secret."""
+    spark, secret = SparkFolder(tmp_path), "a secret of its owner"
+    owner = {"spark.authenticate": "true", "spark.authenticate.secret": secret.replace(" ", "-")}
+    spark.configure(owner, secret=False)
+    with Processes(2, tmp_path) as cluster:
+        yield start_standalone(cluster, spark, 1, 1024), owner["spark.authenticate.secret"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -90,3 +91,31 @@ def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seco
         assert run.poll() is None, "the run ended first"
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.05)
+
+
+def members(folder: Path, role: str, program: str = "") -> list[psutil.Process]:
+    """The processes of a role that work for trials below a folder; those that run a program, if it is named."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        mine = process.info["environ"] or {}
+        ours = mine.get("TRAINOFF_EVENTS", "").startswith(str(folder)) and mine.get("TRAINOFF_ROLE") == role
+        if ours and program in " ".join(process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def disturbed(
+    folder: Path,
+    path: Path,
+    begun: Callable[[], object],
+    victim: Callable[[], psutil.Process],
+    number: signal.Signals = signal.SIGKILL,
+) -> dict[str, Any]:
+    """The record of a study's only trial, during which somebody was sent a signal, after nothing of it was left."""
+    run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=environment(), stdout=subprocess.DEVNULL)
+    wait_until(begun, run, 120)
+    os.kill(victim().pid, number)
+    run.wait(240)
+    assert_nothing_survives(folder)
+    assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
+    return only_record(folder / "out")

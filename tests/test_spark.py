@@ -1,30 +1,14 @@
 """Spark for real: clusters that start by themselves, four engines on them, kills, and nothing left behind."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-from pathlib import Path
 
 import polars
-import psutil
 import pytest
 
-from running import (
-    assert_nothing_survives,
-    command,
-    environment,
-    only_record,
-    records,
-    study,
-    survivors,
-    trainoff,
-    wait_until,
-)
+from running import disturbed, only_record, records, study, survivors, trainoff
+from sparks import ATTACH, one_of, training
 from trainoff import data
-from trainoff.clusters import Processes
-from trainoff.clusters.spark import SparkFolder, start_standalone
 from trainoff.models import Mlp, initial_weights, loss_and_gradient
 
 pytestmark = [pytest.mark.java, pytest.mark.namespace]
@@ -157,41 +141,10 @@ def test_the_log_has_what_every_jvm_said(trained, folder):
         assert part in text
 
 
-def jvms(main: str, folder) -> list[psutil.Process]:
-    """The JVMs of a trial below a folder that run a class."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
-        if main in words and variables.get("TRAINOFF_EVENTS", "").startswith(str(folder)):
-            found.append(process)
-    return found
-
-
-VICTIMS = {
-    "executor": "org.apache.spark.executor.CoarseGrainedExecutorBackend",
-    "worker": "org.apache.spark.deploy.worker.Worker",
-    "master": "org.apache.spark.deploy.master.Master",
-    "driver": "org.apache.spark.deploy.SparkSubmit",
-}
-
-
-def training(folder) -> bool:
-    """Whether a trial below a folder has made its first twenty steps."""
-    return any(folder.glob("out/tiny/.staging/*/snapshot-0002.f32"))
-
-
 def kill_in_mid_training(folder, engine, victim, epochs):
     """The record of a training during which somebody was killed, after nothing of it was left."""
     path = study(folder, engine, more=LONG.format(epochs=epochs))
-    run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: training(folder), run, 120)
-    (target, *_) = jvms(VICTIMS[victim], folder)
-    assert_nothing_listens_outside(target)
-    os.kill(target.pid, signal.SIGKILL)
-    run.wait(240)
-    assert_nothing_survives(folder)
-    assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
-    return only_record(folder / "out")
+    return disturbed(folder, path, lambda: training(folder), lambda: one_of(victim, folder))
 
 
 @pytest.mark.parametrize(
@@ -218,15 +171,6 @@ def test_a_process_group_ends_with_its_member(tmp_path):
     assert "hung up" not in record["reason"], "it should say why"
 
 
-def assert_nothing_listens_outside(process: psutil.Process) -> None:
-    """A trial's processes live in another network than this one, and listen only on its loopback."""
-    assert Path(f"/proc/{process.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
-    listed = subprocess.run(
-        ["nsenter", "-t", str(process.pid), "-n", "ip", "-o", "link"], capture_output=True, text=True, check=True
-    )
-    assert [line.split(":")[1].strip() for line in listed.stdout.splitlines()] == ["lo"]
-
-
 def test_a_task_that_fails_reaches_the_record(tmp_path):
     done = trainoff("run", study(tmp_path, "clumsy", more="workers = 2"), "--out", tmp_path / "out")
     assert done.returncode == 1
@@ -236,31 +180,6 @@ def test_a_task_that_fails_reaches_the_record(tmp_path):
     assert re.fullmatch(r"executor-\d: LookupError: the desk is gone", record["reason"])
     assert "in maker" in record["traceback"]
     assert record["log_tail"]
-
-
-@pytest.fixture
-def existing(tmp_path):
-    """A Spark cluster of two workers that is not a trial's; yields its address and secret."""
-    spark, secret = SparkFolder(tmp_path), "a secret of its owner"
-    owner = {"spark.authenticate": "true", "spark.authenticate.secret": secret.replace(" ", "-")}
-    spark.configure(owner, secret=False)
-    with Processes(2, tmp_path) as cluster:
-        yield start_standalone(cluster, spark, 1, 1024), owner["spark.authenticate.secret"]
-
-
-ATTACH = """workers = {workers}
-optimizer = "sgd"
-mode = "sync"
-[cluster]
-kind = "attach"
-master = "{master}"
-memory_gb = 2
-[cluster.spark]
-"spark.authenticate" = true
-"spark.authenticate.secret" = "{secret}"
-"spark.driver.host" = "127.0.0.1"
-"spark.driver.bindAddress" = "127.0.0.1"
-"""
 
 
 def test_an_existing_cluster_is_used_by_naming_it(tmp_path, existing):

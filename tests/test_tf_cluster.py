@@ -7,13 +7,13 @@ import subprocess
 import time
 
 import numpy as np
-import psutil
 import pytest
 
 from running import (
-    assert_nothing_survives,
     command,
+    disturbed,
     environment,
+    members,
     only_record,
     records,
     study,
@@ -24,6 +24,8 @@ from running import (
 from trainoff import data
 
 pytestmark = pytest.mark.namespace
+
+PROGRAMS = "trainoff.engines.tf_cluster"
 
 MODES = """batch_size = 50
 hidden = [40]
@@ -176,31 +178,16 @@ def test_the_slowest_are_left_out_of_a_step(others):
     assert record["counts"]["gradients_dropped"] > 0
 
 
-def members(folder, role):
-    """The processes of a role that work for trials below a folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        mine = process.info["environ"] or {}
-        ours = mine.get("TRAINOFF_EVENTS", "").startswith(str(folder)) and mine.get("TRAINOFF_ROLE") == role
-        if ours and "trainoff.engines.tf_cluster" in " ".join(process.info["cmdline"] or []):
-            found.append(process)
-    return found
-
-
 def disturb(folder, engine, mode, victim, number, epochs, after=0.0):
-    """The record of a training during which somebody was sent a signal, after nothing of it was left."""
+    """The record of a training during which somebody was sent a signal, some seconds after its first checkpoint."""
     path = study(folder, engine, more=LONG.format(mode=mode, epochs=epochs, more=""))
-    going = subprocess.Popen(
-        command("run", path, "--out", folder / "out"), env=environment(), stdout=subprocess.DEVNULL
-    )
-    wait_until(lambda: any(folder.glob("out/tiny/.staging/*/checkpoint.npz")), going, 120)
-    time.sleep(after)
-    (target,) = members(folder, victim)
-    os.kill(target.pid, number)
-    going.wait(240)
-    assert_nothing_survives(folder)
-    assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
-    return only_record(folder / "out")
+
+    def find():
+        time.sleep(after)
+        (found,) = members(folder, victim, PROGRAMS)
+        return found
+
+    return disturbed(folder, path, lambda: any(folder.glob("out/tiny/.staging/*/checkpoint.npz")), find, number)
 
 
 def test_the_others_go_on_without_an_asynchronous_worker(tmp_path):
@@ -270,9 +257,9 @@ def test_a_loss_before_the_first_step_is_made_good(tmp_path, victim):
     path = study(tmp_path, "tf-ps", more=LONG.format(mode="async", epochs=20, more=""))
     words = command("run", path, "--out", tmp_path / "out")
     going = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: members(tmp_path, "coordinator") and members(tmp_path, victim), going, 60)
+    wait_until(lambda: members(tmp_path, "coordinator", PROGRAMS) and members(tmp_path, victim, PROGRAMS), going, 60)
     time.sleep(2)
-    os.kill(members(tmp_path, victim)[0].pid, signal.SIGKILL)
+    os.kill(members(tmp_path, victim, PROGRAMS)[0].pid, signal.SIGKILL)
     going.wait(240)
     record = only_record(tmp_path / "out")
     assert record["status"] == "ok", record["reason"]

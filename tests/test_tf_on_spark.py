@@ -1,9 +1,7 @@
 """TensorFlow on Spark for real: both feeds, kills, odd data, an existing cluster, and nothing left behind."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 from contextlib import suppress
 from urllib.error import URLError
@@ -12,10 +10,20 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from running import assert_nothing_survives, command, environment, only_record, records, study, survivors, trainoff
-from test_spark import ATTACH, VICTIMS, assert_nothing_listens_outside, existing, jvms, training, wait_until
-
-__all__ = ["existing"]  # a fixture
+from running import (
+    assert_nothing_survives,
+    command,
+    disturbed,
+    environment,
+    members,
+    only_record,
+    records,
+    study,
+    survivors,
+    trainoff,
+    wait_until,
+)
+from sparks import ATTACH, assert_nothing_listens_outside, one_of, training
 
 pytestmark = [pytest.mark.java, pytest.mark.namespace]
 
@@ -116,43 +124,31 @@ def test_what_makes_no_sense_is_refused(trained):
     assert "only the first worker needs rows" in record["reason"]
 
 
-def processes(role: str, folder) -> list[psutil.Process]:
-    """The processes of a trial below a folder that have a role."""
-    found = []
-    for process in psutil.process_iter(["environ"]):
-        variables = process.info["environ"] or {}
-        ours = variables.get("TRAINOFF_EVENTS", "").startswith(str(folder))
-        if ours and variables.get("TRAINOFF_ROLE") == role:
-            found.append(process)
-    return found
-
-
 def kill(folder, feed, mode, find):
-    """The record of a training during which somebody was killed, after nothing of it was left."""
+    """The record of a training during which somebody was killed."""
     path = study(folder, ENGINE, more=LONG.format(feed=feed, mode=mode))
-    run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: training(folder), run, 120)
-    (victim, *_) = find()
-    assert_nothing_listens_outside(victim)
-    os.kill(victim.pid, signal.SIGKILL)
-    run.wait(60)
-    assert_nothing_survives(folder)
-    assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
-    record = only_record(folder / "out")
+    record = disturbed(folder, path, lambda: training(folder), find)
     assert record["status"] == "crashed"
     assert record["phase"] == "train"
     return record
 
 
+def process(folder, role):
+    """The TensorFlow process of a role, which listens to nobody outside of its trial."""
+    (found,) = members(folder, role)
+    assert_nothing_listens_outside(found)
+    return found
+
+
 def test_a_tensorflow_process_is_killed(tmp_path):
-    record = kill(tmp_path, "spark", "sync", lambda: processes("tf-worker-1", tmp_path))
+    record = kill(tmp_path, "spark", "sync", lambda: process(tmp_path, "tf-worker-1"))
     assert record["reason"] == "tf-worker-1: TensorFlow's process ended with code -9"
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("role", "feed"), [("tf-ps-0", "tensorflow"), ("tf-chief", "spark"), ("tf-worker-1", "spark")])
 def test_a_process_of_asynchronous_training_is_killed(tmp_path, role, feed):
-    record = kill(tmp_path, feed, "async", lambda: processes(role, tmp_path))
+    record = kill(tmp_path, feed, "async", lambda: process(tmp_path, role))
     assert record["reason"] == f"{role}: TensorFlow's process ended with code -9"
 
 
@@ -160,7 +156,7 @@ def test_a_process_of_asynchronous_training_is_killed(tmp_path, role, feed):
     ("victim", "feed"), [("executor", "spark"), pytest.param("driver", "tensorflow", marks=pytest.mark.soak)]
 )
 def test_a_part_of_spark_is_killed(tmp_path, victim, feed):
-    record = kill(tmp_path, feed, "sync", lambda: jvms(VICTIMS[victim], tmp_path))
+    record = kill(tmp_path, feed, "sync", lambda: one_of(victim, tmp_path))
     assert re.match(
         {"executor": r"executor-\d: Spark lost executor \d", "driver": "driver: "}[victim], record["reason"]
     )
@@ -191,7 +187,10 @@ def test_tensorboard_can_be_opened_while_it_trains(tmp_path):
     said = tmp_path / "said.txt"
     with said.open("wb") as sink:
         run = subprocess.Popen(command("run", path, "--out", tmp_path / "out"), env=environment(), stdout=sink)
-    shown = lambda: re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", said.read_text(), re.MULTILINE)  # noqa: E731
+
+    def shown():
+        return re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", said.read_text(), re.MULTILINE)
+
     wait_until(shown, run, 120)
     page = shown()[1]
 
