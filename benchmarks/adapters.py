@@ -29,6 +29,7 @@ from typing import Any, cast
 from trainoff.clusters import THREADS
 from trainoff.conduct.child import threads
 from trainoff.conduct.machine import cpus
+from trainoff.conduct.warden import KEEP_MEMORY
 
 LEAST = 0.95
 BATCHES = (128, 1000)
@@ -103,7 +104,7 @@ def compare(name: str, kind: str, batch: int, cores: float, rounds: int) -> floa
 
 
 def in_own_process(name: str, kind: str, batch: int, cores: float, rounds: int) -> float:
-    """The same, pinned as a trial is, in a process that nothing else has touched."""
+    """The same, pinned and with memory kept as in a trial, in a process that nothing else has touched."""
     words = [
         sys.executable,
         __file__,
@@ -114,7 +115,7 @@ def in_own_process(name: str, kind: str, batch: int, cores: float, rounds: int) 
         "--rounds",
         str(rounds),
     ]
-    environment = {**os.environ, **{variable: str(threads(cores)) for variable in THREADS}}
+    environment = {**KEEP_MEMORY, **os.environ, **{variable: str(threads(cores)) for variable in THREADS}}
     done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.split()[-1])
 
