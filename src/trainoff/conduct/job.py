@@ -40,7 +40,7 @@ def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
 def make_cluster(trial: Trial, folder: Path) -> Cluster:
     """Where the trial runs."""
     if trial.attached:
-        return Attached(trial.params["master"], trial.params.get("spark", {}), folder)
+        return Attached(trial.address, trial.properties, folder)
     return Processes(trial.workers, folder)
 
 

@@ -107,11 +107,24 @@ CLUSTER = _by_name(
         Key("cores", float, "CPU cores per worker", 1.0, above=0, maximum=1024),
         Key("memory_gb", float, "memory per worker; not limited by default", above=0, maximum=10**6),
         Key("master", str, 'the Spark cluster to attach to: "spark://host:7077", "yarn" or "k8s://https://host:443"'),
+        Key("scheduler", str, 'the Dask cluster to attach to: "tcp://host:8786" or "tls://host:8786"'),
+        Key("head", str, 'the Ray cluster to attach to: "host:6379"'),
         Key("executor_cores", int, "cores per Spark executor; all of a worker's by default", minimum=1, maximum=1024),
         Key("spark", dict, "any Spark properties", free=True),
+        Key("dask", dict, "how to prove who calls a Dask cluster: ca_file, cert and key, for tls", free=True),
     ]
 )
-OF_SOFTWARE = {"master": "spark", "executor_cores": "spark", "spark": "spark"}  # keys that only its engines know
+ADDRESSES = {  # by cluster software: the key that names a cluster of it, and an example
+    "spark": ("master", "spark://host:7077"),
+    "dask": ("scheduler", "tcp://host:8786"),
+    "ray": ("head", "host:6379"),
+}
+OF_SOFTWARE = {  # keys that only its engines know
+    "executor_cores": "spark",
+    "spark": "spark",
+    "dask": "dask",
+    **{key: software for software, (key, _) in ADDRESSES.items()},
+}
 
 LIMITS = _by_name(
     [

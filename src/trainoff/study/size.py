@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainoff.study.expand import MOST_TRIALS, WHOLE_BATCHES, cases_of, count, swept
+from trainoff.study.keys import ADDRESSES
 from trainoff.study.near import quote
 from trainoff.study.sets import complaint
 from trainoff.study.source import Complain, Source
@@ -42,15 +43,19 @@ def check_batches(study: Study, source: Source) -> None:
 
 def check_attached(study: Study, source: Source) -> None:
     """An existing cluster must be named, and a name without one is a mistake."""
+    runs_on = {engine.name: engine.cluster for engine in study.engines}
     for engine, values in study.settings():
-        attach, master = values["kind"] == "attach", values.get("master")
-        if attach and not master:
+        if not (software := runs_on[engine]):
+            continue
+        key, example = ADDRESSES[software]
+        attach, address = values["kind"] == "attach", values.get(key)
+        if attach and not address:
             raise source.at("cluster", "kind")(
-                f'{quote(engine)} has nothing to attach to; name the cluster, as in master = "spark://host:7077"'
+                f'{quote(engine)} has nothing to attach to; name the cluster, as in {key} = "{example}"'
             )
-        if master and not attach:
-            raise source.at("cluster", "master")(
-                f'`master` names a cluster that exists, but {quote(engine)} would start one; write kind = "attach"'
+        if address and not attach:
+            raise source.at("cluster", key)(
+                f'`{key}` names a cluster that exists, but {quote(engine)} would start one; write kind = "attach"'
             )
 
 

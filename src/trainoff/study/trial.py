@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trainoff.study.keys import ADDRESSES
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -58,6 +60,16 @@ class Trial:
     def attached(self) -> bool:
         """Whether it runs on a cluster that exists already, and not on this machine's."""
         return self.cluster == "attach"
+
+    @property
+    def address(self) -> str:
+        """That of the cluster that exists already."""
+        return str(next(self.params[key] for key, _ in ADDRESSES.values() if key in self.params))
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What the owner of a cluster wants it to be told."""
+        return next((self.params[software] for software in ADDRESSES if self.params.get(software)), {})
 
     def shown(self) -> dict[str, Any]:
         """The parameters as everybody may see them: without secrets among a cluster's properties or in addresses."""
