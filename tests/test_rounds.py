@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from trainoff.data import Csr, Order
-from trainoff.data.order import share
+from trainoff.data.order import share, spans
 from trainoff.engines.line import Driver, Leader
 from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
+from trainoff.engines.rounds.search import factors
 from trainoff.engines.spark.explain import explain
 from trainoff.engines.spark.mllib import SparkMllib
 from trainoff.engines.spark.preflight import check_answers
-from trainoff.engines.spark.rounds import spans
-from trainoff.engines.spark.search import factors
 from trainoff.engines.spark.shipping import in_memory
 from trainoff.errors import TrainoffError
 from trainoff.models import Mlp, flatten, initial_weights

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from running import only_record, study, trainoff
-from trainoff.engines.tf_on_spark.storage import PART_ROWS, Storage
+from trainoff.engines.storage import PART_ROWS, Storage
 from trainoff.errors import TrainoffError
 
 KINDS = ("parquet", "tfrecord")

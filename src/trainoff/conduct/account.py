@@ -43,6 +43,7 @@ def book_resources(record: Record, story: Story) -> None:
         record.noise = noise(machine, story.cpu_at())
     record.counts = {name: value for name, value in story.counts.items() if math.isfinite(value)}
     record.notes = dict(story.notes)
+    record.timeline = dict(story.timeline)
     record.breakdowns = {name: dict(parts) for name, parts in story.breakdowns.items()}
     _book_waiting(record)
     record.training = _training(record, story)

@@ -36,6 +36,7 @@ class Story:
     notes: dict[str, str] = field(default_factory=dict)
     pages: dict[str, str] = field(default_factory=dict)  # what there is to look at, and its address
     breakdowns: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    timeline: dict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))  # tasks by worker
     spent: dict[str, float] = field(default_factory=dict)  # CPU seconds by role, at the end
     last_progress: float = 0.0
     train_start: float | None = None
@@ -121,6 +122,9 @@ class Story:
 
     def _hear_breakdown(self, event: Event) -> None:
         self.breakdowns[event["name"]][event["part"]] = event["value"]
+
+    def _hear_task(self, event: Event) -> None:
+        self.timeline[event["worker"]].append([event["start_s"], event["end_s"]])
 
     def _hear_note(self, event: Event) -> None:
         self.notes[event["name"]] = event["text"]

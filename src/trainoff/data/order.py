@@ -68,6 +68,13 @@ def _kept_epoch(order: Order, epoch: int) -> Rows:
     return order.epoch(epoch)
 
 
+def spans(order: Order, tau: int) -> Iterator[tuple[int, int]]:
+    """The first and the last step of every round of `tau` steps. A round ends with its epoch, though with fewer."""
+    for end in range(order.steps_per_epoch, order.steps + 1, order.steps_per_epoch):
+        for first in range(end - order.steps_per_epoch + 1, end + 1, tau):
+            yield first, min(first + tau - 1, end)
+
+
 def share(rows: Rows, worker: int, workers: int) -> Rows:
     """The slice of a global batch that one worker takes; slices differ by at most one row."""
     return rows[len(rows) * worker // workers : len(rows) * (worker + 1) // workers]

@@ -83,9 +83,14 @@ def version_of(engine: Engine) -> str:
 
 
 def source_hash(engine: Engine) -> str:
-    """A hash of the adapter's own source, so that a changed adapter never passes for the old one."""
-    source = Path(inspect.getfile(type(engine)))
+    """A hash of the adapter's source and of what it builds on, so that a changed one never passes for the old."""
+    files = sorted({file for kind in type(engine).__mro__[:-1] for file in _files(kind)})
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def _files(kind: type) -> list[Path]:
+    """The source of a class: the whole folder, if it has one of its own."""
+    source = Path(inspect.getfile(kind))
     folder = source.parent
     own_folder = folder != Path(__file__).parent and (folder / "__init__.py").exists()
-    files = sorted(folder.glob("*.py")) if own_folder else [source]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    return sorted(folder.glob("*.py")) if own_folder else [source]

@@ -125,6 +125,9 @@ class Watch(Phases, Protocol):
     def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
         """Put a figure into the record that has parts, under `breakdowns`: seconds by worker, updates by staleness."""
 
+    def task(self, worker: str, start_s: float, end_s: float) -> None:
+        """Put a task into the record's timeline: when a worker began and ended it, in seconds since training began."""
+
     def page(self, name: str, host: str, port: int) -> None:
         """Say that there is something to look at while it trains, a dashboard, which anybody here may then open."""
 

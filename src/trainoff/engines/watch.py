@@ -175,6 +175,9 @@ class TrialWatch:
         for part, value in figures.items():  # one by one, because there may be more than an event has room for
             self._channel.say("breakdown", name=name, part=part, value=float(value))
 
+    def task(self, worker: str, start_s: float, end_s: float) -> None:
+        self._channel.say("task", worker=worker, start_s=round(start_s, 6), end_s=round(end_s, 6))
+
     def page(self, name: str, host: str, port: int) -> None:
         open_inside(self._folder / f"door-{name}", host, port)
         self._channel.say("page", name=name)

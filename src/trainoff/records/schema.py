@@ -70,6 +70,7 @@ class Record:
     counts: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     breakdowns: dict[str, dict[str, float]] = field(default_factory=dict)
+    timeline: dict[str, list[list[float]]] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     cost_usd: float | None = None
     # under which conditions

@@ -89,7 +89,7 @@ class SparkTorch(SparkEngine):
                 self._running.result()
 
     def train(self, job: Job, watch: Watch) -> None:
-        from trainoff.engines.spark.shipping import WEIGHT_BYTES
+        from trainoff.engines.rounds.drive import WEIGHT_BYTES
 
         assert self.session
         weights, _ = self._line.follow(job, watch)

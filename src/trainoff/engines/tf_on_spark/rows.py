@@ -13,8 +13,8 @@ from trainoff.engines.compact import compact
 from trainoff.engines.contract import Job
 from trainoff.engines.handover import InFile
 from trainoff.engines.spark.shipping import arrived, with_rows, without_rows
+from trainoff.engines.storage import Storage
 from trainoff.engines.tf_on_spark.feed import blocks
-from trainoff.engines.tf_on_spark.storage import Storage
 
 if TYPE_CHECKING:
     from trainoff.engines.spark.session import Session

@@ -20,9 +20,9 @@ from typing import Any
 import trainoff
 from trainoff.clusters.process import LOG_TAIL
 from trainoff.engines.line import Number
+from trainoff.engines.storage import Storage
 from trainoff.engines.tf_cluster.coordinator import Assignment
 from trainoff.engines.tf_on_spark.roll import Ended, call
-from trainoff.engines.tf_on_spark.storage import Storage
 
 PROGRAM = "trainoff.engines.tf_on_spark.node"
 POLL_S = 0.05

@@ -1,20 +1,15 @@
-"""A search for the learning rate, spread over the executors: each trains whole networks, the best one is taken."""
+"""A search for the learning rate: every candidate is a whole network that one worker trains; the best is taken."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.spark.desk import Floats, Maker
-from trainoff.engines.spark.session import patiently
+from trainoff.engines.rounds.desk import Floats, Maker
 from trainoff.models import flatten, unflatten
-
-if TYPE_CHECKING:
-    from trainoff.engines.spark.session import Session
 
 HELD_BACK = 10  # one row in so many judges the candidates
 
@@ -33,23 +28,15 @@ def factors(count: int) -> list[float]:
     return [2.0 ** (number - count // 2) for number in range(count)]
 
 
-def search(session: Session, maker: Maker, shipped: Any, job: Job, watch: Watch) -> Floats:
-    """Try every candidate, one a task; returns the weights of the best."""
-    tried = factors(job.params["candidates"])
-    tasks = session.context.parallelize(tried, len(tried)).map(partial(attempt, maker, shipped))
-
-    def beat() -> None:
-        if session.alive:
-            watch.progress(0, None, 0)
-
-    found: list[Candidate] = patiently(tasks.collect, beat)
+def take_best(found: Sequence[Candidate], job: Job, watch: Watch) -> Floats:
+    """The weights of the best candidate, after telling the watch of it."""
     best = max(found, key=lambda candidate: candidate.accuracy)
-    seen = len(tried) * judged(job).order.rows * job.order.epochs
+    seen = len(found) * judged(job).order.rows * job.order.epochs
     watch.progress(job.order.steps, None, seen)
     watch.due()
     watch.snapshot(seen, unflatten(job.model, best.weights))
     watch.count("best_learning_rate", best.factor * job.params["learning_rate"])
-    watch.count("candidates", len(tried))
+    watch.count("candidates", len(found))
     return best.weights
 
 
@@ -59,9 +46,9 @@ def judged(job: Job) -> Job:
     return replace(job, order=replace(job.order, rows=rows, batch_size=min(job.order.batch_size, rows)))
 
 
-def attempt(maker: Maker, shipped: Any, factor: float) -> Candidate:
-    """Train one candidate and judge it. Run by Spark on an executor."""
-    job = judged(shipped.value)
+def attempt(maker: Maker, job: Job, factor: float) -> Candidate:
+    """Train one candidate and judge it. Run on a worker, which has all rows."""
+    job = judged(job)
     job = replace(job, rates=job.rates * factor)
     # Drawn at random, because the rows of a file may be in the order of their classes.
     mixed = np.random.default_rng(job.order.seed).permutation(len(job.data.y_train))

@@ -1,0 +1,118 @@
+"""What engines that train by rounds have in common, whatever cluster they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from trainoff.engines.contract import Engine, Job, Knob, Watch
+from trainoff.engines.sklearn import Sklearn, check_classes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.data import Matrix
+    from trainoff.engines.rounds.desk import Floats, Learner
+    from trainoff.engines.rounds.drive import Crew
+    from trainoff.study import Trial
+
+    class SearchingCrew(Crew, Protocol):
+        """A crew that can search, too."""
+
+        def search(self, watch: Watch) -> Floats: ...
+
+
+TAU = Knob(int, 10, "steps that every worker makes before the weights are averaged; 1 in the mode sync", minimum=1)
+
+
+class Averaging(Engine):
+    """Every worker makes tau steps of its own in numpy, then their weights are averaged."""
+
+    models = frozenset({"mlp", "logreg"})
+    modes: ClassVar[tuple[str, ...]] = ("local", "sync")
+    knobs: ClassVar[Mapping[str, Knob]] = {"tau": TAU}
+    crew: SearchingCrew
+
+    def size(self, trial: Trial) -> int:
+        """How many workers average their weights."""
+        return trial.workers
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, "tau": 1} if values["mode"] == "sync" else values
+
+    def differs(self, trial: Trial) -> str | None:
+        if self.size(trial) == 1:
+            return None
+        if trial.params["tau"] > 1:
+            return f"every worker makes {trial.params['tau']} steps of its own before the weights are averaged"
+        if trial.params["optimizer"] != "sgd":
+            return f"every worker keeps the memory of {trial.params['optimizer']} for its own gradients"
+        return None
+
+    @staticmethod
+    def maker(job: Job) -> Learner:
+        """What learns on a worker."""
+        from trainoff.engines.numpy import make_learner
+
+        learner: Learner = make_learner(job)
+        return learner
+
+    def learn(self, job: Job, watch: Watch) -> None:
+        """Train, and keep what came of it."""
+        from trainoff.engines.rounds.drive import train
+
+        self.keep(job, train(self.crew, job, watch, job.params["tau"]))
+
+    def keep(self, job: Job, weights: Floats) -> None:
+        from trainoff.models import unflatten
+
+        self._trained = job, unflatten(job.model, weights)
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        job, weights = self._trained
+        learner = self.maker(job)
+        learner.put(weights)
+        return learner.labels(x)
+
+
+class SklearnAveraging(Averaging):
+    """The same with scikit-learn's classifiers, `partial_fit` by `partial_fit`; or a search for the learning rate."""
+
+    modes = ("local", "sync", "search")
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        **Averaging.knobs,
+        "candidates": Knob(int, 4, "how many learning rates the mode search tries", minimum=1),
+    }
+
+    def differs(self, trial: Trial) -> str | None:
+        if trial.mode == "search":
+            return "a search: every candidate is trained by itself, with a learning rate of its own"
+        return Sklearn().differs(trial) or super().differs(trial)
+
+    def refuses(self, trial: Trial) -> str | None:
+        if trial.mode == "search" and trial.params["stop"]:
+            return "the mode search trains every candidate to its end; leave `stop` out"
+        return super().refuses(trial)
+
+    def open(self, job: Job, watch: Watch) -> None:
+        check_classes(job)
+        super().open(job, watch)
+
+    @staticmethod
+    def maker(job: Job) -> Learner:
+        import sklearn
+
+        from trainoff.engines.rounds.desk import Silence
+        from trainoff.engines.sklearn import make_learner
+        from trainoff.engines.sklearn.mlp import UNCHECKED
+
+        sklearn.set_config(**UNCHECKED)
+        learner: Learner = make_learner(job, Silence())
+        return learner
+
+    def learn(self, job: Job, watch: Watch) -> None:
+        if job.mode != "search":
+            super().learn(job, watch)
+        else:
+            self.keep(job, self.crew.search(watch))

@@ -1,0 +1,34 @@
+"""When each worker was at work: its first tasks one by one, and the sums of all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from trainoff.engines.contract import Watch
+from trainoff.engines.rounds.desk import Work
+
+MOST_TASKS = 100  # of every worker; the rest is only added up
+
+
+class Timeline:
+    """Tells the watch what the workers did, since training began at some time."""
+
+    def __init__(self, watch: Watch, start: float) -> None:
+        self._watch, self._start = watch, start
+        self._busy: dict[str, float] = defaultdict(float)
+        self._rounds, self._gc_s = 0, 0.0
+
+    def add(self, done: Sequence[Work]) -> None:
+        """One round is over."""
+        self._rounds += 1
+        for number, work in enumerate(done):
+            self._busy[f"worker-{number}"] += work.ended - work.began
+            self._gc_s += work.gc_s
+            if self._rounds <= MOST_TASKS:
+                self._watch.task(f"worker-{number}", work.began - self._start, work.ended - self._start)
+
+    def tell(self) -> None:
+        """Training is over."""
+        self._watch.breakdown("computing_s", self._busy)
+        self._watch.count("python_gc_s", self._gc_s)
