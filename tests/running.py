@@ -96,12 +96,18 @@ def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seco
 def members(folder: Path, role: str, program: str = "") -> list[psutil.Process]:
     """The processes of a role that work for trials below a folder; those that run a program, if it is named."""
     found = []
+    if role == "driver":
+        return [each for each in psutil.process_iter(["cmdline"]) if _is_driver(each.info["cmdline"] or [], folder)]
     for process in psutil.process_iter(["cmdline", "environ"]):
         mine = process.info["environ"] or {}
         ours = mine.get("TRAINOFF_EVENTS", "").startswith(str(folder)) and mine.get("TRAINOFF_ROLE") == role
         if ours and program in " ".join(process.info["cmdline"] or []):
             found.append(process)
     return found
+
+
+def _is_driver(words: list[str], folder: Path) -> bool:
+    return "trainoff.conduct.child" in words and words[-1].startswith(str(folder))
 
 
 def disturbed(

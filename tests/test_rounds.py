@@ -11,10 +11,10 @@ from trainoff.data.order import share, spans
 from trainoff.engines.line import Driver, Leader
 from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
 from trainoff.engines.rounds.search import factors
+from trainoff.engines.shipping import in_memory
 from trainoff.engines.spark.explain import explain
 from trainoff.engines.spark.mllib import SparkMllib
 from trainoff.engines.spark.preflight import check_answers
-from trainoff.engines.spark.shipping import in_memory
 from trainoff.errors import TrainoffError
 from trainoff.models import Mlp, flatten, initial_weights
 

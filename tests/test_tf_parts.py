@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from trainoff.clusters import Brake
+from trainoff.clusters.ports import free_ports
 from trainoff.conduct.sockets import Sockets
 from trainoff.data import Csr, Order
 from trainoff.engines.handover import in_file
@@ -19,7 +20,6 @@ from trainoff.engines.tf_cluster.checkpoint import Keeper
 from trainoff.engines.tf_cluster.gate import Deal, Gate
 from trainoff.engines.tf_cluster.losses import Losses
 from trainoff.engines.tf_cluster.pipeline import spans, stages
-from trainoff.engines.tf_cluster.ports import free_ports
 from trainoff.engines.tf_cluster.store import place
 from trainoff.models import Cnn, Mlp
 

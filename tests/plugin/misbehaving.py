@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import psutil
 
 from trainoff.engines import Missing
+from trainoff.engines.dask.average import DaskAverage
 from trainoff.engines.numpy import Numpy
 from trainoff.engines.numpy.network import Network
 from trainoff.engines.spark.average import SparkAverage
@@ -239,6 +241,42 @@ class Unlucky(Numpy):
         worker = job.cluster.spawn(job.cluster.nodes[0], [sys.executable, "-c", "{}['the key']"], {}, "worker-0")
         worker.wait(30)
         raise ConnectionError("lost worker-0")
+
+
+class Blunderer(DaskAverage):
+    """Fails on the workers of a Dask cluster, in the third round."""
+
+    name = "blunderer"
+
+    @staticmethod
+    def maker(job):
+        learner = DaskAverage.maker(job)
+        learner.step = functools.partial(blunder, learner.step)
+        return learner
+
+
+def blunder(step, number, rows, rate):
+    if number == 3:
+        raise LookupError("the third step is missing")
+    return step(number, rows, rate)
+
+
+class Glutton(DaskAverage):
+    """Takes ever more memory on the workers of a Dask cluster."""
+
+    name = "glutton"
+
+    @staticmethod
+    def maker(job):
+        learner, eaten = DaskAverage.maker(job), []
+        learner.step = functools.partial(eat, learner.step, eaten)
+        return learner
+
+
+def eat(step, eaten, number, rows, rate):
+    eaten.append(np.ones(2**21))  # 16 MiB
+    time.sleep(0.05)
+    return step(number, rows, rate)
 
 
 class Clumsy(SparkAverage):

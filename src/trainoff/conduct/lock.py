@@ -19,6 +19,9 @@ NAME = "trainoff.lock"
 ASK_S = 1.0
 
 
+TURN_S = 1.5 * ASK_S  # how long one who has had the machine leaves it to those who wait
+
+
 class _Held(Protocol):
     def close(self) -> None: ...
 
@@ -29,7 +32,7 @@ def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
 
     On Linux the lock is a name that only one process can listen on: it needs no file that somebody could
     delete, holds for all users, and ends with its holder. Elsewhere it is a file in /tmp.
-    TRAINOFF_LOCK gives it another name, for runs that may go on side by side.
+    Runs that wait take turns. TRAINOFF_LOCK gives it another name, for runs that may go on side by side.
     """
     name = os.environ.get("TRAINOFF_LOCK", NAME)
     take = _listen if sys.platform == "linux" else _lock_file
@@ -41,7 +44,21 @@ def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        wanted = _wanted(held)
         held.close()
+        if wanted:
+            time.sleep(TURN_S)
+
+
+def _wanted(held: _Held) -> bool:
+    """Whether another run has asked who holds the lock: then it is waiting for it."""
+    if not isinstance(held, socket.socket):
+        return False
+    held.setblocking(False)
+    with suppress(OSError):
+        held.accept()[0].close()
+        return True
+    return False
 
 
 def _listen(name: str) -> _Held | None:

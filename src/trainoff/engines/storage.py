@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.data import Csr
 from trainoff.engines.compact import compact, expand
-from trainoff.engines.tensorflow.light import light_tensorflow
 from trainoff.errors import TrainoffError
+from trainoff.study.trial import KEY
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 PART_ROWS = 10_000  # in one file
+WIDTH = "width"  # how many features sparse rows have, in the metadata of their file
+TYPE = "type"  # of the numbers of dense rows, there too
 COMPLETE = "_SUCCESS"  # an empty file, as Spark leaves one
 
 
@@ -60,14 +63,14 @@ class Storage:
             files.create_dir(path, recursive=True)
         except OSError as error:
             raise TrainoffError(f"storage = {self.url!r} cannot be written: {str(error).splitlines()[0]}") from error
-        small = compact(x)
+        small = x if isinstance(x, Csr) or x.dtype == np.uint8 else compact(x)
         for number, first in enumerate(range(0, len(y), PART_ROWS)):
             rows = slice(first, first + PART_ROWS)
             _WRITE[self.kind](files, f"{path}/part-{number:05d}.{self.kind}", small[rows], np.asarray(y[rows]))
         files.open_output_stream(f"{path}/{COMPLETE}").close()
 
-    def read(self, part: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The rows of one file, as they travel, and their classes."""
+    def read(self, part: str) -> tuple[Any, NDArray[np.int64]]:
+        """The rows of one file, as they travel, and their classes. Sparse ones come as `Csr`."""
         return _READ[self.kind](self._place[0], part)
 
     def shares(self, rows: int, workers: int) -> list[list[tuple[str, int, int]]]:
@@ -91,6 +94,21 @@ class Storage:
                 x, y = self.read(part)
                 expand(x).tofile(xs)
                 y.tofile(ys)
+
+
+def refuses_storage(url: str | None) -> str | None:
+    """Why rows cannot be laid there, in one sentence, or None."""
+    if (url or "").startswith("memory:"):
+        return "every process has a memory: of its own; name a store that all of them can reach"
+    if KEY.search(url or ""):
+        return "storage holds a key, which would stand in every record; set AWS_ACCESS_KEY_ID and its like instead"
+    return None
+
+
+def far_away(url: str | None) -> str | None:
+    """Why a trial with rows there must reach the host's network, in one sentence, or None if they lie here."""
+    local = (url or "/").startswith(("/", "file://"))
+    return None if local else "the store of its rows is on the host's network"
 
 
 def open_storage(url: str) -> tuple[FileSystem, str]:
@@ -118,9 +136,21 @@ def _write_parquet(files: Any, path: str, x: Any, y: Any) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
+    if isinstance(x, Csr):
+        part = x.compact()
+        starts = pa.array(part.starts, pa.int64())
+        lists = {
+            name: pa.LargeListArray.from_arrays(starts, pa.array(np.asarray(getattr(part, name))))
+            for name in ("columns", "values")
+        }
+        table = pa.table({**lists, "y": pa.array(y)}).replace_schema_metadata({WIDTH: str(x.width)})
+    else:
+        # As bytes, which are written and read many times as fast as lists of numbers.
+        raw, kind = pa.py_buffer(np.ascontiguousarray(x)), pa.binary(x.shape[1] * x.itemsize)
+        rows = pa.FixedSizeBinaryArray.from_buffers(kind, len(x), [None, raw])
+        table = pa.table({"x": rows, "y": pa.array(y)}).replace_schema_metadata({TYPE: x.dtype.str})
     with files.open_output_stream(path) as sink:
-        pq.write_table(pa.table({"x": rows, "y": pa.array(y)}), sink)
+        pq.write_table(table, sink)
 
 
 def _read_parquet(files: Any, path: str) -> tuple[Any, Any]:
@@ -128,11 +158,20 @@ def _read_parquet(files: Any, path: str) -> tuple[Any, Any]:
 
     with files.open_input_file(path) as source:
         table = pq.read_table(source)
+    if "columns" in table.column_names:
+        columns, values = (table[name].combine_chunks() for name in ("columns", "values"))
+        starts = columns.offsets.to_numpy().astype(np.int64)
+        width = int(table.schema.metadata[WIDTH.encode()])
+        return Csr(starts, columns.values.to_numpy(), values.values.to_numpy(), width), table["y"].to_numpy()
     x = table["x"].combine_chunks()
-    return x.flatten().to_numpy().reshape(len(table), -1), table["y"].to_numpy()
+    kind = np.dtype(table.schema.metadata[TYPE.encode()].decode())
+    numbers = np.frombuffer(x.buffers()[1], kind, len(table) * x.type.byte_width // kind.itemsize)
+    return numbers.reshape(len(table), -1), table["y"].to_numpy()
 
 
 def _write_tfrecord(files: Any, path: str, x: Any, y: Any) -> None:
+    from trainoff.engines.tensorflow.light import light_tensorflow
+
     light_tensorflow()
     from tensorflow.core.example.example_pb2 import Example
     from tensorflow.python.lib.io.tf_record import TFRecordWriter
@@ -158,6 +197,8 @@ def _read_tfrecord(files: Any, path: str) -> tuple[Any, Any]:
 
 
 def _examples(files: Any, path: str) -> Iterator[Any]:
+    from trainoff.engines.tensorflow.light import light_tensorflow
+
     light_tensorflow()
     from tensorflow.core.example.example_pb2 import Example
     from tensorflow.python.lib.io.tf_record import tf_record_iterator

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainoff.engines.rounds.desk import Learner, Maker, OfEveryBatch, Work, make_steps
-from trainoff.engines.spark.shipping import arrived
+from trainoff.engines.shipping import arrived
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import trainoff
+from trainoff.engines.package import as_archive, look
 from trainoff.engines.spark.explain import PYTHON
 from trainoff.errors import TrainoffError
 
@@ -39,7 +37,7 @@ def examine(session: Session, modules: Sequence[str]) -> str:
     """
     count = session.executors
     with session.failures():
-        found = session.context.parallelize(range(count), count).mapPartitions(_look(modules)).collect()
+        found = session.context.parallelize(range(count), count).mapPartitions(_each(look(modules))).collect()
     lacking = sorted({name for each in found for name in each["lacks"] if name in modules})
     if lacking:
         raise TrainoffError(
@@ -47,7 +45,7 @@ def examine(session: Session, modules: Sequence[str]) -> str:
             f'name another Python in [cluster.spark]: "{PYTHON}" = "/path/to/python"'
         )
     if any("trainoff" in each["lacks"] for each in found):
-        session.context.addPyFile(_package(session.job.folder))
+        session.context.addPyFile(as_archive(session.job.folder / "spark"))
     pythons, hosts = {each["version"] for each in found}, sorted({each["host"] for each in found})
     return (
         f"{count} executors of {session.cores} cores and {session.heap_mb} MB on {', '.join(hosts)}, "
@@ -55,27 +53,11 @@ def examine(session: Session, modules: Sequence[str]) -> str:
     )
 
 
-def _look(modules: Sequence[str]) -> Callable[[Iterator[int]], list[dict[str, Any]]]:
-    """What an executor's Python tells of itself. Sent as it is, because trainoff may not be there to be imported."""
-    wanted = ("trainoff", *modules)
+def _each(tell: Callable[[], dict[str, Any]]) -> Callable[[Iterator[int]], list[dict[str, Any]]]:
+    """The same, as Spark asks a part of it."""
 
-    def look(parts: Iterator[int]) -> list[dict[str, Any]]:
-        import importlib.util
-        import platform
-        import sys
-
+    def ask(parts: Iterator[int]) -> list[dict[str, Any]]:
         list(parts)
-        lacks = [name for name in wanted if importlib.util.find_spec(name) is None]
-        return [
-            {"python": sys.executable, "version": platform.python_version(), "host": platform.node(), "lacks": lacks}
-        ]
+        return [tell()]
 
-    return look
-
-
-def _package(folder: Path) -> str:
-    """trainoff itself as an archive."""
-    source = Path(trainoff.__file__).parent
-    copy = folder / "spark" / "package"
-    shutil.copytree(source, copy / "trainoff", ignore=shutil.ignore_patterns("__pycache__"))
-    return shutil.make_archive(str(folder / "spark" / "trainoff"), "zip", copy)
+    return ask

@@ -59,7 +59,7 @@ class SparkTorch(SparkEngine):
 
     def _ship(self, job: Job) -> None:
         """Send the rows to every executor, which leaves them in files for the processes of torch."""
-        from trainoff.engines.spark.shipping import with_rows
+        from trainoff.engines.shipping import with_rows
 
         assert self.session
         sent = self.session.context.broadcast(with_rows(job))
@@ -72,7 +72,7 @@ class SparkTorch(SparkEngine):
         """Run the training on the executors; returns when it is over."""
         from pyspark.ml.torch.distributor import TorchDistributor
 
-        from trainoff.engines.spark.shipping import without_rows
+        from trainoff.engines.shipping import without_rows
         from trainoff.engines.torch.together import learn_together
 
         assert self.session
@@ -114,7 +114,7 @@ class SparkTorch(SparkEngine):
 
 def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     """Leave the rows in the executor's folder. Run by Spark on every executor."""
-    from trainoff.engines.spark.shipping import arrived
+    from trainoff.engines.shipping import arrived
     from trainoff.engines.torch.together import leave_rows
 
     yield from parts

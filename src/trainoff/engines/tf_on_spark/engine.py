@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.spark.base import SparkEngine
+from trainoff.engines.storage import far_away, refuses_storage
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster.ps import TfPs, refuses_division
-from trainoff.study.trial import KEY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,11 +82,8 @@ class TfOnSpark(SparkEngine):
             return "tf-on-spark makes every step of its epochs; leave `stop` out"
         if trial.params["tensorboard"] and trial.attached:
             return "tensorflowonspark's TensorBoard cannot be reached from other machines; leave `tensorboard` out"
-        storage = trial.params["storage"] or ""
-        if storage.startswith("memory:"):
-            return "every process has a memory: of its own; name a store that all of them can reach"
-        if KEY.search(storage):
-            return "storage holds a key, which would stand in every record; set AWS_ACCESS_KEY_ID and its like instead"
+        if refused := refuses_storage(trial.params["storage"]):
+            return refused
         if trial.mode == "model-parallel":
             if trial.params["feed"] == "spark":
                 return 'in model-parallel mode only the first worker needs rows; use feed = "tensorflow"'
@@ -95,8 +92,7 @@ class TfOnSpark(SparkEngine):
         return super().refuses(trial)
 
     def outside(self, trial: Trial) -> str | None:
-        local = (trial.params["storage"] or "/").startswith(("/", "file://"))
-        return None if local else "the store of its rows is on the host's network"
+        return far_away(trial.params["storage"])
 
     def differs(self, trial: Trial) -> str | None:
         if trial.params["feed"] == "spark":

@@ -1,4 +1,4 @@
-"""The job on its way to the executors: without what only the driver has, with the training rows or without any."""
+"""A job on its way to the workers of a cluster: without what only the driver has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_rows(job: Job) -> Job:
 
 
 def arrived(job: Job) -> Job:
-    """The job on an executor, with its rows as they were."""
+    """The job on a worker, with its rows as they were."""
     data = job.data
     return job if data.sparse else replace(job, data=replace(data, x_train=expand(np.asarray(data.x_train))))
 

@@ -1,0 +1,84 @@
+"""A Dask cluster: a scheduler and its workers, started as processes of a cluster.
+
+The workers have no nannies: memory is watched by trainoff, and a worker that dies is started anew by the engine, so
+that neither happens unseen.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainoff.clusters.ports import free_ports
+from trainoff.clusters.process import Process
+from trainoff.clusters.processes import Cluster
+
+READY_S = 120.0
+SETTINGS = {  # Dask would spill, pause or end a worker short of its memory; a trial ends when it is used up
+    **{f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE", "TERMINATE")},
+    "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING": "False",
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The files by which the processes of a cluster know each other; the same for all of them."""
+
+    ca_file: str
+    cert: str
+    key: str
+
+    @property
+    def options(self) -> list[str]:
+        return ["--tls-ca-file", self.ca_file, "--tls-cert", self.cert, "--tls-key", self.key]
+
+
+@dataclass
+class DaskCluster:
+    """How the processes of one cluster are started."""
+
+    cluster: Cluster
+    folder: Path
+    threads: int  # of every worker
+    protocol: str = "tcp"
+    certificate: Certificate | None = None
+    dashboard: bool = False
+
+    def start(self) -> str:
+        """Start a scheduler, and a worker on every node; returns the scheduler's address once all have joined."""
+        first = self.cluster.nodes[0]
+        (port,) = free_ports([first.address])
+        self.address = f"{self.protocol}://{first.address}:{port}"
+        shown = ["--dashboard" if self.dashboard else "--no-dashboard", "--dashboard-address", f"{first.address}:0"]
+        listen = ["--host", first.address, "--port", str(port), "--protocol", self.protocol]
+        argv = [sys.executable, "-m", "distributed.cli.dask_scheduler", *listen, *shown, *self._proof()]
+        self.scheduler = self.cluster.spawn(first, argv, self._environment(), "scheduler")
+        self.workers = [self.start_worker(number) for number in range(len(self.cluster.nodes))]
+        self.scheduler.wait_ready(lambda each: each.says("Scheduler at:"), READY_S)
+        for worker in self.workers:
+            self.wait_for(worker)
+        return self.address
+
+    def start_worker(self, number: int) -> Process:
+        """Start the worker of a node; `wait_for` waits until it has joined."""
+        node, role = self.cluster.nodes[number], f"worker-{number}"
+        offer = ["--host", node.address, "--nthreads", str(self.threads), "--name", role, "--memory-limit", "0"]
+        alone = ["--no-nanny", "--no-dashboard", "--local-directory", str(self.folder / "dask")]
+        argv = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, *offer, *alone, *self._proof()]
+        return self.cluster.spawn(node, argv, self._environment(), role)
+
+    def wait_for(self, worker: Process) -> None:
+        worker.wait_ready(lambda each: each.says("Registered to:"), READY_S)
+
+    def dashboard_port(self) -> int | None:
+        """Where the scheduler shows its dashboard."""
+        found = re.search(r"dashboard at:\s+http://[^:]+:(\d+)", self.scheduler.said())
+        return int(found[1]) if found else None
+
+    def _proof(self) -> list[str]:
+        return self.certificate.options if self.certificate else []
+
+    def _environment(self) -> dict[str, str]:
+        return {**SETTINGS, "DASK_TEMPORARY_DIRECTORY": str(self.folder / "dask")}

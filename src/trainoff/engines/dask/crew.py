@@ -1,0 +1,144 @@
+"""The crew of a training by rounds on Dask: an actor on every worker, called directly and not through the scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from dask.delayed import delayed
+from distributed import wait
+
+from trainoff.engines.contract import Job, Watch, WorkerFailed
+from trainoff.engines.dask.desk import Desk, Failure
+from trainoff.engines.dask.rows import Share, lay_out, load
+from trainoff.engines.dask.session import DYING_S, Lost, Session
+from trainoff.engines.rounds.change import Change
+from trainoff.engines.rounds.desk import Floats, Maker, Work
+from trainoff.engines.rounds.search import attempt, factors, take_best
+from trainoff.engines.shipping import without_rows
+
+POLL_S = 0.25
+
+
+class Crew:
+    """One desk per worker. With `apart`, every worker has rows of its own; else each has all."""
+
+    def __init__(self, session: Session, job: Job, maker: Maker, *, apart: bool) -> None:
+        self._session, self._job, self._maker, self._apart = session, job, maker, apart
+        self._lean = without_rows(job)
+        self.workers = job.workers
+        self.sparse = job.model.kind == "logreg"  # few of many weights change
+        self._sent: Floats | None = None  # what all desks have
+
+    def lay_out(self) -> None:
+        """Put the rows where the workers can read them."""
+        self._shares = lay_out(self._job, self._apart)
+
+    def ship(self) -> None:
+        """Let every worker load its rows and prepare its desk."""
+        self._rows = [self._load(number, share) for number, share in enumerate(self._shares)]
+        wait(self._rows)
+        self._desks = [self._sit_down(number) for number in range(self.workers)]
+
+    def _load(self, number: int, share: Share) -> Any:
+        """The rows of a worker as a collection of Dask's, computed where they will be learnt from."""
+        part = delayed(load, pure=False)(share)
+        return self._session.client.compute(part, workers=[self._session.addresses[number]])
+
+    def _sit_down(self, number: int) -> Any:
+        given = (self._rows[number], self._lean, self._maker, number, self._apart)
+        where = [self._session.addresses[number]]
+        return self._session.client.submit(Desk, *given, actor=True, workers=where, pure=False).result()
+
+    def round(self, weights: Floats, first: int, last: int) -> list[Work]:
+        """Everybody makes the steps from first to last."""
+        told = Change.between(self._sent, weights) if self.sparse and self._sent is not None else weights
+        found = self._ask(lambda desk: desk.work(told, first, last), lambda desk: desk.work(weights, first, last))
+        self._sent = weights
+        for number, work in enumerate(found):
+            if isinstance(work, Failure):
+                raise WorkerFailed(f"worker-{number}", work.said)
+        return found
+
+    def rest(self) -> None:
+        """A round in which nothing travels and nobody works: what it takes is Dask's own."""
+        self._ask(lambda desk: desk.rest(), lambda desk: desk.rest())
+
+    def _ask(self, ask: Callable[[Any], Any], ask_anew: Callable[[Any], Any]) -> list[Any]:
+        """What every desk answers; a desk that is lost is set up again, and asked as one that knows nothing."""
+        calls = [self._call(ask, number) for number in range(self.workers)]
+        for number in range(self.workers):
+            while not isinstance(calls[number], Answer):
+                try:
+                    calls[number] = Answer(self._hear(number, calls[number]))
+                except Lost as lost:
+                    self._mend(lost.number)
+                    if not isinstance(calls[lost.number], Answer):
+                        calls[lost.number] = self._call(ask_anew, lost.number)
+        return [call.value for call in calls]
+
+    def _call(self, ask: Callable[[Any], Any], number: int) -> Any:
+        try:
+            return ask(self._desks[number])
+        except RuntimeError:  # Dask knows already that the desk is gone
+            return None
+
+    def _hear(self, number: int, call: Any) -> Any:
+        """The answer of a desk, as soon as it comes; Lost if a worker is gone meanwhile."""
+        while call is not None:
+            try:
+                return call.result(timeout=POLL_S)
+            except TimeoutError:
+                self._session.check()
+            except (OSError, RuntimeError, KeyError):
+                break
+        self._session.check(DYING_S)
+        raise Lost(number)
+
+    def _mend(self, number: int) -> None:
+        """Put somebody in the place of a worker that is gone, with its rows and a desk."""
+        start = time.monotonic()
+        while True:
+            try:
+                self._session.replace(number)
+                self._rows[number] = self._load(number, self._shares[number])
+                self._desks[number] = self._sit_down(number)
+                break
+            except (OSError, RuntimeError, ValueError):
+                self._session.check(DYING_S)
+                raise
+            except Lost as lost:  # somebody again, meanwhile
+                number = lost.number
+        self._session.recovery_s += time.monotonic() - start
+
+    def search(self, watch: Watch) -> Floats:
+        """Try every candidate by joblib, which is all that joblib can spread; returns the weights of the best."""
+        import joblib
+
+        tried, lean, maker, share = factors(self._job.params["candidates"]), self._lean, self._maker, self._shares[0]
+        with joblib.parallel_config("dask", client=self._session.client):
+            running = joblib.Parallel(return_as="generator_unordered", n_jobs=len(tried))(
+                joblib.delayed(_attempt)(maker, lean, share, factor) for factor in tried
+            )
+            found = []
+            for candidate in running:
+                found.append(candidate)
+                watch.progress(0, None, 0)
+        return take_best(found, self._job, watch)
+
+
+class Answer:
+    """What a desk has answered."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _attempt(maker: Maker, lean: Job, share: Share, factor: float) -> Any:
+    """One candidate, trained where joblib's task runs."""
+    from dataclasses import replace
+
+    x, y = load(share)
+    return attempt(maker, replace(lean, data=replace(lean.data, x_train=x, y_train=np.asarray(y))), factor)

@@ -1,0 +1,76 @@
+"""How the rows reach Dask's workers: they lie as Parquet in a store, and every worker loads what it will learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainoff.data import Csr
+from trainoff.engines.compact import compact, expand
+from trainoff.engines.contract import Job
+from trainoff.engines.storage import Storage
+from trainoff.study.seeds import derive
+
+Piece = tuple[str, int, int]  # a file, and from which row to which in it
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows that one worker loads."""
+
+    storage: Storage
+    pieces: Sequence[Piece]
+    count: int
+
+
+def lay_out(job: Job, apart: bool) -> list[Share]:
+    """See that the rows are in the store; for every worker which it loads: a part of them each, or all.
+
+    Parts are drawn at random, because the rows of a file may be in the order of their classes.
+    """
+    data, rows = job.data, len(job.data.y_train)
+    name = f"{data.name.replace('/', '_')}-{data.identity[:12]}-{rows}"
+    url = job.params["storage"] or f"file://{job.folder}/rows"
+    if not apart:
+        storage = Storage(url, "parquet", name)
+        storage.put(data.x_train, data.y_train)
+        return [Share(storage, storage.shares(rows, 1)[0], rows)] * job.workers
+    storage = Storage(url, "parquet", f"{name}-mixed-{job.order.seed}")
+    if not storage.parts():
+        mixed = np.random.default_rng(derive("parts", data.identity, job.order.seed)).permutation(rows)
+        small = data.x_train if isinstance(data.x_train, Csr) else compact(data.x_train)
+        storage.put(small[mixed], np.asarray(data.y_train)[mixed])
+    edges = [worker * rows // job.workers for worker in range(job.workers + 1)]
+    shares = storage.shares(rows, job.workers)
+    return [Share(storage, pieces, edges[at + 1] - edges[at]) for at, pieces in enumerate(shares)]
+
+
+def load(share: Share) -> tuple[Any, Any]:
+    """The rows of a share and their classes. Run by Dask on the worker that will learn from them."""
+    found = [_piece(share.storage, *piece) for piece in share.pieces]
+    y = np.concatenate([labels for _, labels in found])
+    if isinstance(found[0][0], Csr):
+        return _stacked([rows for rows, _ in found]), y
+    x = np.empty((share.count, found[0][0].shape[1]), np.float32)
+    first = 0
+    for rows, labels in found:  # piece by piece, for all of them expanded would take as much memory again
+        x[first : first + len(labels)] = expand(rows)
+        first += len(labels)
+    return x, y
+
+
+def _piece(storage: Storage, part: str, first: int, last: int) -> tuple[Any, Any]:
+    x, y = storage.read(part)
+    return x[first:last], y[first:last]
+
+
+def _stacked(parts: Sequence[Csr]) -> Csr:
+    """Sparse rows of several files as one."""
+    parts = [part.compact() for part in parts]
+    offsets = np.cumsum([0, *(part.nonzeros for part in parts)])
+    starts = [part.starts[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
+    columns, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("columns", "values"))
+    return Csr(np.concatenate([*starts, offsets[-1:]]), columns, values, parts[0].width)

@@ -1,0 +1,205 @@
+"""A connection to Dask: the cluster of the trial or one that exists, its client, and what became of the workers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import distributed
+from distributed import Client, LocalCluster, Security
+
+from trainoff.clusters import Attached
+from trainoff.clusters.dask import SETTINGS, Certificate, DaskCluster
+from trainoff.engines.contract import Job, Watch, WorkerFailed
+from trainoff.engines.dask.preflight import examine
+from trainoff.errors import TrainoffError
+
+CONNECT_S = 30.0
+ATTACH_S = 10.0
+MOST_LOSSES = 5  # of workers, in one training
+DYING_S = 2.0  # how long after an error a process may take to be seen dead
+
+
+class Lost(Exception):
+    """A worker is gone, and can be replaced."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"worker-{number} is gone")
+        self.number = number
+
+
+class Session:
+    """A client of Dask and the workers that a trial has there. `start` returns when all of them are there."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.workers = job, job.workers
+        self.client: Any = None
+        self.addresses: list[str] = []  # of the workers, by their numbers
+        self.lost = 0
+        self.recovery_s = 0.0
+        self._own: DaskCluster | None = None
+        self._inside: Any = None
+        self._about = ""
+
+    @property
+    def attached(self) -> bool:
+        return isinstance(self.job.cluster, Attached)
+
+    @property
+    def threads(self) -> int:
+        return max(1, int(self.job.cores))
+
+    def start(self, modules: Sequence[str]) -> None:
+        """Start what is ours, connect, and see that the workers can do what they will be asked."""
+        os.environ.update(SETTINGS)
+        logging.getLogger("distributed").setLevel(logging.ERROR)  # of losses the record speaks
+        if isinstance(self.job.cluster, Attached):
+            self._attach(self.job.cluster)
+            self._about = examine(self, modules)
+        elif self.job.params["protocol"] == "inproc":
+            self._inside = LocalCluster(
+                n_workers=self.workers,
+                threads_per_worker=self.threads,
+                processes=False,
+                protocol="inproc",
+                dashboard_address=None,
+                memory_limit=0,
+                local_directory=str(self.job.folder / "dask"),
+            )
+            self.client = Client(self._inside)
+            self.addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+        else:
+            self._start_processes()
+
+    def _start_processes(self) -> None:
+        protocol = self.job.params["protocol"]
+        security, certificate = self._secure() if protocol == "tls" else (None, None)
+        self._own = DaskCluster(
+            self.job.cluster, self.job.folder, self.threads, protocol, certificate, self.job.params["dashboard"]
+        )
+        address = self._own.start()
+        self.client = Client(address, security=security, direct_to_workers=True, timeout=CONNECT_S)
+        self._find_workers()
+
+    def _find_workers(self) -> None:
+        """Their addresses, by the names that they were given."""
+        deadline = time.monotonic() + CONNECT_S
+        while time.monotonic() < deadline:
+            found = {each["name"]: at for at, each in self.client.scheduler_info(n_workers=-1)["workers"].items()}
+            if all(f"worker-{number}" in found for number in range(self.workers)):
+                self.addresses = [found[f"worker-{number}"] for number in range(self.workers)]
+                return
+            time.sleep(0.05)
+        raise TrainoffError(f"not all {self.workers} workers have joined the Dask cluster after {CONNECT_S:g} s")
+
+    def _secure(self) -> tuple[Any, Certificate]:
+        """A certificate for this cluster alone, and the same for the client."""
+        made = Security.temporary()
+        texts = {"ca": made.tls_ca_file, "cert": made.tls_scheduler_cert, "key": made.tls_scheduler_key}
+        folder = self.job.folder / "dask-tls"
+        folder.mkdir()
+        for name, text in texts.items():
+            path = folder / f"{name}.pem"
+            path.touch(mode=0o600)
+            path.write_text(text)
+        return made, Certificate(*(str(folder / f"{name}.pem") for name in ("ca", "cert", "key")))
+
+    def _attach(self, cluster: Attached) -> None:
+        proof = dict(cluster.properties)
+        security = (
+            Security(
+                tls_ca_file=proof.get("ca_file"),
+                tls_client_cert=proof.get("cert"),
+                tls_client_key=proof.get("key"),
+                require_encryption=True,
+            )
+            if cluster.address.startswith("tls://")
+            else None
+        )
+        try:
+            self.client = Client(cluster.address, security=security, direct_to_workers=True, timeout=ATTACH_S)
+        except (OSError, ValueError, TypeError) as error:
+            raise TrainoffError(
+                f"no Dask scheduler answers at {cluster.address} ({str(error).splitlines()[0]}); is it running, can it "
+                "be reached from here, and are ca_file, cert and key in [cluster.dask] right?"
+            ) from error
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        fit = sorted(address for address, each in workers.items() if each["nthreads"] >= self.threads)
+        if len(fit) < self.workers:
+            raise TrainoffError(
+                f"the cluster has {len(fit)} workers of at least {self.threads} threads, and the trial needs "
+                f"{self.workers}; ask for fewer workers or cores"
+            )
+        self.addresses = fit[: self.workers]
+
+    def show(self, watch: Watch) -> None:
+        """Say where the dashboard is, if one is wanted; and what the workers are, if they are somebody else's."""
+        if self._about:
+            watch.note("workers", self._about)
+        if not self.job.params["dashboard"]:
+            return
+        if self._own and (port := self._own.dashboard_port()):
+            watch.page("dask", self.job.cluster.nodes[0].address, port)
+        elif self.attached:
+            watch.note("dashboard", str(self.client.dashboard_link))
+
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """Turn what Dask says of a failure into the words of the process that failed."""
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError, distributed.scheduler.KilledWorker) as error:
+            self.check(DYING_S)
+            raise TrainoffError(f"Dask: {str(error).splitlines()[0]}") from error
+        except Lost as error:
+            raise self._gone(error.number) from error
+
+    def check(self, within_s: float = 0.0) -> None:
+        """Raise if the scheduler is gone, or a worker; looks for some time, because a process dies slowly."""
+        deadline = time.monotonic() + within_s
+        while self._own:
+            if (code := self._own.scheduler.exit_code) is not None:
+                raise WorkerFailed("scheduler", f"Dask's scheduler ended with code {code}", self._own.scheduler.tail())
+            for number, worker in enumerate(self._own.workers):
+                if worker.exit_code is not None:
+                    raise Lost(number)
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.05)
+
+    def replace(self, number: int) -> None:
+        """Start a worker in the place of one that is gone; raises if too many are, or if the cluster is not ours."""
+        self.lost += 1
+        if not self._own or self.lost > MOST_LOSSES:
+            raise self._gone(number)
+        self._own.workers[number] = self._own.start_worker(number)
+        self._own.wait_for(self._own.workers[number])
+        old = self.addresses[number]
+        deadline = time.monotonic() + CONNECT_S
+        while self.addresses[number] == old and time.monotonic() < deadline:
+            self._find_workers()
+
+    def _gone(self, number: int) -> Exception:
+        if not self._own:
+            where = self.addresses[number] if number < len(self.addresses) else "?"
+            return WorkerFailed(f"worker-{number}", f"the cluster lost its worker at {where}")
+        worker = self._own.workers[number]
+        return WorkerFailed(worker.role, f"the worker ended with code {worker.exit_code}", worker.tail())
+
+    def tell(self, watch: Watch) -> None:
+        """What the record should say of losses."""
+        if self.lost:
+            watch.count("workers_lost", self.lost)
+            watch.count("recovery_s", self.recovery_s)
+
+    def stop(self) -> None:
+        """Close the client; the cluster's processes are ended with the cluster."""
+        if self.client:
+            with contextlib.suppress(Exception):  # it may be in any state, and nothing is needed from it any more
+                self.client.close(timeout=2)
+        if self._inside:
+            self._inside.close()
