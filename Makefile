@@ -34,11 +34,11 @@ lint: $(STAMP)
 # Three quarters of an hour: all the kills that `make test` only takes a sample of.
 soak: $(STAMP)
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
-	@$(BIN)/python -m pytest -m soak tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py
+	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
 # How Spark's own MLlib compares with the other engines on Spark, tf-ps with
-# TensorFlow's own coordinator, and tf-on-spark with TensorFlow alone. Wants a quiet machine, and an hour.
+# TensorFlow's own coordinator, tf-on-spark with TensorFlow alone, and torch-ddp with torch. Wants a quiet machine, and an hour.
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/adapters.py
@@ -47,6 +47,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/spark.py
 	@$(BIN)/python benchmarks/servers.py
 	@$(BIN)/python benchmarks/tf_on_spark.py
+	@$(BIN)/python benchmarks/torch_ddp.py
 
 # The picture in the README, from the records of `make demo`.
 picture: $(STAMP)

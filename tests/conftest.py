@@ -14,7 +14,13 @@ from trainoff.conduct import isolate
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
 MISSING = "missing here:"  # how the reason begins why a marked test is skipped
-SLOW = ("test_spark.py", "test_tf_cluster.py", "test_tf_on_spark.py", "test_storage.py")  # the slowest first
+SLOW = (
+    "test_spark.py",
+    "test_tf_cluster.py",
+    "test_tf_on_spark.py",
+    "test_storage.py",
+    "test_torch_ddp.py",
+)  # the slowest first
 skipped_here: list[str] = []
 
 

@@ -15,10 +15,10 @@ from trainoff.clusters import Brake
 from trainoff.clusters.ports import free_ports
 from trainoff.conduct.sockets import Sockets
 from trainoff.data import Csr, Order
+from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.handover import in_file
-from trainoff.engines.tf_cluster.checkpoint import Keeper
+from trainoff.engines.losses import Losses
 from trainoff.engines.tf_cluster.gate import Deal, Gate
-from trainoff.engines.tf_cluster.losses import Losses
 from trainoff.engines.tf_cluster.pipeline import spans, stages
 from trainoff.engines.tf_cluster.store import place
 from trainoff.models import Cnn, Mlp

@@ -19,6 +19,7 @@ from trainoff.engines.numpy import Numpy
 from trainoff.engines.numpy.network import Network
 from trainoff.engines.spark.average import SparkAverage
 from trainoff.engines.tf_on_spark.engine import TfOnSpark
+from trainoff.engines.torch_ddp.engine import TorchDdp
 
 
 class Steady(Numpy):
@@ -331,3 +332,12 @@ class Twice(TfOnSpark):
 
         every = self.session.context.parallelize(range(self.session.executors), self.session.executors).barrier()
         return sorted(every.mapPartitions(crowd).collect())
+
+
+class Tripper(TorchDdp):
+    """Fails in the workers of torchrun."""
+
+    name = "tripper"
+
+    def open(self, job, watch):
+        super().open(dataclasses.replace(job, params=Feet(job.params)), watch)

@@ -7,11 +7,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
 import psutil
+
+from trainoff.clusters.process import Process
 
 PERIOD_S = 0.04  # of running and standing still; short beside a step of training
 REFRESH_S = 1.0  # how often new processes are looked for
@@ -47,6 +49,25 @@ class Brake:
             _send(pids, signal.SIGSTOP)
             self._end.wait(PERIOD_S * (1 - self._share))
             _send(pids, signal.SIGCONT)
+
+
+def of_role(processes: Iterable[Process], role: str) -> Iterator[int]:
+    """The processes of a role: those started under it, and those that others have started and given it."""
+    for process in processes:
+        if process.role == role:
+            yield process.pid
+            continue
+        with contextlib.suppress(psutil.Error):
+            yield from (
+                each.pid for each in psutil.Process(process.pid).children(recursive=True) if _role(each) == role
+            )
+
+
+def _role(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("TRAINOFF_ROLE")
+    except (psutil.Error, OSError):
+        return None
 
 
 def families(leaders: Iterable[int]) -> Iterable[int]:

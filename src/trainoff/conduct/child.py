@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainoff.clusters import THREADS, Brake, Cluster, Process
-from trainoff.conduct import isolate
+from trainoff.clusters.brake import of_role
+from trainoff.clusters.orphans import die_with_parent
 from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.traffic import bytes_so_far
 from trainoff.engines.watch import Channel, Diverged, TrialWatch
@@ -34,7 +35,7 @@ STATUS = {MemoryError: "out-of-memory", Diverged: "diverged", Refused: "unsuppor
 
 def main() -> int:
     """Run the trial in the given folder; returns 0 only if the engine did all it should."""
-    isolate.die_with_parent()
+    die_with_parent()
     folder = Path(sys.argv[1])
     spec = json.loads((folder / "trial.json").read_text())
     claim_cores(spec["cpus"], spec["trial"]["cores"])
@@ -90,7 +91,7 @@ def fault(trial: Trial, cluster: Cluster) -> AbstractContextManager[object]:
     if not (asked := trial.params.get("fault")):
         return nullcontext()
     role = f"worker-{asked['worker']}"
-    return Brake(lambda: [process.pid for process in cluster.processes if process.role == role], asked["share"])
+    return Brake(lambda: of_role(cluster.processes, role), asked["share"])
 
 
 def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> None:

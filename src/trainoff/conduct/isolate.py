@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
-import signal
 import socket
 import struct
 import subprocess
 import sys
 from pathlib import Path
 
+from trainoff.clusters.orphans import call
+
 _CLONE = {"mount": 0x00020000, "user": 0x10000000, "pid": 0x20000000, "network": 0x40000000}
 _MS_REC_PRIVATE = 0x4000 | 0x40000
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 LINUX = sys.platform == "linux"
 
 
-def _call(name: str, *arguments: object) -> None:
-    """Call a function of the C library; raises OSError with its reason."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, however that happens."""
-    if LINUX:
-        _call("prctl", _PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
 def adopt_orphans() -> None:
     """Become the parent of every descendant that loses its own: the next best thing to a PID namespace."""
     if LINUX:
-        _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def unshare(network: bool) -> None:
     """Leave the machine's namespaces; children forked from now on live in a PID namespace of their own."""
     wanted = _CLONE["pid"] | _CLONE["mount"] | (_CLONE["network"] if network else 0)
     if os.geteuid() == 0:
-        _call("unshare", wanted)
+        call("unshare", wanted)
         return
     uid, gid = os.getuid(), os.getgid()
-    _call("unshare", wanted | _CLONE["user"])
+    call("unshare", wanted | _CLONE["user"])
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
@@ -55,8 +41,8 @@ def unshare(network: bool) -> None:
 
 def settle(network: bool) -> None:
     """Inside, as process 1: a /proc that shows only this trial, and a loopback that is up."""
-    _call("mount", b"none", b"/", None, _MS_REC_PRIVATE, None)
-    _call("mount", b"proc", b"/proc", b"proc", 0, None)
+    call("mount", b"none", b"/", None, _MS_REC_PRIVATE, None)
+    call("mount", b"proc", b"/proc", b"proc", 0, None)
     if network:
         _loopback_up()
 

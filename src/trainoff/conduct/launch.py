@@ -11,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
+from trainoff.clusters.orphans import die_with_parent
 from trainoff.conduct import isolate
 from trainoff.conduct.warden import Orders, Warden
 
@@ -26,11 +27,11 @@ def main() -> int:
     if not orders.namespaces:
         isolate.adopt_orphans()
         return _guard(orders)
-    isolate.die_with_parent()
+    die_with_parent()
     isolate.unshare(orders.network)
     warden = os.fork()
     if warden == 0:
-        isolate.die_with_parent()
+        die_with_parent()
         isolate.settle(orders.network)
         os._exit(_guard(orders) & 0xFF)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(warden, signal.SIGTERM))

@@ -55,14 +55,21 @@ class End:
     report: Report
 
 
-class Driver:
-    """The driver's end. `check` raises if the workers have failed: nobody waits for those who cannot call."""
+class HungUp(TrainoffError):
+    """The leader is gone in the middle of training, and nobody said why."""
 
-    def __init__(self, host: str, check: Callable[[], None]) -> None:
+
+class Driver:
+    """The driver's end. `check` raises if the workers have failed: nobody waits for those who cannot call.
+
+    If the leader hangs up, that may take `explain_s` seconds to be known.
+    """
+
+    def __init__(self, host: str, check: Callable[[], None], explain_s: float = EXPLAIN_S) -> None:
         secret = secrets.token_bytes(32)
         self._listener = Listener((host, 0), authkey=secret)
         self.number = Number(host, self._listener.address[1], secret)
-        self._check = check
+        self._check, self._explain_s = check, explain_s
         self._line: Connection | None = None
 
     def wait_for(self, word: str, timeout_s: float) -> None:
@@ -132,15 +139,20 @@ class Driver:
         try:
             return receive()
         except (EOFError, OSError):
-            deadline = time.monotonic() + EXPLAIN_S
+            deadline = time.monotonic() + self._explain_s
             while time.monotonic() < deadline:
                 self._check()
                 time.sleep(POLL_S)
-            raise TrainoffError("the leading worker hung up in the middle of training") from None
+            raise HungUp("the leading worker hung up in the middle of training") from None
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """Forget the leader; `wait_for` waits for the call of another."""
         if self._line:
             self._line.close()
+        self._line = None
+
+    def close(self) -> None:
+        self.hang_up()
         self._listener.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from trainoff.engines.averaging import TAU, differs
 from trainoff.engines.contract import Engine, Job, Knob, Watch
 from trainoff.engines.sklearn import Sklearn, check_classes
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
         def search(self, watch: Watch) -> Floats: ...
 
 
-TAU = Knob(int, 10, "steps that every worker makes before the weights are averaged; 1 in the mode sync", minimum=1)
-
-
 class Averaging(Engine):
     """Every worker makes tau steps of its own in numpy, then their weights are averaged."""
 
@@ -42,13 +40,7 @@ class Averaging(Engine):
         return {**values, "tau": 1} if values["mode"] == "sync" else values
 
     def differs(self, trial: Trial) -> str | None:
-        if self.size(trial) == 1:
-            return None
-        if trial.params["tau"] > 1:
-            return f"every worker makes {trial.params['tau']} steps of its own before the weights are averaged"
-        if trial.params["optimizer"] != "sgd":
-            return f"every worker keeps the memory of {trial.params['optimizer']} for its own gradients"
-        return None
+        return differs(trial, self.size(trial))
 
     @staticmethod
     def maker(job: Job) -> Learner:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from trainoff.clusters.ports import free_ports
+from trainoff.engines.checkpoint import CHECKPOINT
 from trainoff.engines.contract import Job, Knob
-from trainoff.engines.tf_cluster.base import CHECKPOINT, TfClusterEngine
+from trainoff.engines.tf_cluster.base import TfClusterEngine
 
 PROGRAM = "trainoff.engines.tf_cluster.mirrored"
 

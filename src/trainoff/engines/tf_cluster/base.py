@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
+from trainoff.engines.checkpoint import Keeper
+from trainoff.engines.contract import Engine, Job, Watch, WorkerFailed
 from trainoff.engines.handover import hand_over, in_file
 from trainoff.engines.line import Driver
+from trainoff.engines.losses import Losses
+from trainoff.engines.pulse import Lost, Pulse, Stuck
 from trainoff.engines.tensorflow import TensorFlow
-from trainoff.engines.tf_cluster.checkpoint import Keeper
 from trainoff.engines.tf_cluster.coordinator import Assignment
-from trainoff.engines.tf_cluster.losses import Losses
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -32,20 +33,6 @@ EXPLAIN_S = 2.0  # how long after an error a process may take to be seen dead
 MOST_RESTARTS = 5
 ALL = ("worker", "ps", "coordinator")  # the roles, or their beginnings
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)  # ended from outside, and not by a mistake of its own
-FIRST_S = 60.0  # how long the first step may take
-STUCK_S = 15.0  # without a step the training is given up after this time ...
-STUCK_TIMES = 20  # ... or after so many times the longest that a sign of life has taken, if that is longer
-CHECKPOINT = Knob(
-    int, 500, "updates between two checkpoints, from which training goes on after a loss; 0: none", minimum=0
-)
-
-
-class Lost(Exception):
-    """A process is gone without which the training cannot go on."""
-
-
-class Stuck(Lost):
-    """All processes live, but no step has been made for long."""
 
 
 class TfClusterEngine(Engine):
@@ -78,14 +65,14 @@ class TfClusterEngine(Engine):
         self._keeper = Keeper(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
         self._losses = Losses()
-        self._training = self._over = False
-        self._step, self._longest = 0, 0.0
+        self._pulse = Pulse()
+        self._over = False
         while not self._prepared(watch):
             pass
 
     def _prepared(self, watch: Watch) -> bool:
         """Start everything up to the sign to start; False if a process was lost on the way and another try is due."""
-        self._heard = time.monotonic()
+        self._pulse.await_beat()
         with watch.phase("cluster_start"):
             so_far = self._try(self._gather) and self._try(self._wait_until, "connected")
         with watch.phase("ship"):
@@ -132,41 +119,39 @@ class TfClusterEngine(Engine):
     def train(self, job: Job, watch: Watch) -> None:
         ready = True
         while True:
-            self._heard = time.monotonic()
+            self._pulse.await_beat()
             try:
                 if not ready:
                     self._gather()
                     self._wait_until("ready")
-                self._training, self._heard = True, time.monotonic()
+                self._pulse.await_beat()
+                self._pulse.beating = True
                 _, report = self._line.follow(job, watch, self._hear)
                 break
             except (Lost, TrainoffError) as error:
                 self._lose(error)
                 ready = False
-        self._training, self._over = False, True
+        self._pulse.beating, self._over = False, True
         for name, value in self._losses.counts(report["counts"]).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
 
     def _hear(self, step: int) -> None:
-        """So many steps are done: a sign of life, if it is not the same number again."""
-        now = time.monotonic()
-        if step != self._step:
-            self._longest = max(self._longest, now - self._heard)
-            self._step, self._heard = step, now
-            self._losses.over(now)
+        """So many steps are done."""
+        if self._pulse.feel(step):
+            self._losses.over(self._pulse.heard)
 
     def _lose(self, error: Exception) -> None:
         """End what is left, so that all can be started anew from the last checkpoint; raises if that would not help."""
-        self._losses.begin(self._heard)
+        self._losses.begin(self._pulse.heard)
         if self._losses.count > MOST_RESTARTS or not (isinstance(error, Stuck) or self._was_killed()):
             raise self._explain(error) from error
         self._stop()
         resume = self._keeper.load()
         kept = len(resume.done) if resume else 0
-        self._losses.redo(self._step - kept)
-        self._training, self._step = False, kept
+        self._losses.redo(self._pulse.step - kept)
+        self._pulse.beating, self._pulse.step = False, kept
 
     def _check(self) -> None:
         """Raise if somebody is gone, or if nothing has been heard of the training for too long."""
@@ -174,15 +159,13 @@ class TfClusterEngine(Engine):
         for process in self._processes:
             if process.exit_code not in (None, 0) and process.role.startswith(vital):
                 raise Lost(f"{process.role} ended with code {process.exit_code}")
-        patience = max(STUCK_S, STUCK_TIMES * self._longest) if self._longest else FIRST_S
-        if self._training and time.monotonic() - self._heard > patience:
-            raise Stuck(f"no step was made for {patience:.0f} s after step {self._step}")
+        self._pulse.check()
 
     def _vital(self) -> tuple[str, ...]:
         """The roles that cannot be done without just now: all while they prepare, at the end only who leads."""
         if self._over:
             return (self.leader,)
-        return self.vital(self._job.mode) if self._training else ALL
+        return self.vital(self._job.mode) if self._pulse.beating else ALL
 
     def _was_killed(self) -> bool:
         """Whether a process is seen killed, now or in a moment: then errors of others are only what came of it."""

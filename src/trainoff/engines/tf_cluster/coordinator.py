@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job
 from trainoff.engines.handover import Rows
 from trainoff.engines.line import Leader, Number
 from trainoff.engines.pace import Pace
-from trainoff.engines.tf_cluster.checkpoint import Keeper
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data.order import share
+from trainoff.engines.breakdowns import by_worker
 from trainoff.engines.contract import Job
 from trainoff.engines.handover import Rows, take_over
 from trainoff.engines.line import Leader
@@ -199,24 +200,10 @@ def train(assignment: Assignment, job: Job, learner: Any, together: Together, le
 
 
 def end(together: Together, leader: Leader | None, times: NDArray[np.float64]) -> None:
-    """Tell the driver what the workers did in which time, and that all is done.
-
-    Of every step there are its seconds, those of agreeing, and those of waiting for rows where somebody feeds them.
-    Nobody can agree faster than whoever comes last; the others wait for him.
-    """
+    """Tell the driver what the workers did in which time, and that all is done."""
     every = together.tell_all(times)
-    if not leader:
-        return
-    agreeing = every[..., 1]
-    parts = {
-        "computing_s": (every[..., 0] - agreeing).sum(1),
-        "communicating_s": np.full(together.workers, agreeing.min(0).sum()),
-    }
-    if every.shape[-1] > 2:
-        parts["feeding_s"] = every[..., 2].sum(1)
-    names = [f"worker-{number}" for number in range(together.workers)]
-    by_worker = {what: dict(zip(names, map(float, values), strict=True)) for what, values in parts.items()}
-    leader.end({"counts": {}, "breakdowns": by_worker})
+    if leader:
+        leader.end({"counts": {}, "breakdowns": by_worker(every)})
 
 
 def label(learner: Any, rows: Rows) -> NDArray[np.int64]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
 
+from trainoff.engines.checkpoint import Checkpoint
 from trainoff.engines.line import Report
 from trainoff.engines.tensorflow.network import pooled, through
-from trainoff.engines.tf_cluster.checkpoint import Checkpoint
 from trainoff.engines.tf_cluster.rows import load
 from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, after, row_numbers
 from trainoff.engines.tf_cluster.store import Span, Store, worker

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters.ports import free_ports
+from trainoff.engines.checkpoint import CHECKPOINT
 from trainoff.engines.contract import Job, Knob
-from trainoff.engines.tf_cluster.base import CHECKPOINT, READY_S, TfClusterEngine
+from trainoff.engines.tf_cluster.base import READY_S, TfClusterEngine
 from trainoff.engines.tf_cluster.serve import LISTENING
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job
 from trainoff.engines.line import Leader, Report
 from trainoff.engines.tensorflow.network import step_numbers
-from trainoff.engines.tf_cluster.checkpoint import Keeper
 from trainoff.engines.tf_cluster.packed import Packed
 from trainoff.engines.tf_cluster.store import Store
 

@@ -153,7 +153,7 @@ class TfOnSpark(SparkEngine):
             broadcast(self.session, job)
 
     def _assignment(self, job: Job, watch: Watch) -> Any:
-        from trainoff.engines.tf_cluster.checkpoint import Keeper
+        from trainoff.engines.checkpoint import Keeper
         from trainoff.engines.tf_cluster.coordinator import Assignment
         from trainoff.engines.tf_on_spark.rows import with_places
 

@@ -22,7 +22,7 @@ from trainoff.models import BETA1, BETA2, EPSILON, Conv, Dense, Layer, Pool, Wei
 ACTIVATIONS = {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}  # in place
 
 Part = Callable[[Tensor], Tensor]
-Agree = Callable[[list[Tensor], Tensor], tuple[list[Tensor], Tensor]]  # several workers' gradients and losses as one
+Slopes = Callable[[Batch], tuple[Tensor, list[Tensor]]]  # the loss of a batch, and its gradient as vectors
 Rate = Any  # a float, or a vector of one number where the rate lies on a GPU
 
 
@@ -30,27 +30,32 @@ class Network:
     """The weights in torch's layouts, the layers, and what updates the one by the other."""
 
     def __init__(self, job: Job, device: str) -> None:
-        self._weights = [to_torch(part, device).requires_grad_() for part in job.weights]
-        self._flat = [part.detach().view(-1) for part in self._weights]
-        self._parts = make_parts(job.model.layers, self._weights)
+        self.parameters = [torch.nn.Parameter(to_torch(part, device)) for part in job.weights]
+        self.flat = [part.detach().view(-1) for part in self.parameters]
+        self._parts = make_parts(job.model.layers, self.parameters)
         self._l2 = job.model.l2
-        self._update = make_update(job.params, self._flat, self._l2)
-        self.state = [*self._flat, *self._update.state]  # all that a step changes
-        self.agree: Agree | None = None
+        self._update = make_update(job.params, self.flat, self._l2)
+        self.memory = self._update.state
+        self.state = [*self.flat, *self.memory]  # all that a step changes
+        self.slopes: Slopes = self._own_slopes  # workers that learn together agree on others
 
     def learn(self, batch: Batch, rate: Rate) -> Tensor:
         """Make one step; returns the loss before it."""
-        loss = F.cross_entropy(self._scores(batch.x), batch.y)
-        # As vectors, because a gradient need not lie in memory in the order of its weights.
-        gradient = [part.reshape(-1) for part in torch.autograd.grad(loss, self._weights)]
-        loss = loss.detach()
-        if self.agree:
-            gradient, loss = self.agree(gradient, loss)
+        loss, gradient = self.slopes(batch)
         if self._l2:
-            for matrix in self._flat[::2]:
+            for matrix in self.flat[::2]:
                 loss = loss + self._l2 / 2 * matrix.dot(matrix)
         self._update.step(gradient, rate)
         return loss
+
+    def _own_slopes(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        loss = self.loss(batch)
+        # As vectors, because a gradient need not lie in memory in the order of its weights.
+        return loss.detach(), [part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)]
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The mean cross-entropy of a batch, without the L2 term."""
+        return F.cross_entropy(self._scores(batch.x), batch.y)
 
     def labels(self, batch: Batch) -> Tensor:
         """The class of each row."""
@@ -58,7 +63,7 @@ class Network:
 
     def weights(self) -> Weights:
         """The weights as the model has them."""
-        return [to_numpy(part.detach()) for part in self._weights]
+        return [to_numpy(part.detach()) for part in self.parameters]
 
     def _scores(self, x: Tensor) -> Tensor:
         for part in self._parts:

@@ -1,11 +1,12 @@
-"""Several processes that learn as one: each takes its share of every batch, and they agree on the gradient.
+"""Several processes that learn as one: each takes its share of every batch, and they agree.
 
-Run in every process of a torch process group. The first one leads: it speaks with the driver.
+Run in every process of a torch process group, whoever has formed it. The first one leads: it speaks with the driver.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,59 +14,104 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from numpy.typing import NDArray
 
-from trainoff.data.order import share
+from trainoff.data.order import spans
+from trainoff.engines.breakdowns import by_worker
 from trainoff.engines.contract import Job
 from trainoff.engines.line import Leader, Number
 from trainoff.engines.pace import Pace
-from trainoff.engines.torch import rows, warm_up
+from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch.network import Network
+from trainoff.engines.torch.ways import WAYS, Way, Worker, make_worker
 
 JOIN_S = 120
 
 
-class Agreement:
-    """The sum of all workers' gradients, each weighted by its share of the batch's rows; the loss goes along."""
+def join(cores: float) -> None:
+    """Form the process group that the environment names, to compute with so many cores."""
+    torch.set_num_threads(max(1, int(cores)))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=JOIN_S))
 
-    def __init__(self, sizes: list[int]) -> None:
-        self._sizes = sizes
-        self._room = torch.empty(sum(sizes) + 1)
-        self.part = 1.0
 
-    def __call__(self, gradient: list[Tensor], loss: Tensor) -> tuple[list[Tensor], Tensor]:
-        torch.cat([*gradient, loss.view(1)], out=self._room)
-        self._room *= self.part
-        dist.all_reduce(self._room)
-        return list(torch.split_with_sizes(self._room[:-1], self._sizes)), self._room[-1]
+def learn(assignment: Assignment) -> tuple[Network, Leader | None]:
+    """Be one worker of the group, to the last step; returns what has learnt, and the leader's line."""
+    leader = Leader(assignment.number, assignment.pace) if dist.get_rank() == 0 else None
+    if leader:
+        leader.say("connected")
+    worker = make_worker(assignment.job)
+    way = WAYS[assignment.job.mode](worker)
+    worker.warm_up()
+    training = Training(worker, way, assignment, leader)
+    first = training.resume()
+    dist.barrier()  # so that all can start when the leader says so
+    if leader:
+        leader.wait_for_start()
+    dist.barrier()
+    every = tell_all(training.run(first))
+    if leader:
+        leader.end({"breakdowns": by_worker(every)})
+    return worker.network, leader
+
+
+@dataclass(frozen=True)
+class Training:
+    """The steps of one worker, with the calls to the driver where it leads."""
+
+    worker: Worker
+    way: Way
+    assignment: Assignment
+    leader: Leader | None
+
+    def resume(self) -> int:
+        """Go back to the last checkpoint, if there is one; returns the first step to make."""
+        found = self.assignment.keeper.load() if self.assignment.keeper else None
+        if not found:
+            return 1
+        self.way.put(found.state)
+        self.assignment.pace.taken(self.worker.job.order.samples_after(len(found.done)))
+        return len(found.done) + 1
+
+    def run(self, start: int) -> NDArray[np.float64]:
+        """All rounds from a step on; returns the seconds of each, and those of agreeing."""
+        times = []
+        for first, last in spans(self.worker.job.order, self.way.tau):
+            if first < start:
+                continue
+            before = time.monotonic()
+            loss, agreeing = self.way.learn(first, last)
+            times.append((time.monotonic() - before, agreeing))
+            self._done(last, loss)
+        return np.array(times).reshape(-1, 2)
+
+    def _done(self, step: int, loss: float) -> None:
+        """All steps up to this one are done: tell the driver, and keep a checkpoint if it is time to."""
+        keeper = self.assignment.keeper
+        due = keeper is not None and keeper.due(step) and step < self.worker.job.order.steps
+        if self.leader:
+            if due:
+                self.leader.hurry()  # so that the driver knows of every step that a checkpoint holds
+            self.leader.progress(step, loss, self.worker.network.weights)
+        if due and keeper:
+            state = self.way.state()
+            if self.leader:
+                keeper.save(state, range(1, step + 1))
+            keeper.saved(step)
+
+
+def tell_all(figures: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The figures of all workers, each of which has as many."""
+    own = torch.from_numpy(figures)
+    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, own)
+    return torch.stack(found).numpy()
 
 
 def learn_together(number: Number, job: Job, pace: Pace, folder: str) -> None:
     """Be one worker of the group that the environment names, on the rows that lie in a folder, to the end."""
-    torch.set_num_threads(max(1, int(job.cores)))
-    dist.init_process_group("gloo", timeout=timedelta(seconds=JOIN_S))
-    rank, workers = dist.get_rank(), dist.get_world_size()
-    job = replace(job, data=replace(job.data, **fetch_rows(Path(folder))))
-    network = Network(job, "cpu")
-    source = rows.Dense(rows.on(job.data.x_train, "cpu"), rows.on(job.data.y_train, "cpu"))
-    shares = (len(share(np.arange(size), rank, workers)) for size in job.order.batch_sizes)
-    warm_up(filter(None, shares), network, source)
-    agreement = network.agree = Agreement([part.size for part in job.weights])
-    leader = Leader(number, pace) if rank == 0 else None
-    dist.barrier()
+    join(job.cores)
+    _, leader = learn(Assignment(replace(job, data=replace(job.data, **fetch_rows(Path(folder)))), number, pace))
     if leader:
-        leader.wait_for_start()
-    dist.barrier()
-    for step, batch in job.order.batches():
-        mine = share(batch, rank, workers)
-        agreement.part = len(mine) / len(batch)
-        if not len(mine):  # the others still need this worker's part, even if it is nothing
-            mine = batch[:1]
-        loss = network.learn(source.take(torch.from_numpy(mine)), float(job.rates[step - 1]))
-        if leader:
-            leader.progress(step, loss.item(), network.weights)
-    if leader:
-        leader.end()
         leader.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.engines.contract import Knob
+
 if TYPE_CHECKING:
     from trainoff.engines.line import Leader
     from trainoff.models import Weights
+
+CHECKPOINT = Knob(
+    int, 500, "updates between two checkpoints, from which training goes on after a loss; 0: none", minimum=0
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,11 @@ class Keeper:
             arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
             np.savez(file, allow_pickle=False, done=np.array(sorted(done), np.int64), **arrays)
         draft.replace(self.path)
-        self._saved = len(done)
+        self.saved(len(done))
+
+    def saved(self, updates: int) -> None:
+        """There is a checkpoint after so many updates, whoever has written it."""
+        self._saved = updates
 
     def step_done(
         self, leader: Leader, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
@@ -61,5 +71,5 @@ class Keeper:
         with np.load(self.path) as stored:
             state = [stored[f"state{number}"] for number in range(len(stored.files) - 1)]
             done = frozenset(stored["done"].tolist())
-        self._saved = len(done)
+        self.saved(len(done))
         return Checkpoint(state, done)
