@@ -143,9 +143,25 @@ def test_a_search_goes_through_joblib_and_a_dashboard_shows_it(tmp_path):
     assert re.search(r"dask: http://127.0.0.1:\d+", done.stdout + done.stderr)
 
 
-def disturb(folder, victim, epochs=200):
+def test_torch_learns_together_on_the_workers(tmp_path):
+    more = 'workers = 3\nbatch_size = 70\nprotocol = "tls"'
+    done = trainoff("run", study(tmp_path, "dask-torch", more=more), "--out", tmp_path / "out")
+    record = only_record(tmp_path / "out")
+    assert done.returncode == 0, record["reason"]
+    assert record["equivalence"]["verdict"] == "exact"
+    assert record["breakdowns"]["communicating_s"].keys() == {"worker-0", "worker-1", "worker-2"}
+
+
+@pytest.mark.soak
+def test_a_process_group_ends_with_its_member(tmp_path):
+    record = disturb(tmp_path, "worker-1", epochs=4000, engine="dask-torch")
+    assert (record["status"], record["phase"]) == ("crashed", "train")
+    assert record["reason"] == "worker-1: the worker ended with code -9"
+
+
+def disturb(folder, victim, epochs=200, engine="dask-average"):
     """The record of a training during which somebody was killed, after nothing of it was left."""
-    path = study(folder, "dask-average", more=LONG.format(epochs=epochs))
+    path = study(folder, engine, more=LONG.format(epochs=epochs))
 
     def choose():
         (found, *_) = members(folder, victim)
