@@ -13,6 +13,11 @@ JAVA := $(BIN)/python -c 'from trainoff.clusters.java import find_java; java = f
 TORCH_INDEX ?= $(shell test -n "$$PIP_FIND_LINKS" || command -v nvidia-smi >/dev/null 2>&1 || \
     $(PYTHON) -c 'import urllib.request as r; u = "https://download.pytorch.org/whl/cpu"; r.urlopen(u + "/torch/", timeout=10); print(u)' 2>/dev/null)
 
+TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+# pip finds its own settings; uv is told what it may need of them.
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") \
+    $(if $(TORCH),$(TORCH) --index-strategy unsafe-best-match)
+
 .PHONY: demo test lint soak bench picture clean lock setup
 
 demo: $(STAMP)
@@ -57,11 +62,11 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trainoff needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=/path/to/python3.11")'
-	@echo "Setting up .venv (a few minutes the first time: TensorFlow, PyTorch, JAX and Spark come along) ..."
+	@echo "Setting up .venv (a minute or two the first time: TensorFlow, PyTorch, JAX, Spark, Dask and Ray come along) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "venv failed; on Debian: apt-get install python3-venv"; exit 1; }
-	@grep '^pyspark==' requirements.lock > .venv/spark.txt; grep -v '^pyspark==' requirements.lock > .venv/others.txt
-	@$(PIP) --no-deps --requirement .venv/spark.txt & spark=$$!; \
-	    $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement .venv/others.txt && wait $$spark
+	@$(PIP) "$$(grep '^uv==' requirements.lock)" && $(UV) --requirement requirements.lock || { \
+	    echo "uv could not install it all; pip tries again, and takes longer ..."; \
+	    $(PIP) $(TORCH) --requirement requirements.lock; }
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@$(JAVA) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Java for the engines on Spark ..."; \
@@ -70,12 +75,13 @@ $(STAMP): pyproject.toml requirements.lock
 	else echo "The engines on Spark need Java 17: apt-get install openjdk-17-jre-headless"; fi
 	@touch $(STAMP)
 
-# Pins what is installed after a fresh resolution of pyproject.toml; run it to take newer versions.
-lock:
-	@rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
-	@.lock-venv/bin/python -m pip install --quiet 'setuptools==79.0.1' 'torch==2.13.0' -e '.[all,dev]'
-	@{ sed -n '/^#/p' requirements.lock; .lock-venv/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//'; } > requirements.lock.new
-	@mv requirements.lock.new requirements.lock && rm -rf .lock-venv
+# Pins every version that pyproject.toml leads to, and those it has already if they will do; delete the file to take
+# newer ones. torch's CUDA libraries are left out: pip brings them where a build of torch needs them.
+lock: $(STAMP)
+	@printf 'torch==2.13.0\nsetuptools==79.0.1\nwheel\n' | $(BIN)/uv pip compile --quiet --all-extras --no-header --no-annotate \
+	    --output-file requirements.lock pyproject.toml -
+	@{ echo "# Every version that trainoff is tested with; \`make lock\` renews it."; \
+	    grep -v -E '^(cuda-|nvidia-|triton)' requirements.lock; } > requirements.lock.new && mv requirements.lock.new requirements.lock
 
 clean:
-	rm -rf .venv .lock-venv build results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv build results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
