@@ -21,12 +21,15 @@ batch_size = 60
 hidden = [6000]
 max_iter = 12
 block_size = 150
+[engine.spark-mllib]
+hidden = [40]
 [engine.numpy]
 mode = "single"
 optimizer = "l-bfgs"
 activation = "sigmoid"
+hidden = [40]
 [grid]
-epochs = [12]
+epochs = [4]
 """
 OTHERS = """workers = 2
 batch_size = 60
@@ -114,7 +117,7 @@ def test_mllib_solves_the_problem_that_scipy_solves(trained, folder):
 
     MLlib means its losses by blocks, so the blocks must be equal for its loss to be the mean over the rows.
     """
-    rows, model = data.load("digits").head(300), Mlp((64, 6000, 10), "sigmoid")
+    rows, model = data.load("digits").head(300), Mlp((64, 40, 10), "sigmoid")
     begin, _ = loss_and_gradient(model, initial_weights(model, 1), rows.x_train, rows.y_train)
     ours, theirs = objectives(folder, "numpy"), objectives(folder, "spark-mllib")
     assert theirs[0] == pytest.approx(begin, rel=1e-5)

@@ -53,8 +53,8 @@ class DaskEngine(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
             from trainoff.engines.dask.session import Session
-        with watch.phase("cluster_start"):
-            self.session = Session(job)
+        self.session = Session(job)
+        with watch.phase("cluster_start"), self.session.failures():
             self.session.start(self.on_workers)
             self.session.show(watch)
 

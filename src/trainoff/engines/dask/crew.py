@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from dask.delayed import delayed
-from distributed import wait
 
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.dask.desk import Desk, Failure
@@ -18,6 +17,7 @@ from trainoff.engines.rounds.change import Change
 from trainoff.engines.rounds.desk import Floats, Maker, Work
 from trainoff.engines.rounds.search import attempt, factors, take_best
 from trainoff.engines.shipping import without_rows
+from trainoff.errors import TrainoffError
 
 POLL_S = 0.25
 
@@ -38,19 +38,45 @@ class Crew:
 
     def ship(self) -> None:
         """Let every worker load its rows and prepare its desk."""
-        self._rows = [self._load(number, share) for number, share in enumerate(self._shares)]
-        wait(self._rows)
-        self._desks = [self._sit_down(number) for number in range(self.workers)]
+        self._rows: list[Any] = [None] * self.workers
+        self._desks: list[Any] = [None] * self.workers
+        self._prepare(range(self.workers))
 
-    def _load(self, number: int, share: Share) -> Any:
+    def _prepare(self, numbers: Iterable[int]) -> None:
+        """Give some workers their rows and a desk, and those that must be replaced meanwhile."""
+        without = list(numbers)
+        for number in without:
+            self._rows[number] = self._load(number)
+        while without:
+            try:
+                self._desks[without[0]] = self._sit_down(without[0])
+                without.pop(0)
+            except Lost as lost:
+                self._session.replace(lost.number)
+                self._rows[lost.number] = self._load(lost.number)
+                without += [] if lost.number in without else [lost.number]
+
+    def _load(self, number: int) -> Any:
         """The rows of a worker as a collection of Dask's, computed where they will be learnt from."""
-        part = delayed(load, pure=False)(share)
+        part = delayed(load, pure=False)(self._shares[number])
         return self._session.client.compute(part, workers=[self._session.addresses[number]])
 
     def _sit_down(self, number: int) -> Any:
-        given = (self._rows[number], self._lean, self._maker, number, self._apart)
+        """A new desk; Lost if a worker is gone meanwhile, for whose part Dask would wait for ever."""
+        given = (self._rows[number], self._lean, self._maker, number)
+        ways = {"apart": self._apart, "sparse": self.sparse}
         where = [self._session.addresses[number]]
-        return self._session.client.submit(Desk, *given, actor=True, workers=where, pure=False).result()
+        desk = self._session.client.submit(Desk, *given, **ways, actor=True, workers=where, pure=False)
+        while True:
+            try:
+                return desk.result(timeout=POLL_S)
+            except TimeoutError:
+                self._session.check()
+            except FileNotFoundError as error:
+                raise TrainoffError(
+                    f"the workers cannot read the rows at {self._shares[number].storage.url}; name with `storage` a "
+                    "place that they can reach"
+                ) from error
 
     def round(self, weights: Floats, first: int, last: int) -> list[Work]:
         """Everybody makes the steps from first to last."""
@@ -100,17 +126,8 @@ class Crew:
     def _mend(self, number: int) -> None:
         """Put somebody in the place of a worker that is gone, with its rows and a desk."""
         start = time.monotonic()
-        while True:
-            try:
-                self._session.replace(number)
-                self._rows[number] = self._load(number, self._shares[number])
-                self._desks[number] = self._sit_down(number)
-                break
-            except (OSError, RuntimeError, ValueError):
-                self._session.check(DYING_S)
-                raise
-            except Lost as lost:  # somebody again, meanwhile
-                number = lost.number
+        self._session.replace(number)
+        self._prepare([number])
         self._session.recovery_s += time.monotonic() - start
 
     def search(self, watch: Watch) -> Floats:

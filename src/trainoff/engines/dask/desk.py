@@ -22,10 +22,16 @@ class Failure:
 
 
 class Desk:
-    """One worker's place. With `apart`, its rows are its own; else it has all, and takes its slice of every batch."""
+    """One worker's place. With `apart`, its rows are its own; else it has all, and takes its slice of every batch.
 
-    def __init__(self, rows: tuple[Any, Any], job: Job, maker: Maker, worker: int, apart: bool) -> None:
+    With `sparse`, it tells only which weights have changed.
+    """
+
+    def __init__(
+        self, rows: tuple[Any, Any], job: Job, maker: Maker, worker: int, *, apart: bool, sparse: bool
+    ) -> None:
         x, y = rows
+        self._sparse = sparse
         self._job = replace(job, data=replace(job.data, x_train=x, y_train=y))
         self._portion = OfItsOwn(job.order, worker, len(y)) if apart else OfEveryBatch(job.order, worker, job.workers)
         self._learner = maker(self._job)
@@ -34,13 +40,12 @@ class Desk:
     def work(self, weights: Any, first: int, last: int) -> Work | Failure:
         """Go on from these weights, or from the last ones with a change, with the steps from first to last."""
         try:
-            sparse = isinstance(weights, Change)
-            if sparse:
+            if isinstance(weights, Change):
                 weights.apply(self._weights)
             else:
                 self._weights = np.array(weights)
             done = make_steps(self._learner, self._job, self._portion, self._weights, first, last)
-            return replace(done, weights=Change.between(self._weights, done.weights)) if sparse else done
+            return replace(done, weights=Change.between(self._weights, done.weights)) if self._sparse else done
         except Exception:
             return Failure(traceback.format_exc())
 

@@ -89,6 +89,7 @@ class Session:
         """Their addresses, by the names that they were given."""
         deadline = time.monotonic() + CONNECT_S
         while time.monotonic() < deadline:
+            self.check()
             found = {each["name"]: at for at, each in self.client.scheduler_info(n_workers=-1)["workers"].items()}
             if all(f"worker-{number}" in found for number in range(self.workers)):
                 self.addresses = [found[f"worker-{number}"] for number in range(self.workers)]
@@ -176,10 +177,11 @@ class Session:
         self.lost += 1
         if not self._own or self.lost > MOST_LOSSES:
             raise self._gone(number)
+        if self._own.workers[number].exit_code is None:  # it lives, but has lost its desk
+            self.job.cluster.end(self._own.workers[number])
         self._own.workers[number] = self._own.start_worker(number)
         self._own.wait_for(self._own.workers[number])
-        old = self.addresses[number]
-        deadline = time.monotonic() + CONNECT_S
+        old, deadline = self.addresses[number], time.monotonic() + CONNECT_S
         while self.addresses[number] == old and time.monotonic() < deadline:
             self._find_workers()
 
