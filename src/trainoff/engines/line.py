@@ -9,13 +9,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainoff.engines.contract import Job, Watch
+from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.errors import TrainoffError
 from trainoff.models import Weights, flatten, unflatten
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 0.25  # how often progress is told
 POLL_S = 0.05
+CALL_S = 5.0  # how long a caller may take to begin to speak
 EXPLAIN_S = 30.0  # how long it may take until it is known why a worker is gone
 
 Report = Mapping[str, Any]  # what the leader knows at the end
@@ -46,6 +48,14 @@ class Progress:
     loss: float | None
     samples_seen: int
     weights: bool
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """A worker made a mistake of its own; others need not look further for why it is gone."""
+
+    role: str
+    said: str  # its traceback
 
 
 @dataclass(frozen=True)
@@ -77,11 +87,14 @@ class Driver:
         deadline = time.monotonic() + timeout_s
         while self._line is None:
             self._check_time(word, deadline, timeout_s)
-            self._line = self._accept()
+            self._line = self._accept(POLL_S)
         while True:
             while not self._line.poll(POLL_S):
                 self._check_time(word, deadline, timeout_s)
-            if self._take(self._line.recv) == word:
+            said = self._take(self._line.recv)
+            if isinstance(said, Complaint):
+                raise WorkerFailed(said.role, said.said, said.said)
+            if said == word:
                 return
 
     def _check_time(self, word: str, deadline: float, timeout_s: float) -> None:
@@ -89,9 +102,17 @@ class Driver:
         if time.monotonic() > deadline:
             raise TrainoffError(f"the workers were not {word} after {timeout_s:g} s")
 
-    def _accept(self) -> Connection | None:
+    def hear_complaints(self) -> None:
+        """Raise what another worker than the leader has to say, if one calls."""
+        if caller := self._accept(0.001):
+            with caller:
+                said = caller.recv() if caller.poll(CALL_S) else None
+            if isinstance(said, Complaint):
+                raise WorkerFailed(said.role, said.said, said.said)
+
+    def _accept(self, timeout_s: float) -> Connection | None:
         waiting = self._listener._listener._socket  # type: ignore[attr-defined]  # to wait without being stuck
-        waiting.settimeout(POLL_S)
+        waiting.settimeout(timeout_s)
         try:
             return self._listener.accept()
         except (TimeoutError, EOFError, OSError):  # nobody yet, or somebody who died while calling
@@ -211,3 +232,9 @@ class Leader:
 
     def close(self) -> None:
         self._line.close()
+
+
+def complain(number: Number, role: str, said: str) -> None:
+    """Call the driver to own up to a mistake, from any worker."""
+    with suppress(OSError, EOFError), Client((number.host, number.port), authkey=number.secret) as line:
+        line.send(Complaint(role, said))

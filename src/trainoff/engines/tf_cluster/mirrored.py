@@ -203,7 +203,8 @@ def end(together: Together, leader: Leader | None, times: NDArray[np.float64]) -
     """Tell the driver what the workers did in which time, and that all is done."""
     every = together.tell_all(times)
     if leader:
-        leader.end({"counts": {}, "breakdowns": by_worker(every)})
+        names = [f"worker-{number}" for number in range(together.workers)]
+        leader.end({"counts": {}, "breakdowns": by_worker(every, names)})
 
 
 def label(learner: Any, rows: Rows) -> NDArray[np.int64]:

@@ -5,7 +5,11 @@ Run in every process of a torch process group, whoever has formed it. The first 
 
 from __future__ import annotations
 
+import os
 import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,13 +23,17 @@ from numpy.typing import NDArray
 from trainoff.data.order import spans
 from trainoff.engines.breakdowns import by_worker
 from trainoff.engines.contract import Job
-from trainoff.engines.line import Leader, Number
+from trainoff.engines.handover import InFile
+from trainoff.engines.line import Leader, Number, complain
 from trainoff.engines.pace import Pace
+from trainoff.engines.torch import predict
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch.network import Network
 from trainoff.engines.torch.ways import WAYS, Way, Worker, make_worker
 
 JOIN_S = 120
+Fetch = Callable[[Job], Job]
+NETWORK_WORDS = ("gloo", "connection", "store", "socket")  # in what torch says when it cannot reach a worker
 
 
 def join(cores: float) -> None:
@@ -34,13 +42,51 @@ def join(cores: float) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=JOIN_S))
 
 
-def learn(assignment: Assignment) -> tuple[Network, Leader | None]:
-    """Be one worker of the group, to the last step; returns what has learnt, and the leader's line."""
+def work(assignment: Assignment, fetch: Fetch) -> None:
+    """Work to the end of the training; who leads labels what is asked for then, until the driver hangs up."""
+    network, leader = learn(assignment, fetch)
+    dist.barrier()
+    dist.destroy_process_group()
+    if leader:
+        leader.answer(lambda rows: predict(network, rows.mapped() if isinstance(rows, InFile) else rows, "cpu"))
+
+
+@contextmanager
+def owning_up(assignment: Assignment) -> Iterator[None]:
+    """Let the driver know of an exception that is this worker's own, and not what came of the loss of another."""
+    try:
+        yield
+    except Exception as error:
+        if not of_others(error):
+            complain(assignment.number, role(), traceback.format_exc())
+        raise
+
+
+def of_others(error: Exception) -> bool:
+    """Whether an error only says that another process is gone."""
+    if isinstance(error, EOFError | ConnectionError | dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in NETWORK_WORDS)
+
+
+def role() -> str:
+    """The role that this worker is booked on."""
+    return os.environ.get("TRAINOFF_ROLE") or f"worker-{dist.get_rank() if dist.is_initialized() else '?'}"
+
+
+def learn(assignment: Assignment, fetch: Fetch) -> tuple[Network, Leader | None]:
+    """Be one worker of the group, to the last step; returns what has learnt, and the leader's line.
+
+    `fetch` makes of the job that was assigned one with its rows at hand.
+    """
     leader = Leader(assignment.number, assignment.pace) if dist.get_rank() == 0 else None
     if leader:
         leader.say("connected")
-    worker = make_worker(assignment.job)
-    way = WAYS[assignment.job.mode](worker)
+    worker = make_worker(fetch(assignment.job))
+    dist.barrier()
+    if leader:
+        leader.say("shipped")
+    way = WAYS[worker.job.mode](worker)
     worker.warm_up()
     training = Training(worker, way, assignment, leader)
     first = training.resume()
@@ -48,9 +94,9 @@ def learn(assignment: Assignment) -> tuple[Network, Leader | None]:
     if leader:
         leader.wait_for_start()
     dist.barrier()
-    every = tell_all(training.run(first))
+    every, roles = tell_all(training.run(first)), all_roles()
     if leader:
-        leader.end({"breakdowns": by_worker(every)})
+        leader.end({"breakdowns": by_worker(every, roles)})
     return worker.network, leader
 
 
@@ -107,10 +153,18 @@ def tell_all(figures: NDArray[np.float64]) -> NDArray[np.float64]:
     return torch.stack(found).numpy()
 
 
+def all_roles() -> list[str]:
+    """The roles of all workers; where these are not different, their numbers."""
+    found = [""] * dist.get_world_size()
+    dist.all_gather_object(found, role())
+    return found if len(set(found)) == len(found) else [f"worker-{number}" for number in range(len(found))]
+
+
 def learn_together(number: Number, job: Job, pace: Pace, folder: str) -> None:
     """Be one worker of the group that the environment names, on the rows that lie in a folder, to the end."""
     join(job.cores)
-    _, leader = learn(Assignment(replace(job, data=replace(job.data, **fetch_rows(Path(folder)))), number, pace))
+    rows = fetch_rows(Path(folder))
+    _, leader = learn(Assignment(job, number, pace), lambda job: replace(job, data=replace(job.data, **rows)))
     if leader:
         leader.close()
     dist.barrier()

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 AGENT = "trainoff.engines.torch_ddp.agent"
 WORKER = "trainoff.engines.torch_ddp.worker"
-FAILURE = "failure.txt"  # where a worker says what its own mistake was
 PORT = 29400  # torch's own choice for the agents' meeting; where there is only one, any port will do
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 

@@ -1,0 +1,107 @@
+"""The driver's view of a training that others begin again after a loss: it follows who leads, and counts the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trainoff.data.order import spans
+from trainoff.engines.checkpoint import Keeper
+from trainoff.engines.contract import Job, Watch
+from trainoff.engines.line import Driver, HungUp, Number
+from trainoff.engines.losses import Losses
+from trainoff.engines.pulse import Pulse, Stuck
+from trainoff.engines.shipping import WEIGHT_BYTES
+
+READY_S = 300.0  # every process imports a framework, and several may share a core
+MOST_STUCK = 3  # times that everything is started again because nothing goes on
+
+
+class Course:
+    """A line to whoever leads.
+
+    `check` raises if the training cannot go on; `restart` starts everything anew where all live but nothing goes on.
+    """
+
+    def __init__(
+        self, job: Job, host: str, keeper: Keeper, check: Callable[[], None], restart: Callable[[], None]
+    ) -> None:
+        self._job, self._keeper, self._check_others, self._restart = job, keeper, check, restart
+        self._line = Driver(host, self._check, explain_s=0.0)
+        self._losses, self._pulse = Losses(), Pulse()
+        self.over = False  # whether all steps are made
+
+    @property
+    def number(self) -> Number:
+        """Where the leader calls."""
+        return self._line.number
+
+    def wait_until(self, word: str) -> None:
+        """Wait until all workers are so far, though they may have to be started again meanwhile."""
+        while True:
+            try:
+                return self._line.wait_for(word, READY_S)
+            except HungUp as error:
+                self._lose(error)
+
+    def run(self, watch: Watch) -> None:
+        """Follow the training to its end, and tell what it was like."""
+        ready = True
+        while not self.over:
+            try:
+                if not ready:
+                    self.wait_until("ready")
+                self._pulse.await_beat()
+                self._pulse.beating = True
+                _, report = self._line.follow(self._job, watch, self._hear)
+                self.over = True
+            except (HungUp, Stuck) as error:
+                self._lose(error)
+                ready = False
+        self._pulse.beating = False
+        for name, value in self._losses.counts(self._rounds()).items():
+            watch.count(name, value)
+        for name, values in report["breakdowns"].items():
+            watch.breakdown(name, values)
+
+    def _rounds(self) -> dict[str, float]:
+        job = self._job
+        # Around a ring, every worker but one passes each number on, once to sum it up and once to tell the sum.
+        least = 2 * (job.workers - 1) * WEIGHT_BYTES * job.model.parameters
+        rounds = sum(1 for _ in spans(job.order, job.params.get("tau", 1)))
+        return {"rounds": rounds, "least_bytes_per_round": least}
+
+    def _hear(self, step: int) -> None:
+        """So many steps are done."""
+        if self._pulse.feel(step):
+            self._losses.over(self._pulse.heard)
+
+    def _lose(self, error: HungUp | Stuck) -> None:
+        """Get ready for the workers to begin again from the last checkpoint; raises if they will not."""
+        self._line.hear_complaints()
+        self._check_others()
+        self._losses.begin(self._pulse.heard)
+        self._pulse.beating = False
+        self._line.hang_up()
+        if isinstance(error, Stuck):
+            if self._losses.count > MOST_STUCK:
+                raise error
+            self._restart()
+        resume = self._keeper.load()
+        kept = len(resume.done) if resume else 0
+        self._losses.redo(self._pulse.step - kept)
+        self._pulse.step = kept
+
+    def _check(self) -> None:
+        """Raise if a worker made a mistake, if the training cannot go on, or if nothing goes on."""
+        self._line.hear_complaints()
+        self._check_others()
+        self._pulse.check()
+
+    def ask(self, question: Any) -> Any:
+        """What the leader answers, after the end."""
+        return self._line.ask(question)
+
+    def close(self) -> None:
+        """Hang up, which lets the leader end."""
+        self._line.close()
