@@ -19,6 +19,7 @@ SLOW = (
     "test_tf_cluster.py",
     "test_tf_on_spark.py",
     "test_storage.py",
+    "test_ray.py",
     "test_torch_ddp.py",
 )  # the slowest first
 skipped_here: list[str] = []

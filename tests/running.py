@@ -110,6 +110,11 @@ def _is_driver(words: list[str], folder: Path) -> bool:
     return "trainoff.conduct.child" in words and words[-1].startswith(str(folder))
 
 
+def member(folder: Path, role: str) -> psutil.Process:
+    """The first process of a role in the trial below a folder."""
+    return members(folder, role)[0]
+
+
 def disturbed(
     folder: Path,
     path: Path,

@@ -5,10 +5,9 @@ import random
 import signal
 import time
 
-import psutil
 import pytest
 
-from running import disturbed, members, only_record, records, study, survivors, trainoff
+from running import disturbed, member, only_record, records, study, survivors, trainoff
 
 pytestmark = pytest.mark.namespace
 
@@ -44,7 +43,7 @@ epochs = [{epochs}]
 """
 TARGETS = """
 engines = ["torch-ddp"]
-workload = ["mnist-mlp", "mnist-cnn"]
+workload = "{workload}"
 [grid]
 workers = [1, 2, 4]
 """
@@ -84,17 +83,6 @@ def test_the_record_tells_who_did_what(trained):
     assert record["counts"]["rounds"] == 12
     assert record["counts"]["bytes_per_round"] > record["counts"]["least_bytes_per_round"] > 0
     assert record["orphans"] == 0
-
-
-def member(folder, role):
-    """A process of the trial below a folder. The driver has taken its role only after its start."""
-    if role != "driver":
-        return members(folder, role)[0]
-    return next(
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if "trainoff.conduct.child" in (process.info["cmdline"] or []) and str(folder) in process.info["cmdline"][-1]
-    )
 
 
 def disturb(folder, role, number=signal.SIGKILL, mode="sync", epochs=100, after=0.0):
@@ -173,7 +161,7 @@ def test_workers_die_with_torchrun_where_there_are_no_namespaces(tmp_path, monke
 @pytest.mark.parametrize("workload", BEST)
 def test_every_number_of_workers_reaches_the_target(tmp_path, workload):
     path = tmp_path / "targets.toml"
-    path.write_text(TARGETS.replace('["mnist-mlp", "mnist-cnn"]', f'"{workload}"'))
+    path.write_text(TARGETS.format(workload=workload))
     assert trainoff("run", path, "--out", tmp_path / "out").returncode == 0
     for record in records(tmp_path / "out"):
         assert record["time_to_target"][BEST[workload]] is not None, record["reason"]

@@ -17,6 +17,7 @@ from trainoff.engines import Missing
 from trainoff.engines.dask.average import DaskAverage
 from trainoff.engines.numpy import Numpy
 from trainoff.engines.numpy.network import Network
+from trainoff.engines.ray.engine import RayTorch
 from trainoff.engines.spark.average import SparkAverage
 from trainoff.engines.tf_on_spark.engine import TfOnSpark
 from trainoff.engines.torch_ddp.engine import TorchDdp
@@ -338,6 +339,15 @@ class Tripper(TorchDdp):
     """Fails in the workers of torchrun."""
 
     name = "tripper"
+
+    def open(self, job, watch):
+        super().open(dataclasses.replace(job, params=Feet(job.params)), watch)
+
+
+class Slipper(RayTorch):
+    """Fails in the workers of Ray Train."""
+
+    name = "slipper"
 
     def open(self, job, watch):
         super().open(dataclasses.replace(job, params=Feet(job.params)), watch)

@@ -1,0 +1,82 @@
+"""The driver's connection with a Ray cluster. Loaded by `open`, because it takes Ray with it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from trainoff.clusters.ray_node import stay_on_loopback
+from trainoff.engines.contract import Job
+from trainoff.engines.ray.worker import train
+from trainoff.engines.shipping import with_rows
+from trainoff.errors import TrainoffError
+
+CALL_S = 10.0  # how long an existing cluster may take to answer
+GROUP_S = 120  # how long workers wait for each other
+
+
+def connect(address: str) -> None:
+    """Connect to a cluster on this machine."""
+    if address.startswith("127.0.0.1:"):
+        stay_on_loopback()
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, include_dashboard=False)
+
+
+def connect_to(address: str) -> None:
+    """Connect to a cluster of others; one sentence if there is none."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CALL_S).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise TrainoffError(f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}") from error
+
+
+def host() -> str:
+    """The address at which Ray's workers can call this process."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray has no types here
+
+
+def bytes_of(job: Job) -> int:
+    """At most so many bytes are shipped."""
+    return int(job.data.x_train.nbytes + job.data.y_train.nbytes)
+
+
+def ship(job: Job) -> list[Any]:
+    """Put the rows into Ray's store, as few bytes as they can be; every node fetches them once.
+
+    In a list, for Ray to pass on where they are and not the rows.
+    """
+    return [ray.put(with_rows(job))]
+
+
+def trainer(job: Job, given: Mapping[str, Any], restarts: int) -> TorchTrainer:
+    """Ray Train with one worker on every node."""
+    size = ScalingConfig(
+        num_workers=job.workers, resources_per_worker={"CPU": max(1, int(job.cores))}, placement_strategy="SPREAD"
+    )
+    return TorchTrainer(
+        train,
+        train_loop_config=dict(given),
+        scaling_config=size,
+        torch_config=TorchConfig(backend="gloo", timeout_s=GROUP_S),
+        run_config=RunConfig(
+            name="trainoff",
+            storage_path=str(job.folder / "ray"),
+            failure_config=FailureConfig(max_failures=restarts),
+        ),
+    )
+
+
+def disconnect(alive: bool) -> None:
+    """Let go of the cluster; if its head is gone there is nobody to take leave of."""
+    atexit.unregister(ray.shutdown)
+    if alive:
+        ray.shutdown()
