@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from trainoff.engines.ports import free_ports
 
 from running import (
     assert_nothing_survives,
@@ -24,7 +25,6 @@ from running import (
     survivors,
     trainoff,
 )
-from trainoff.engines.ports import free_ports
 
 pytestmark = pytest.mark.namespace
 

@@ -11,6 +11,8 @@ import numpy as np
 from trainoff.engines.compact import compact, expand
 from trainoff.engines.contract import Job
 
+WEIGHT_BYTES = 4  # a float32
+
 
 def with_rows(job: Job) -> Job:
     """The job with the training rows in memory, as few bytes as they can be, and no test rows; see `arrived`."""

@@ -39,9 +39,11 @@ class DaskTorch(Followed, DaskEngine):
         self.line = Driver(self._own_host(), self._check)
         with watch.phase("data_load"):
             shares = lay_out(job, apart=False)
-        with watch.phase("ship"):
+        with watch.phase("cluster_start"):
             self._distribute(job, watch, shares)
             self.line.wait_for("connected", READY_S)
+        with watch.phase("ship"):
+            self.line.wait_for("shipped", READY_S)
         with watch.phase("compile"):
             self.line.wait_for("ready", READY_S)
 
@@ -99,11 +101,14 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
     os.environ.update({name: str(value) for name, value in group.items()})
     if group["MASTER_ADDR"].startswith("127."):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    x, y = load(share)
-    job = replace(assignment.job, data=replace(assignment.job.data, x_train=x, y_train=y))
+
+    def fetch(job: Job) -> Job:
+        x, y = load(share)
+        return replace(job, data=replace(job.data, x_train=x, y_train=y))
+
     try:
-        together.join(job.cores)
-        _, leader = together.learn(replace(assignment, job=job))
+        together.join(assignment.job.cores)
+        _, leader = together.learn(assignment, fetch)
         if leader:
             leader.close()
         dist.barrier()

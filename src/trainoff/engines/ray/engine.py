@@ -8,11 +8,11 @@ from math import ceil
 from typing import TYPE_CHECKING, ClassVar
 
 from trainoff.clusters import Attached
+from trainoff.clusters.ports import free_ports
 from trainoff.clusters.ray import RayCluster
 from trainoff.engines.checkpoint import CHECKPOINT, Keeper
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.course import Course
-from trainoff.engines.ports import free_ports
 from trainoff.engines.shipping import without_rows
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.errors import TrainoffError

@@ -16,9 +16,8 @@ from trainoff.engines.contract import Job, Watch
 from trainoff.engines.rounds.change import Change
 from trainoff.engines.rounds.desk import Floats, Work
 from trainoff.engines.rounds.timeline import Timeline
+from trainoff.engines.shipping import WEIGHT_BYTES
 from trainoff.models import flatten, unflatten
-
-WEIGHT_BYTES = 4  # a float32
 
 
 class Crew(Protocol):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from trainoff.study import Trial
 
 READY_S = 300.0  # every process imports torch, and several may share a core
-WEIGHT_BYTES = 4  # a float32
 
 
 class Followed(Engine):
@@ -33,6 +32,8 @@ class Followed(Engine):
 
     def follow(self, job: Job, watch: Watch, workers: int) -> None:
         """Give the sign to start, and pass on what the workers tell, to the end."""
+        from trainoff.engines.shipping import WEIGHT_BYTES
+
         weights, report = self.line.follow(job, watch)
         self._trained = replace(job, weights=weights)
         watch.count("rounds", job.order.steps)
