@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from running import command, environment, only_record, study, trainoff
+from trainoff.report.timeline import shade
 
 HEAVY = (
     "numpy",
@@ -276,3 +277,8 @@ def test_a_plan_keeps_secrets(tmp_path):
         assert told.returncode == 0, told.stderr
         assert "hush" not in told.stdout
         assert "spark.locality.wait" in told.stdout
+
+
+def test_a_timeline_is_darker_where_a_worker_was_busier():
+    assert shade([[0.0, 1.0], [2.0, 2.5]], 4.0, 4) == "█ ▒ "
+    assert shade([[0.5, 3.5]], 4.0, 4) == "▒██▒"

@@ -15,6 +15,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.report.prices import price_boards
+from trainoff.report.timeline import picture
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +41,8 @@ def tell(folder: Path, console: Console) -> int:
                 console.print("\nwhile it trained", style="dim")
             for line in lines:
                 console.print(f"  {line}", style="dim", soft_wrap=True)
+            for place, line in enumerate(picture(record, console.width)):
+                console.print(line if place else f"\n{line}", style="dim")
             console.print(record.traceback or record.log_tail or "", soft_wrap=True)
     return warn(damaged)
 
