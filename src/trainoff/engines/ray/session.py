@@ -8,7 +8,10 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+import psutil
 import ray
+from ray._private import services
+from ray._raylet import GcsClient
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -31,12 +34,24 @@ def connect(address: str) -> None:
 
 def connect_to(address: str) -> None:
     """Connect to a cluster of others; one sentence if there is none."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    name, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), CALL_S).close()
+        socket.create_connection((name, int(port)), CALL_S).close()
+        here = nodes_here(address)
+        services.find_node_ids = lambda: here  # Ray looks for its processes, which a trial with its own cannot see
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (OSError, ValueError, RuntimeError) as error:
         raise TrainoffError(f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}") from error
+
+
+def nodes_here(address: str) -> list[str]:
+    """The nodes of a cluster that run on this machine; a driver needs one."""
+    found = GcsClient(address=address).get_all_node_info(timeout=CALL_S).values()
+    own = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
+    here = [node.node_id.hex() for node in found if node.node_manager_address in own]
+    if not here:
+        raise TrainoffError(f"no node of the Ray cluster at {address} is on this machine, and a driver needs one")
+    return here
 
 
 def host() -> str:
