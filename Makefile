@@ -18,6 +18,9 @@ TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") \
     $(if $(TORCH),$(TORCH) --index-strategy unsafe-best-match)
 
+# Python compiles a module when it is first imported. That should not be in the first trial's time.
+COMPILED := tensorflow torch.distributed.run,torch.nn.parallel,jax,sklearn.neural_network,distributed,ray.train.torch,pyspark.sql
+
 .PHONY: demo test lint soak bench picture clean lock setup
 
 demo: $(STAMP)
@@ -43,7 +46,8 @@ soak: $(STAMP)
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
 # How Spark's own MLlib compares with the other engines on Spark, tf-ps with
-# TensorFlow's own coordinator, tf-on-spark with TensorFlow alone, and torch-ddp with torch. Wants a quiet machine, and an hour.
+# TensorFlow's own coordinator, tf-on-spark with TensorFlow alone, torch-ddp with torch, and
+# a round on Dask with one on Spark. Wants a quiet machine, and an hour.
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/adapters.py
@@ -69,6 +73,7 @@ $(STAMP): pyproject.toml requirements.lock
 	    echo "uv could not install it all; pip tries again, and takes longer ..."; \
 	    $(PIP) $(TORCH) --requirement requirements.lock; }
 	@$(PIP) --no-deps --no-build-isolation --editable .
+	@for modules in $(COMPILED); do env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $$modules" 2>/dev/null & done; wait
 	@$(JAVA) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Java for the engines on Spark ..."; \
 	    apt-get -qq update && { apt-get -qq install -y openjdk-17-jre-headless || apt-get -qq install -y default-jre-headless; } >/dev/null; \

@@ -17,7 +17,8 @@ def book_resources(record: Record, story: Story) -> None:
     """Fill in every figure of consumption, from the kernel's account and the samples."""
     usage = story.usage or {}
     if usage:
-        record.cpu_s = usage["user_s"] + usage["system_s"]
+        # The kernel's account is exact, but lacks processes whose parents died before them; the samples have seen those.
+        record.cpu_s = max(usage["user_s"] + usage["system_s"], sum(story.spent.values()))
         record.context_switches, record.orphans = usage["switches"], usage["orphans"]
         record.cpu_s_by_role = _account_for(record.cpu_s, story.spent)
         record.sampler = {"cpu_s": usage["sampler_s"]}
