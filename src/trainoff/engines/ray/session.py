@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import ray
 from ray._private import services
-from ray._raylet import GcsClient
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, without types
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
