@@ -17,7 +17,7 @@ def book_resources(record: Record, story: Story) -> None:
     """Fill in every figure of consumption, from the kernel's account and the samples."""
     usage = story.usage or {}
     if usage:
-        # The kernel's account is exact, but lacks processes whose parents died before them; the samples have seen those.
+        # The kernel's account is exact, but lacks processes that outlived their parents; the samples have seen those.
         record.cpu_s = max(usage["user_s"] + usage["system_s"], sum(story.spent.values()))
         record.context_switches, record.orphans = usage["switches"], usage["orphans"]
         record.cpu_s_by_role = _account_for(record.cpu_s, story.spent)
