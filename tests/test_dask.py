@@ -5,11 +5,12 @@ import re
 import time
 
 import pytest
+from distributed import Security
 
 from running import disturbed, members, only_record, records, study, survivors, trainoff
 from sparks import assert_nothing_listens_outside, training
 from trainoff.clusters import Processes
-from trainoff.clusters.dask import DaskCluster
+from trainoff.clusters.dask import Certificate, DaskCluster
 
 pytestmark = pytest.mark.namespace
 
@@ -190,6 +191,35 @@ def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
     assert_recovered_or_clear(disturb(tmp_path, victim), victim)
 
 
+def test_both_workers_can_be_lost_at_once(tmp_path):
+    path = study(tmp_path, "dask-average", more=LONG.format(epochs=200))
+
+    def choose():
+        members(tmp_path, "worker-0")[0].kill()
+        return members(tmp_path, "worker-1")[0]
+
+    record = disturbed(tmp_path, path, lambda: training(tmp_path), choose)
+    assert record["status"] == "ok", record["reason"]
+    assert record["counts"]["workers_lost"] == 2
+    assert record["equivalence"]["verdict"] == "exact"
+
+
+def test_nothing_listens_to_others_without_a_network_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINOFF_ISOLATION", "process-group")
+    path = study(tmp_path, "dask-average", more=LONG.format(epochs=400))
+    seen = []
+
+    def choose():
+        for role in ("scheduler", "worker-0", "worker-1", "driver"):
+            for each in members(tmp_path, role):
+                seen.extend(link.laddr.ip for link in each.net_connections("inet") if link.status == "LISTEN")
+        return members(tmp_path, "driver")[0]
+
+    disturbed(tmp_path, path, lambda: training(tmp_path), choose)
+    assert len(seen) >= 4
+    assert set(seen) == {"127.0.0.1"}
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("attempt", range(10))
 @pytest.mark.parametrize("victim", ["worker-1", "scheduler", "driver"])
@@ -257,3 +287,20 @@ def test_an_existing_cluster_is_used_by_naming_it(tmp_path):
     trainoff("run", path, "--out", tmp_path / "gone", "--set", "workers=2")
     reason = only_record(tmp_path / "gone")["reason"]
     assert reason.startswith(f"no Dask scheduler answers at {address}")
+
+
+def test_a_cluster_that_speaks_tls_is_used_by_showing_a_certificate(tmp_path):
+    made = Security.temporary()
+    texts = {"ca_file": made.tls_ca_file, "cert": made.tls_scheduler_cert, "key": made.tls_scheduler_key}
+    files = {}
+    for name, text in texts.items():
+        files[name] = str(tmp_path / f"{name}.pem")
+        (tmp_path / f"{name}.pem").write_text(text)
+    shown = "[cluster.dask]\n" + "".join(f'{name} = "{path}"\n' for name, path in files.items())
+    with Processes(1, tmp_path) as cluster:
+        address = DaskCluster(cluster, tmp_path, 1, "tls", Certificate(**files)).start()
+        more = ATTACH.format(workers=1, address=address)
+        done = trainoff("run", study(tmp_path, "dask-average", more=more + shown), "--out", tmp_path / "out")
+        assert done.returncode == 0, only_record(tmp_path / "out")["reason"]
+        trainoff("run", study(tmp_path, "dask-average", more=more, name="bare"), "--out", tmp_path / "bare")
+    assert only_record(tmp_path / "bare")["reason"].startswith(f"no Dask scheduler answers at {address}")

@@ -74,7 +74,6 @@ def test_the_record_tells_who_did_what(trained):
     workers = {"worker-0", "worker-1"}
     assert workers | {"head", "driver"} <= record["cpu_s_by_role"].keys()
     assert workers <= record["network_bytes_by_role"].keys()
-    assert min(record["cpu_s_by_role"][worker] for worker in workers) > 1  # torch was loaded there
     for what in ("computing_s", "communicating_s", "waiting_s"):
         assert record["breakdowns"][what].keys() == workers
     assert record["counts"]["rounds"] == 12

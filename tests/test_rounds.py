@@ -1,7 +1,11 @@
 """The parts of training by rounds that need no cluster: spans, shares, the line between driver and worker, the pace."""
 
 import pickle
+import socket
 import threading
+from dataclasses import replace
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
 
 import numpy as np
 import pytest
@@ -10,7 +14,9 @@ from trainoff.data import Csr, Order
 from trainoff.data.order import share, spans
 from trainoff.engines.line import Driver, Leader
 from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
+from trainoff.engines.rounds.desk import Work
 from trainoff.engines.rounds.search import factors
+from trainoff.engines.rounds.timeline import skew
 from trainoff.engines.shipping import in_memory
 from trainoff.engines.spark.explain import explain
 from trainoff.engines.spark.mllib import SparkMllib
@@ -126,6 +132,61 @@ def test_nobody_waits_for_workers_that_have_failed():
     with pytest.raises(TrainoffError, match="the workers are gone"):
         driver.wait_for("ready", 10)
     driver.close()
+
+
+def call_in_a_while(driver):
+    """A leader that calls from a thread and is ready."""
+    leaders = []
+
+    def call():
+        leaders.append(Leader(driver.number, Pace(ORDER, 10**6)))
+        leaders[0].say("ready")
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_who_calls_and_is_silent_or_knows_no_secret_is_sent_away(monkeypatch):
+    monkeypatch.setattr("trainoff.engines.line.CALL_S", 1)
+    driver = Driver("127.0.0.1", lambda: None)
+    place = (driver.number.host, driver.number.port)
+    with socket.create_connection(place):
+        thread = call_in_a_while(driver)
+        driver.wait_for("ready", 10)
+        thread.join()
+    driver.hang_up()
+
+    def guess():
+        with pytest.raises(AuthenticationError):
+            Client(place, authkey=b"a guess")
+
+    guessing = threading.Thread(target=guess)
+    guessing.start()
+    thread = call_in_a_while(driver)
+    driver.wait_for("ready", 10)
+    guessing.join()
+    thread.join()
+    driver.close()
+
+
+def test_a_new_leader_that_calls_before_the_old_one_is_missed_is_heard():
+    driver = Driver("127.0.0.1", lambda: None)
+    call_in_a_while(driver).join(0.1)
+    driver.wait_for("ready", 10)
+    thread = call_in_a_while(driver)
+    while thread.is_alive():
+        driver.hear_complaints()
+    driver.hear_complaints()
+    driver.hang_up()
+    driver.wait_for("ready", 10)
+    driver.close()
+
+
+def test_tasks_by_a_clock_that_goes_wrong_are_put_where_they_were():
+    right = Work(1, 0.0, None, 10.2, 10.8, 0.0)
+    assert skew(right, 10.0, 11.0) == 0
+    assert skew(replace(right, began=99.2, ended=99.8), 10.0, 11.0) == pytest.approx(89)
 
 
 @pytest.mark.parametrize("address", ["spark://127.0.0.1:1", "spark://nowhere", "spark://127.0.0.1:1,127.0.0.1:2"])

@@ -19,6 +19,7 @@ READY_S = 120.0
 SETTINGS = {  # Dask would spill, pause or end a worker short of its memory; a trial ends when it is used up
     **{f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE", "TERMINATE")},
     "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING": "False",
+    "DASK_LOGGING__DISTRIBUTED": "info",  # by what they say it is known that they are ready
 }
 
 
@@ -65,7 +66,9 @@ class DaskCluster:
         """Start the worker of a node; `wait_for` waits until it has joined."""
         node, role = self.cluster.nodes[number], f"worker-{number}"
         offer = ["--host", node.address, "--nthreads", str(self.threads), "--name", role, "--memory-limit", "0"]
-        alone = ["--no-nanny", "--no-dashboard", "--local-directory", str(self.folder / "dask")]
+        # Dask opens a port for its pages though nobody asks; let it be here.
+        alone = ["--no-nanny", "--no-dashboard", "--dashboard-address", f"{node.address}:0"]
+        alone += ["--local-directory", str(self.folder / "dask")]
         argv = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, *offer, *alone, *self._proof()]
         return self.cluster.spawn(node, argv, self._environment(), role)
 
@@ -81,4 +84,5 @@ class DaskCluster:
         return self.certificate.options if self.certificate else []
 
     def _environment(self) -> dict[str, str]:
-        return {**SETTINGS, "DASK_TEMPORARY_DIRECTORY": str(self.folder / "dask")}
+        own = str(self.folder / "dask")
+        return {**SETTINGS, "DASK_TEMPORARY_DIRECTORY": own, "DASK_CONFIG": own}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"  # the interface's name, which gloo wants to know
 
 
 def free_ports(hosts: Sequence[str]) -> list[int]:

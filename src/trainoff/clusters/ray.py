@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainoff.clusters.ports import LOOPBACK
 from trainoff.clusters.process import Process
 from trainoff.clusters.processes import Cluster, Node
 
 READY_S = 120.0
 STARTED = "Ray runtime started"
 PROGRAM = "trainoff.clusters.ray_node"
-LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 @dataclass
@@ -27,6 +27,7 @@ class RayCluster:
     cluster: Cluster
     folder: Path  # the trial's
     port: int
+    client_port: int  # Ray opens it though nobody asks
     cores: int  # of each worker
     store_bytes: int  # memory for objects on every node
     dashboard_port: int | None = None
@@ -48,7 +49,8 @@ class RayCluster:
         dashboard = ["--include-dashboard", "true" if self.dashboard_port else "false"]
         if self.dashboard_port:
             dashboard += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.dashboard_port)]
-        options = ["--head", "--port", str(self.port), "--num-cpus", "0", *dashboard]
+        ports = ["--port", str(self.port), "--ray-client-server-port", str(self.client_port)]
+        options = ["--head", *ports, "--num-cpus", "0", *dashboard]
         self.head = self._spawn(self.cluster.nodes[0], "head", options)
         self._wait_for([self.head])
         self.nodes = [self._join(number) for number in range(len(self.cluster.nodes))]
@@ -104,6 +106,7 @@ def environment(address: str) -> dict[str, str]:
     return {
         **({"GLOO_SOCKET_IFNAME": LOOPBACK} if address.startswith("127.") else {}),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_memory_monitor_refresh_ms": "0",  # memory is watched by trainoff; Ray would restart workers unseen
         "RAY_enable_worker_prestart": "0",  # processes for tasks that nobody has
         "RAY_prestart_worker_first_driver": "0",
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",

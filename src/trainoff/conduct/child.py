@@ -160,6 +160,9 @@ def _out_of_memory(error: BaseException) -> bool:
     """Whether a framework says in its own words that memory ran out: torch's and TensorFlow's, on CPU and GPU."""
     named = type(error).__name__ in ("OutOfMemoryError", "ResourceExhaustedError")
     words = ("out of memory", "not enough memory", "can't allocate memory")
+    if isinstance(error, WorkerFailed):
+        last = (error.said.strip().splitlines() or [""])[-1]
+        return last.startswith("MemoryError") or "_ArrayMemoryError" in last or any(word in last for word in words)
     return named or (isinstance(error, RuntimeError) and any(word in _words(error) for word in words))
 
 

@@ -36,9 +36,8 @@ def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
     """
     name = os.environ.get("TRAINOFF_LOCK", NAME)
     take = _listen if sys.platform == "linux" else _lock_file
-    holder = None
     while (held := take(name)) is None:
-        holder = holder or _who(name)
+        holder = _who(name)  # to ask is also to say that somebody waits
         waiting(f"waiting for another trainoff run (process {holder}) to finish its trial")
         time.sleep(ASK_S)
     try:

@@ -54,6 +54,8 @@ def _failed(ending: Ending, phase: str) -> Verdict:
     """The trial process said why."""
     error, worker = ending.story.error or {}, ending.story.worker_failed
     status = error["status"]
+    if status == "crashed" and ending.oom_kills > 0 and worker:
+        return Verdict("out-of-memory", phase, f"the kernel killed {worker['role']} because memory was full")
     if status == "crashed" and phase in BEFORE_TRAINING:
         status = "start-failed"
     if worker:

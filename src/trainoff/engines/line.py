@@ -6,12 +6,16 @@ Both prove with a secret that they belong together.
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
+import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,15 +80,19 @@ class Driver:
     """
 
     def __init__(self, host: str, check: Callable[[], None], explain_s: float = EXPLAIN_S) -> None:
-        secret = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), authkey=secret)
-        self.number = Number(host, self._listener.address[1], secret)
+        self._listener = socket.create_server((host, 0))
+        self.number = Number(host, self._listener.getsockname()[1], secrets.token_bytes(32))
         self._check, self._explain_s = check, explain_s
         self._line: Connection | None = None
+        self._early: tuple[Connection, Any] | None = None  # a new leader's call, and its first word
 
     def wait_for(self, word: str, timeout_s: float) -> None:
         """Wait until the leader says that it has come so far: "ready", at the latest, when all workers can start."""
         deadline = time.monotonic() + timeout_s
+        if self._line is None and self._early:
+            (self._line, said), self._early = self._early, None
+            if said == word:
+                return
         while self._line is None:
             self._check_time(word, deadline, timeout_s)
             self._line = self._accept(POLL_S)
@@ -103,20 +111,38 @@ class Driver:
             raise TrainoffError(f"the workers were not {word} after {timeout_s:g} s")
 
     def hear_complaints(self) -> None:
-        """Raise what another worker than the leader has to say, if one calls."""
-        if caller := self._accept(0.001):
-            with caller:
-                said = caller.recv() if caller.poll(CALL_S) else None
-            if isinstance(said, Complaint):
-                raise WorkerFailed(said.role, said.said, said.said)
+        """Raise what another worker than the leader has to say, if one calls while there is a leader."""
+        if self._line is None or self._early or not (caller := self._accept(0.001)):
+            return
+        said = None
+        with suppress(EOFError, OSError):
+            said = caller.recv() if caller.poll(CALL_S) else None
+        if said is not None and not isinstance(said, Complaint):
+            self._early = caller, said  # the old leader must be gone, though nobody has noticed yet
+            return
+        caller.close()
+        if said:
+            raise WorkerFailed(said.role, said.said, said.said)
 
     def _accept(self, timeout_s: float) -> Connection | None:
-        waiting = self._listener._listener._socket  # type: ignore[attr-defined]  # to wait without being stuck
-        waiting.settimeout(timeout_s)
+        """Whoever calls and knows the secret, None if nobody does in that time. Silent callers are sent away."""
+        self._listener.settimeout(timeout_s)
         try:
-            return self._listener.accept()
-        except (TimeoutError, EOFError, OSError):  # nobody yet, or somebody who died while calling
+            caller, _ = self._listener.accept()
+        except OSError:
             return None
+        caller.setblocking(True)
+        _patience(caller, CALL_S)
+        line = Connection(caller.detach())
+        try:
+            deliver_challenge(line, self.number.secret)
+            answer_challenge(line, self.number.secret)
+        except (EOFError, OSError, AuthenticationError):
+            line.close()
+            return None
+        with socket.socket(fileno=os.dup(line.fileno())) as caller:
+            _patience(caller, 0)
+        return line
 
     def follow(
         self, job: Job, watch: Watch, heard: Callable[[int], None] = lambda step: None
@@ -175,6 +201,11 @@ class Driver:
     def close(self) -> None:
         self.hang_up()
         self._listener.close()
+
+
+def _patience(caller: socket.socket, seconds: float) -> None:
+    """How long to wait for a word on a line; 0 means for ever."""
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))
 
 
 class Leader:

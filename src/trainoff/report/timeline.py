@@ -13,9 +13,9 @@ MARGIN = 4
 
 def picture(record: Record, width: int) -> list[str]:
     """The lines of the picture, the first a heading; none where the record has no timeline."""
-    if not record.timeline:
+    end = max((task[1] for tasks in record.timeline.values() for task in tasks), default=0.0)
+    if end <= 0:
         return []
-    end = max(task[1] for tasks in record.timeline.values() for task in tasks)
     longest = max(map(len, record.timeline))
     bins = max(10, width - longest - MARGIN)
     most = max(map(len, record.timeline.values()))

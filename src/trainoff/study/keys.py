@@ -111,7 +111,12 @@ CLUSTER = _by_name(
         Key("head", str, 'the Ray cluster to attach to: "host:6379"'),
         Key("executor_cores", int, "cores per Spark executor; all of a worker's by default", minimum=1, maximum=1024),
         Key("spark", dict, "any Spark properties", free=True),
-        Key("dask", dict, "how to prove who calls a Dask cluster: ca_file, cert and key, for tls", free=True),
+        Key(
+            "dask",
+            dict,
+            "the files by which a Dask cluster knows who calls, for tls",
+            fields={name: Key(name, str, "the path of a PEM file") for name in ("ca_file", "cert", "key")},
+        ),
     ]
 )
 ADDRESSES = {  # by cluster software: the key that names a cluster of it, and an example

@@ -13,9 +13,10 @@ from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.dask.desk import Desk, Failure
 from trainoff.engines.dask.rows import Share, lay_out, load
 from trainoff.engines.dask.session import DYING_S, Lost, Session
+from trainoff.engines.patience import patiently
 from trainoff.engines.rounds.change import Change
 from trainoff.engines.rounds.desk import Floats, Maker, Work
-from trainoff.engines.rounds.search import attempt, factors, take_best
+from trainoff.engines.rounds.search import Candidate, attempt, factors, take_best
 from trainoff.engines.shipping import without_rows
 from trainoff.errors import TrainoffError
 
@@ -42,9 +43,10 @@ class Crew:
         self._desks: list[Any] = [None] * self.workers
         self._prepare(range(self.workers))
 
-    def _prepare(self, numbers: Iterable[int]) -> None:
-        """Give some workers their rows and a desk, and those that must be replaced meanwhile."""
+    def _prepare(self, numbers: Iterable[int]) -> set[int]:
+        """Give some workers their rows and a desk, and those that must be replaced meanwhile; returns which."""
         without = list(numbers)
+        prepared = set(without)
         for number in without:
             self._rows[number] = self._load(number)
         while without:
@@ -55,6 +57,8 @@ class Crew:
                 self._session.replace(lost.number)
                 self._rows[lost.number] = self._load(lost.number)
                 without += [] if lost.number in without else [lost.number]
+                prepared.add(lost.number)
+        return prepared
 
     def _load(self, number: int) -> Any:
         """The rows of a worker as a collection of Dask's, computed where they will be learnt from."""
@@ -100,9 +104,9 @@ class Crew:
                 try:
                     calls[number] = Answer(self._hear(number, calls[number]))
                 except Lost as lost:
-                    self._mend(lost.number)
-                    if not isinstance(calls[lost.number], Answer):
-                        calls[lost.number] = self._call(ask_anew, lost.number)
+                    for fresh in self._mend(lost.number):
+                        if not isinstance(calls[fresh], Answer):
+                            calls[fresh] = self._call(ask_anew, fresh)
         return [call.value for call in calls]
 
     def _call(self, ask: Callable[[Any], Any], number: int) -> Any:
@@ -123,27 +127,32 @@ class Crew:
         self._session.check(DYING_S)
         raise Lost(number)
 
-    def _mend(self, number: int) -> None:
-        """Put somebody in the place of a worker that is gone, with its rows and a desk."""
+    def _mend(self, number: int) -> set[int]:
+        """Put somebody in the place of a worker that is gone, with its rows and a desk; returns who is new."""
         start = time.monotonic()
         self._session.replace(number)
-        self._prepare([number])
+        prepared = self._prepare([number])
         self._session.recovery_s += time.monotonic() - start
+        return prepared
 
     def search(self, watch: Watch) -> Floats:
         """Try every candidate by joblib, which is all that joblib can spread; returns the weights of the best."""
         import joblib
 
         tried, lean, maker, share = factors(self._job.params["candidates"]), self._lean, self._maker, self._shares[0]
-        with joblib.parallel_config("dask", client=self._session.client):
-            running = joblib.Parallel(return_as="generator_unordered", n_jobs=len(tried))(
-                joblib.delayed(_attempt)(maker, lean, share, factor) for factor in tried
-            )
-            found = []
-            for candidate in running:
-                found.append(candidate)
-                watch.progress(0, None, 0)
-        return take_best(found, self._job, watch)
+
+        def attempts() -> list[Candidate]:
+            there = {"client": self._session.client, "workers": self._session.addresses}
+            with joblib.parallel_config("dask", **there):
+                every = (joblib.delayed(_attempt)(maker, lean, share, factor) for factor in tried)
+                found: list[Candidate] = joblib.Parallel(n_jobs=len(tried))(every)
+                return found
+
+        def beat() -> None:
+            self._session.check()
+            watch.progress(0, None, 0)
+
+        return take_best(patiently(attempts, beat), self._job, watch)
 
 
 class Answer:

@@ -33,7 +33,7 @@ def lay_out(job: Job, apart: bool) -> list[Share]:
     """
     data, rows = job.data, len(job.data.y_train)
     name = f"{data.name.replace('/', '_')}-{data.identity[:12]}-{rows}"
-    url = job.params["storage"] or f"file://{job.folder}/rows"
+    url = job.params["storage"] or str(job.folder / "rows")
     if not apart:
         storage = Storage(url, "parquet", name)
         storage.put(data.x_train, data.y_train)

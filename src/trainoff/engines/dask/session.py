@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import dask
 import distributed
 from distributed import Client, LocalCluster, Security
+from distributed.comm.core import CommClosedError
 
 from trainoff.clusters import Attached
-from trainoff.clusters.dask import SETTINGS, Certificate, DaskCluster
+from trainoff.clusters.dask import Certificate, DaskCluster
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.dask.preflight import examine
 from trainoff.errors import TrainoffError
@@ -21,6 +22,7 @@ from trainoff.errors import TrainoffError
 CONNECT_S = 30.0
 ATTACH_S = 10.0
 MOST_LOSSES = 5  # of workers, in one training
+INSIDE = {"distributed.scheduler.work-stealing": False}  # where there are no processes that the environment tells
 DYING_S = 2.0  # how long after an error a process may take to be seen dead
 
 
@@ -55,25 +57,31 @@ class Session:
 
     def start(self, modules: Sequence[str]) -> None:
         """Start what is ours, connect, and see that the workers can do what they will be asked."""
-        os.environ.update(SETTINGS)
         logging.getLogger("distributed").setLevel(logging.ERROR)  # of losses the record speaks
         if isinstance(self.job.cluster, Attached):
             self._attach(self.job.cluster)
             self._about = examine(self, modules)
         elif self.job.params["protocol"] == "inproc":
-            self._inside = LocalCluster(
-                n_workers=self.workers,
-                threads_per_worker=self.threads,
-                processes=False,
-                protocol="inproc",
-                dashboard_address=None,
-                memory_limit=0,
-                local_directory=str(self.job.folder / "dask"),
-            )
-            self.client = Client(self._inside)
-            self.addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+            self._start_inside()
         else:
             self._start_processes()
+
+    def _start_inside(self) -> None:
+        """Scheduler and workers as threads of this process."""
+        dask.config.set(INSIDE)
+        nowhere = f"{self.job.cluster.nodes[0].address}:0"  # Dask opens a port for its pages though nobody asks
+        self._inside = LocalCluster(
+            n_workers=self.workers,
+            threads_per_worker=self.threads,
+            processes=False,
+            protocol="inproc",
+            dashboard_address=nowhere,
+            worker_dashboard_address=nowhere,
+            memory_limit=0,
+            local_directory=str(self.job.folder / "dask"),
+        )
+        self.client = Client(self._inside)
+        self.addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def _start_processes(self) -> None:
         protocol = self.job.params["protocol"]
@@ -83,19 +91,26 @@ class Session:
         )
         address = self._own.start()
         self.client = Client(address, security=security, direct_to_workers=True, timeout=CONNECT_S)
-        self._find_workers()
+        self.addresses = [""] * self.workers
+        self._find(range(self.workers))
 
-    def _find_workers(self) -> None:
-        """Their addresses, by the names that they were given."""
-        deadline = time.monotonic() + CONNECT_S
-        while time.monotonic() < deadline:
-            self.check()
+    def _find(self, numbers: Iterable[int]) -> None:
+        """The new addresses of some of our workers, by the names that they were given; Lost if one is gone again."""
+        assert self._own
+        wanted, deadline = list(numbers), time.monotonic() + CONNECT_S
+        while wanted:
+            self._check_scheduler()
             found = {each["name"]: at for at, each in self.client.scheduler_info(n_workers=-1)["workers"].items()}
-            if all(f"worker-{number}" in found for number in range(self.workers)):
-                self.addresses = [found[f"worker-{number}"] for number in range(self.workers)]
-                return
-            time.sleep(0.05)
-        raise TrainoffError(f"not all {self.workers} workers have joined the Dask cluster after {CONNECT_S:g} s")
+            for number in list(wanted):
+                if self._own.workers[number].exit_code is not None:
+                    raise Lost(number)
+                address = found.get(f"worker-{number}", self.addresses[number])
+                if address != self.addresses[number]:
+                    self.addresses[number] = address
+                    wanted.remove(number)
+            if wanted and time.monotonic() > deadline:
+                raise TrainoffError(f"worker-{wanted[0]} has not joined the Dask cluster after {CONNECT_S:g} s")
+            time.sleep(0.02)
 
     def _secure(self) -> tuple[Any, Certificate]:
         """A certificate for this cluster alone, and the same for the client."""
@@ -125,7 +140,7 @@ class Session:
             self.client = Client(cluster.address, security=security, direct_to_workers=True, timeout=ATTACH_S)
         except (OSError, ValueError, TypeError) as error:
             raise TrainoffError(
-                f"no Dask scheduler answers at {cluster.address} ({str(error).splitlines()[0]}); is it running, can it "
+                f"no Dask scheduler answers at {cluster.address} ({words(error)}); is it running, can it "
                 "be reached from here, and are ca_file, cert and key in [cluster.dask] right?"
             ) from error
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
@@ -152,38 +167,47 @@ class Session:
     def failures(self) -> Iterator[None]:
         """Turn what Dask says of a failure into the words of the process that failed."""
         try:
-            yield
-        except (OSError, RuntimeError, ValueError, distributed.scheduler.KilledWorker) as error:
-            self.check(DYING_S)
-            raise TrainoffError(f"Dask: {str(error).splitlines()[0]}") from error
+            try:
+                yield
+            except (RuntimeError, CommClosedError, distributed.scheduler.KilledWorker) as error:
+                self.check(DYING_S)
+                raise TrainoffError(f"Dask: {words(error)}") from error
         except Lost as error:
             raise self._gone(error.number) from error
 
     def check(self, within_s: float = 0.0) -> None:
         """Raise if the scheduler is gone, or a worker; looks for some time, because a process dies slowly."""
         deadline = time.monotonic() + within_s
-        while self._own:
-            if (code := self._own.scheduler.exit_code) is not None:
-                raise WorkerFailed("scheduler", f"Dask's scheduler ended with code {code}", self._own.scheduler.tail())
-            for number, worker in enumerate(self._own.workers):
-                if worker.exit_code is not None:
+        while True:
+            self._check_scheduler()
+            for number in range(len(self.addresses)):
+                if not self._lives(number):
                     raise Lost(number)
             if time.monotonic() >= deadline:
                 return
             time.sleep(0.05)
 
+    def _check_scheduler(self) -> None:
+        if self._own and (code := self._own.scheduler.exit_code) is not None:
+            raise WorkerFailed("scheduler", f"Dask's scheduler ended with code {code}", self._own.scheduler.tail())
+
+    def _lives(self, number: int) -> bool:
+        """Whether a worker is there: one of ours by its process, one of others by what their scheduler knows."""
+        if self._own:
+            return self._own.workers[number].exit_code is None
+        return self.addresses[number] in self.client.scheduler_info(n_workers=-1)["workers"]
+
     def replace(self, number: int) -> None:
         """Start a worker in the place of one that is gone; raises if too many are, or if the cluster is not ours."""
-        self.lost += 1
-        if not self._own or self.lost > MOST_LOSSES:
-            raise self._gone(number)
-        if self._own.workers[number].exit_code is None:  # it lives, but has lost its desk
-            self.job.cluster.end(self._own.workers[number])
-        self._own.workers[number] = self._own.start_worker(number)
-        self._own.wait_for(self._own.workers[number])
-        old, deadline = self.addresses[number], time.monotonic() + CONNECT_S
-        while self.addresses[number] == old and time.monotonic() < deadline:
-            self._find_workers()
+        while True:
+            self.lost += 1
+            if not self._own or self.lost > MOST_LOSSES:
+                raise self._gone(number)
+            self.job.cluster.end(self._own.workers[number])  # it may live, but has lost its desk
+            self._own.workers[number] = self._own.start_worker(number)
+            self._own.wait_for(self._own.workers[number])
+            with contextlib.suppress(Lost):
+                return self._find([number])
 
     def _gone(self, number: int) -> Exception:
         if not self._own:
@@ -205,3 +229,8 @@ class Session:
                 self.client.close(timeout=2)
         if self._inside:
             self._inside.close()
+
+
+def words(error: BaseException) -> str:
+    """The first line of what an error says, or its kind if it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

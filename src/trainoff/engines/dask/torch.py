@@ -95,12 +95,13 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
 
     import torch.distributed as dist
 
+    from trainoff.clusters.ports import LOOPBACK
     from trainoff.engines.dask.rows import load
     from trainoff.engines.torch import together
 
     os.environ.update({name: str(value) for name, value in group.items()})
     if group["MASTER_ADDR"].startswith("127."):
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
 
     def fetch(job: Job) -> Job:
         x, y = load(share)

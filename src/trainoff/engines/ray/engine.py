@@ -84,10 +84,10 @@ class RayTorch(Engine):
             session.connect_to(job.cluster.address)
             return
         first = job.cluster.nodes[0].address
-        port, page = free_ports([first, first])
+        port, client, page = free_ports([first] * 3)
         store = LEAST_STORE + 2 * session.bytes_of(job)
         shown = page if job.params["dashboard"] else None
-        self._own = RayCluster(job.cluster, job.folder, port, max(1, ceil(job.cores)), store, shown)
+        self._own = RayCluster(job.cluster, job.folder, port, client, max(1, ceil(job.cores)), store, shown)
         self._own.start()
         session.connect(self._own.address)
         if shown:
@@ -159,8 +159,10 @@ class Fit:
 
 
 def explain(error: BaseException) -> BaseException:
-    """The words of the first worker that failed, where Ray Train has kept them."""
+    """The words of a worker that failed by itself, or else of any, where Ray Train has kept them."""
+    from trainoff.engines.torch.together import of_others
+
     failures: Mapping[int, Exception] = getattr(error, "worker_failures", {})
-    for rank, failure in sorted(failures.items()):
+    for rank, failure in sorted(failures.items(), key=lambda each: (of_others(each[1]), each[0])):
         return WorkerFailed(f"worker-{rank}", str(failure), str(error))
     return error

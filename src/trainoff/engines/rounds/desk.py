@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -107,22 +108,21 @@ def make_steps(learner: Learner, job: Job, portion: Portion, weights: Floats, fi
     return Work(rows, loss / max(rows, 1), after, began, time.time(), collecting.seconds - collected)
 
 
-class Collecting:
-    """How long Python's garbage collection has taken in this process."""
+class Collecting(threading.local):
+    """How long Python's garbage collection has taken in this thread, which is a worker's own."""
 
-    def __init__(self) -> None:
-        self.seconds = self._since = 0.0
-        gc.callbacks.append(self)
+    seconds = since = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         now = time.perf_counter()
         if phase == "start":
-            self._since = now
+            self.since = now
         else:
-            self.seconds += now - self._since
+            self.seconds += now - self.since
 
 
 collecting = Collecting()
+gc.callbacks.append(collecting)
 
 
 class Silence:

@@ -36,11 +36,13 @@ def train(crew: Crew, job: Job, watch: Watch, tau: int) -> Floats:
     rounds = seen = 0
     timeline = Timeline(watch, time.time())
     for first, last in spans(job.order, tau):
+        sent = time.time()
         done = crew.round(weights, first, last)
+        back = time.time()
         weights, loss = average(weights, done)
         rounds += 1
         seen += sum(work.rows for work in done)
-        timeline.add(done)
+        timeline.add(done, sent, back)
         watch.progress(last, None if np.isnan(loss) and np.isfinite(weights).all() else loss, seen)
         if watch.due():
             watch.snapshot(seen, unflatten(job.model, weights))

@@ -132,7 +132,7 @@ class Fitting:
 
     def fit(self, estimator: Any, rows: Any) -> Any:
         """Fit; meanwhile the watch hears that Spark is alive."""
-        from trainoff.engines.spark.session import patiently
+        from trainoff.engines.patience import patiently
 
         def beat() -> None:
             if self._session.alive:

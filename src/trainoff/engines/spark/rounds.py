@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainoff.engines.contract import Job, Watch
+from trainoff.engines.patience import patiently
 from trainoff.engines.rounds.desk import Floats, Maker, Work
 from trainoff.engines.rounds.search import Candidate, attempt, factors, take_best
 from trainoff.engines.shipping import arrived, with_rows
 from trainoff.engines.spark import desk
 from trainoff.engines.spark.desk import Errand
-from trainoff.engines.spark.session import patiently
 from trainoff.models import flatten
 
 if TYPE_CHECKING:

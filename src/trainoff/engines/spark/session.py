@@ -6,8 +6,8 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from math import ceil
@@ -34,7 +34,6 @@ FIRST_S, NEXT_S = 90.0, 15.0  # how long the first executor may take to come, an
 ATTACHED = 2  # a cluster that others use may take so many times as long
 POLL_S = 0.05
 DYING_S = 5.0
-BEAT_S = 0.5  # between two signs of life
 
 
 class Session:
@@ -182,19 +181,6 @@ class Session:
                 self._gateway.shutdown()
         if self._driver:
             self._driver.process.stop()
-
-
-def patiently(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
-    """Do something long aside, and say every half second that it is still being done."""
-    aside = ThreadPoolExecutor(1)
-    doing = aside.submit(work)
-    try:
-        while not doing.done():
-            beat()
-            wait([doing], BEAT_S)
-        return doing.result()
-    finally:
-        aside.shutdown(wait=False)  # asked to end meanwhile, nobody waits for it: closing the session ends it
 
 
 def _replaced_after(found: list[Any], lost: Any) -> float:

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainoff.clusters.ports import LOOPBACK
+
 if TYPE_CHECKING:
     from trainoff.clusters import Node, Process
     from trainoff.engines.contract import Job
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
 AGENT = "trainoff.engines.torch_ddp.agent"
 WORKER = "trainoff.engines.torch_ddp.worker"
 PORT = 29400  # torch's own choice for the agents' meeting; where there is only one, any port will do
-LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 # A worker is booked on a role of its own, which its process must have from its start, and so is its log.
 LAUNCH = 'export TRAINOFF_ROLE=worker-$RANK; exec "$@" >> "$0/worker-$RANK.txt" 2>&1'
