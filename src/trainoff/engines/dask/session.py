@@ -81,7 +81,7 @@ class Session:
             local_directory=str(self.job.folder / "dask"),
         )
         self.client = Client(self._inside)
-        self.addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+        self.addresses = sorted(self._joined())
 
     def _start_processes(self) -> None:
         protocol = self.job.params["protocol"]
@@ -100,7 +100,7 @@ class Session:
         wanted, deadline = list(numbers), time.monotonic() + CONNECT_S
         while wanted:
             self._check_scheduler()
-            found = {each["name"]: at for at, each in self.client.scheduler_info(n_workers=-1)["workers"].items()}
+            found = {each["name"]: at for at, each in self._joined().items()}
             for number in list(wanted):
                 if self._own.workers[number].exit_code is not None:
                     raise Lost(number)
@@ -143,7 +143,7 @@ class Session:
                 f"no Dask scheduler answers at {cluster.address} ({words(error)}); is it running, can it "
                 "be reached from here, and are ca_file, cert and key in [cluster.dask] right?"
             ) from error
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        workers = self._joined()
         fit = sorted(address for address, each in workers.items() if each["nthreads"] >= self.threads)
         if len(fit) < self.workers:
             raise TrainoffError(
@@ -187,6 +187,11 @@ class Session:
                 return
             time.sleep(0.05)
 
+    def _joined(self) -> dict[str, Any]:
+        """What the scheduler knows of all workers, by address. The client's own list may be one without them."""
+        found: dict[str, Any] = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
+        return found
+
     def _check_scheduler(self) -> None:
         if self._own and (code := self._own.scheduler.exit_code) is not None:
             raise WorkerFailed("scheduler", f"Dask's scheduler ended with code {code}", self._own.scheduler.tail())
@@ -195,7 +200,7 @@ class Session:
         """Whether a worker is there: one of ours by its process, one of others by what their scheduler knows."""
         if self._own:
             return self._own.workers[number].exit_code is None
-        return self.addresses[number] in self.client.scheduler_info(n_workers=-1)["workers"]
+        return not self.attached or self.addresses[number] in self._joined()
 
     def replace(self, number: int) -> None:
         """Start a worker in the place of one that is gone; raises if too many are, or if the cluster is not ours."""
