@@ -39,10 +39,10 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet src tests benchmarks
 	@$(BIN)/mypy
 
-# Three quarters of an hour: all the kills that `make test` only takes a sample of.
+# Two hours: all the kills that `make test` only takes a sample of.
 soak: $(STAMP)
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
-	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py
+	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py tests/test_run_models.py
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
 # How Spark's own MLlib compares with the other engines on Spark, tf-ps with

@@ -186,6 +186,26 @@ def test_a_criteo_log_is_learnt_from(tmp_path: Path) -> None:
     assert only_record(tmp_path / "out")["test_metrics"]["auc"] > 0.6
 
 
+@pytest.mark.soak
+def test_so_does_that_of_convolutions(tmp_path: Path) -> None:
+    """Above what the framework itself takes with the same network and few rows."""
+    data.get("mnist")
+    engines = ("tensorflow", "torch", "jax")
+    named = ", ".join(f'"{engine}"' for engine in engines)
+    text = (
+        f'workload = "mnist-cnn"\nengines = [{named}]\n[grid]\ntrain_rows = [1000, 60000]\n'
+        "[params]\nepochs = 1\nbatch_size = 128\n"
+    )
+    code, said = run(tmp_path, text)
+    assert code == 0, said
+    peaks = {
+        (record["engine"], record["params"]["train_rows"]): record["peak_memory_bytes"]
+        for record in records(tmp_path / "out")
+    }
+    for engine in engines:
+        assert peaks[engine, 60_000] - peaks[engine, 1000] <= 1.3 * 59_000 * 784 * 4, engine
+
+
 def test_peak_memory_stays_near_the_size_of_the_data(tmp_path: Path) -> None:
     """Above what the framework itself takes with a tiny dataset, at most 1.3 times the training set's float32."""
     data.get("mnist")
