@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"  # the interface's name, which gloo wants to know
+# Below those that the system gives to callers: one who calls before the server listens could be given its very port.
+FIRST, LAST = 15_000, 32_000
+TRIES = 1000
 
 
 def free_ports(hosts: Sequence[str]) -> list[int]:
     """A free port on each host, all different; in a trial's own network nobody else can take them meanwhile."""
     with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in hosts]
-        for each, host in zip(held, hosts, strict=True):
-            each.bind((host, 0))
-        return [each.getsockname()[1] for each in held]
+        return [_hold(stack.enter_context(socket.socket()), host) for host in hosts]
+
+
+def _hold(held: socket.socket, host: str) -> int:
+    """Bind a socket to a port that nobody has, and return it."""
+    for _ in range(TRIES):
+        port = random.randint(FIRST, LAST)
+        try:
+            held.bind((host, port))
+        except OSError:
+            continue
+        return port
+    raise OSError(f"{host} has no free port between {FIRST} and {LAST}")
