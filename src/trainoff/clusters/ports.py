@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"  # the interface's name, which gloo wants to know
 # Below those that the system gives to callers: one who calls before the server listens could be given its very port.
-FIRST, LAST = 15_000, 32_000
+FIRST, LAST = 20_001, 32_000  # and above 19,999, which Ray keeps for its workers
 TRIES = 1000
 
 
