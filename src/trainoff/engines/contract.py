@@ -180,6 +180,10 @@ class Engine:
         """Why the trial must reach the host's network, in one sentence, or None if it can have one of its own."""
         return None
 
+    def refuses_stop(self, trial: Trial) -> str | None:
+        """Why a training cannot end early, for engines whose workers are too far away to be stopped."""
+        return f"{self.name} makes every step of its epochs; leave `stop` out" if trial.params["stop"] else None
+
     def refuses_l2(self, trial: Trial) -> str | None:
         """Why a sparse model cannot have an L2 term, for engines that update only the weights a batch touches."""
         if trial.model == "logreg" and trial.params["l2"]:

@@ -11,7 +11,7 @@ from trainoff.engines.contract import Job, Watch
 from trainoff.engines.line import Driver, HungUp, Number
 from trainoff.engines.losses import Losses
 from trainoff.engines.pulse import Pulse, Stuck
-from trainoff.engines.shipping import WEIGHT_BYTES
+from trainoff.engines.shipping import ring_bytes
 
 READY_S = 300.0  # every process imports a framework, and several may share a core
 MOST_STUCK = 3  # times that everything is started again because nothing goes on
@@ -66,10 +66,8 @@ class Course:
 
     def _rounds(self) -> dict[str, float]:
         job = self._job
-        # Around a ring, every worker but one passes each number on, once to sum it up and once to tell the sum.
-        least = 2 * (job.workers - 1) * WEIGHT_BYTES * job.model.parameters
         rounds = sum(1 for _ in spans(job.order, job.params.get("tau", 1)))
-        return {"rounds": rounds, "least_bytes_per_round": least}
+        return {"rounds": rounds, "least_bytes_per_round": ring_bytes(job, job.workers)}
 
     def _hear(self, step: int) -> None:
         """So many steps are done."""

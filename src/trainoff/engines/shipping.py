@@ -14,6 +14,11 @@ from trainoff.engines.contract import Job
 WEIGHT_BYTES = 4  # a float32
 
 
+def ring_bytes(job: Job, workers: int) -> int:
+    """What an agreement must move: around a ring every worker but one passes each number on, to sum and to tell it."""
+    return int(2 * (workers - 1) * WEIGHT_BYTES * job.model.parameters)
+
+
 def with_rows(job: Job) -> Job:
     """The job with the training rows in memory, as few bytes as they can be, and no test rows; see `arrived`."""
     data = job.data

@@ -15,7 +15,7 @@ from trainoff.report.columns import table as columns_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-MOST_TOLD = 8  # groups whose time is told in words
+MOST_TOLD = 12  # groups whose time is told in words
 SHORT = {"within tolerance": "tolerable", "different by design": "differs", "wrong": "WRONG", None: "-"}
 
 

@@ -53,7 +53,8 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
     for table in boards(found, console.width):
         console.print(table)
     if times := where_the_time_went(found, console.width):
-        console.print("\nwhere the time went", style="dim")
+        best = f", of the best {times.row_count} settings" if times.row_count < len(found) else ""
+        console.print(f"\nwhere the time went{best}", style="dim")
         console.print(times)
     if lines := what_the_workers_did(found, console.width):
         console.print("\nwhat the workers did", style="dim")

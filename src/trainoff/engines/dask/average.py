@@ -29,12 +29,6 @@ class OnDask(Averaging, DaskEngine):
             with watch.phase("ship"), self.session.failures():
                 self.crew.ship()
 
-    def train(self, job: Job, watch: Watch) -> None:
-        assert self.session
-        with self.session.failures():
-            self.learn(job, watch)
-            self.session.tell(watch)
-
 
 class DaskAverage(OnDask):
     """Plain numpy on every worker."""

@@ -43,8 +43,6 @@ class DaskEngine(Engine):
             return "a cluster that exists speaks as it does, which its address says; leave `protocol` out"
         if trial.params["dashboard"] and trial.params["protocol"] == "inproc":
             return "a cluster inside one process shows no dashboard; leave `dashboard` out"
-        if trial.params["batch_size"] < trial.workers:
-            return f"a batch of {trial.params['batch_size']} rows cannot be shared by {trial.workers} workers"
         return refuses_storage(trial.params["storage"]) or self.refuses_l2(trial)
 
     def outside(self, trial: Trial) -> str | None:

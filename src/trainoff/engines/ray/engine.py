@@ -46,12 +46,9 @@ class RayTorch(Engine):
     }
 
     def refuses(self, trial: Trial) -> str | None:
-        if trial.params["stop"]:
-            return "ray-torch makes every step of its epochs; leave `stop` out"
         if trial.attached and trial.params["dashboard"]:
             return "an existing Ray cluster has its own dashboard or none; leave `dashboard` out"
-        rows, workers = trial.params["batch_size"], trial.workers
-        return f"a batch of {rows} rows cannot be shared by {workers} workers" if rows < workers else None
+        return self.refuses_stop(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from trainoff.engines.averaging import TAU, differs
 from trainoff.engines.contract import Engine, Job, Knob, Watch
 from trainoff.engines.sklearn import Sklearn, check_classes
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
         """A crew that can search, too."""
 
         def search(self, watch: Watch) -> Floats: ...
+
+    class Connection(Protocol):
+        """A connection to a cluster, which can explain failures and tell what became of the workers."""
+
+        def failures(self) -> AbstractContextManager[None]: ...
+        def tell(self, watch: Watch) -> None: ...
+
+
+TAU = Knob(int, 10, "steps that every worker makes before the weights are averaged; 1 in the mode sync", minimum=1)
 
 
 class Averaging(Engine):
@@ -49,6 +59,12 @@ class Averaging(Engine):
 
         learner: Learner = make_learner(job)
         return learner
+
+    def train(self, job: Job, watch: Watch) -> None:
+        connection: Connection = self.session  # type: ignore[attr-defined]  # of the cluster's base class
+        with connection.failures():
+            self.learn(job, watch)
+            connection.tell(watch)
 
     def learn(self, job: Job, watch: Watch) -> None:
         """Train, and keep what came of it."""
@@ -108,3 +124,14 @@ class SklearnAveraging(Averaging):
             super().learn(job, watch)
         else:
             self.keep(job, self.crew.search(watch))
+
+
+def differs(trial: Trial, workers: int) -> str | None:
+    """Why averaging the weights of so many workers is not what the reference does, or None where it is."""
+    if workers == 1:
+        return None
+    if trial.params["tau"] > 1:
+        return f"every worker makes {trial.params['tau']} steps of its own before the weights are averaged"
+    if trial.params["optimizer"] != "sgd":
+        return f"every worker keeps the memory of {trial.params['optimizer']} for its own gradients"
+    return None

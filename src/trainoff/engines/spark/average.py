@@ -28,12 +28,6 @@ class OnSpark(Averaging, SparkEngine):
             self.crew = Crew(self.session, job, self.maker)
             self.crew.ship()
 
-    def train(self, job: Job, watch: Watch) -> None:
-        assert self.session
-        with self.session.failures():
-            self.learn(job, watch)
-            self.session.tell(watch)
-
 
 class SparkAverage(OnSpark):
     """Plain numpy on every executor."""

@@ -52,12 +52,7 @@ class TfClusterEngine(Engine):
         return TensorFlow().version()
 
     def refuses(self, trial: Trial) -> str | None:
-        if trial.params["stop"]:
-            return f"{self.name} makes every step of its epochs; leave `stop` out"
-        rows, workers = trial.params["batch_size"], trial.workers
-        if trial.mode == "sync" and rows < workers:
-            return f"a batch of {rows} rows cannot be shared by {workers} workers"
-        return self.refuses_l2(trial)
+        return self.refuses_stop(trial) or self.refuses_l2(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         self._job, self._pace = job, watch.pace

@@ -78,8 +78,8 @@ class TfOnSpark(SparkEngine):
         return f"{super().version()}+tf{TensorFlow().version()}"
 
     def refuses(self, trial: Trial) -> str | None:
-        if trial.params["stop"]:
-            return "tf-on-spark makes every step of its epochs; leave `stop` out"
+        if refused := self.refuses_stop(trial):
+            return refused
         if trial.params["tensorboard"] and trial.attached:
             return "tensorflowonspark's TensorBoard cannot be reached from other machines; leave `tensorboard` out"
         if refused := refuses_storage(trial.params["storage"]):

@@ -26,19 +26,16 @@ class Followed(Engine):
     line: Driver  # to the worker that leads
 
     def refuses(self, trial: Trial) -> str | None:
-        if trial.params["stop"]:
-            return f"{self.name} makes every step of its epochs; leave `stop` out"
-        return super().refuses(trial)
+        return self.refuses_stop(trial) or super().refuses(trial)
 
     def follow(self, job: Job, watch: Watch, workers: int) -> None:
         """Give the sign to start, and pass on what the workers tell, to the end."""
-        from trainoff.engines.shipping import WEIGHT_BYTES
+        from trainoff.engines.shipping import ring_bytes
 
         weights, report = self.line.follow(job, watch)
         self._trained = replace(job, weights=weights)
         watch.count("rounds", job.order.steps)
-        # Around a ring, every worker but one passes each number on, once to sum it up and once to tell the sum.
-        watch.count("least_bytes_per_round", 2 * (workers - 1) * WEIGHT_BYTES * job.model.parameters)
+        watch.count("least_bytes_per_round", ring_bytes(job, workers))
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.averaging import TAU, differs
 from trainoff.engines.checkpoint import CHECKPOINT, Keeper
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.course import Course
 from trainoff.engines.handover import hand_over, in_file
+from trainoff.engines.rounds.averaging import TAU, differs
 from trainoff.engines.torch import Torch
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch_ddp.start import start_agents
@@ -49,10 +49,7 @@ class TorchDdp(Engine):
         return differs(trial, trial.workers) if trial.mode == "local" else None
 
     def refuses(self, trial: Trial) -> str | None:
-        if trial.params["stop"]:
-            return "torch-ddp makes every step of its epochs; leave `stop` out"
-        rows, workers = trial.params["batch_size"], trial.workers
-        return f"a batch of {rows} rows cannot be shared by {workers} workers" if rows < workers else None
+        return self.refuses_stop(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         self._job = job
