@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import psutil
 
 PLUGIN = Path(__file__).parent / "plugin"
 GONE_WITHIN_S = 5.0  # a promise to the user
+BEST = {"mnist-mlp": "0.98", "mnist-cnn": "0.985"}  # the best targets
 SMALL = """
 workload = "digits-mlp"
 engines = [{engines}]
@@ -130,3 +132,42 @@ def disturbed(
     assert_nothing_survives(folder)
     assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
     return only_record(folder / "out")
+
+
+def training(folder: Path) -> bool:
+    """Whether a trial below a folder has made its first twenty steps."""
+    return any(folder.glob("out/tiny/.staging/*/snapshot-0002.f32"))
+
+
+def assert_nothing_listens_outside(process: psutil.Process) -> None:
+    """A trial's processes live in another network than this one, and listen only on its loopback."""
+    assert Path(f"/proc/{process.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+    listed = subprocess.run(
+        ["nsenter", "-t", str(process.pid), "-n", "ip", "-o", "link"], capture_output=True, text=True, check=True
+    )
+    assert [line.split(":")[1].strip() for line in listed.stdout.splitlines()] == ["lo"]
+
+
+def assert_it_went_on(record: dict[str, Any], epochs: int) -> None:
+    """After one restart from a checkpoint of at most fifty steps before, a training of 300 rows came to its end."""
+    assert record["status"] == "ok", record["reason"]
+    assert record["counts"]["restarts"] == 1
+    assert 0 <= record["counts"]["steps_redone"] <= 100
+    assert 0 < record["counts"]["recovery_s"] < record["train_s"]
+    assert record["samples_seen"] == epochs * 300
+
+
+def assert_targets_are_reached(folder: Path, engine: str, workload: str) -> None:
+    """One, two and four workers reach the best target of a workload by its recipe."""
+    path = folder / "targets.toml"
+    path.write_text(f'engines = ["{engine}"]\nworkload = "{workload}"\n[grid]\nworkers = [1, 2, 4]\n')
+    assert trainoff("run", path, "--out", folder / "out").returncode == 0
+    for record in records(folder / "out"):
+        assert record["time_to_target"][BEST[workload]] is not None, record["reason"]
+
+
+def kill_choice(name: str) -> random.Random:
+    """Choices of whom to kill and when, other ones each time; TRAINOFF_KILL_SEED, printed, brings them back."""
+    seed = os.environ.get("TRAINOFF_KILL_SEED", str(time.time_ns()))
+    print(f"TRAINOFF_KILL_SEED={seed}")
+    return random.Random(f"{seed} {name}")

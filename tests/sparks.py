@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import psutil
+
+from running import assert_nothing_listens_outside
 
 VICTIMS = {
     "executor": "org.apache.spark.executor.CoarseGrainedExecutorBackend",
@@ -43,17 +44,3 @@ def one_of(victim: str, folder: Path) -> psutil.Process:
     (found, *_) = jvms(VICTIMS[victim], folder)
     assert_nothing_listens_outside(found)
     return found
-
-
-def training(folder: Path) -> bool:
-    """Whether a trial below a folder has made its first twenty steps."""
-    return any(folder.glob("out/tiny/.staging/*/snapshot-0002.f32"))
-
-
-def assert_nothing_listens_outside(process: psutil.Process) -> None:
-    """A trial's processes live in another network than this one, and listen only on its loopback."""
-    assert Path(f"/proc/{process.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
-    listed = subprocess.run(
-        ["nsenter", "-t", str(process.pid), "-n", "ip", "-o", "link"], capture_output=True, text=True, check=True
-    )
-    assert [line.split(":")[1].strip() for line in listed.stdout.splitlines()] == ["lo"]

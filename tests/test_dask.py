@@ -7,8 +7,17 @@ import time
 import pytest
 from distributed import Security
 
-from running import disturbed, members, only_record, records, study, survivors, trainoff
-from sparks import assert_nothing_listens_outside, training
+from running import (
+    assert_nothing_listens_outside,
+    disturbed,
+    members,
+    only_record,
+    records,
+    study,
+    survivors,
+    training,
+    trainoff,
+)
 from trainoff.clusters import Processes
 from trainoff.clusters.dask import Certificate, DaskCluster
 

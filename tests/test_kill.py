@@ -4,7 +4,6 @@ A few moments here; `make soak` takes twenty of each.
 """
 
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from running import assert_nothing_survives, command, environment, records, study, survivors, trainoff, wait_until
+from running import (
+    assert_nothing_survives,
+    command,
+    environment,
+    kill_choice,
+    records,
+    study,
+    survivors,
+    trainoff,
+    wait_until,
+)
 from trainoff.conduct.warden import Orders
 from trainoff.records import scan
 
@@ -25,14 +34,6 @@ MOMENTS = [
 TRIALS = "[grid]\nseed = [0, 10, 20]"
 
 pytestmark = pytest.mark.namespace
-
-
-@pytest.fixture(scope="module")
-def moment():
-    """A random moment per case; the seed is printed where a test fails."""
-    seed = int(os.environ.get("TRAINOFF_KILL_SEED", time.time()))
-    print(f"TRAINOFF_KILL_SEED={seed}")
-    return lambda victim, number, most: random.Random(f"{seed} {victim} {number}").uniform(0.0, most)
 
 
 def start(path: Path, out: Path, **more: str) -> subprocess.Popen[bytes]:
@@ -72,9 +73,9 @@ def length(tmp_path_factory) -> float:
 
 
 @pytest.mark.parametrize("number", MOMENTS)
-def test_the_conductor_is_killed(tmp_path, moment, number, length):
+def test_the_conductor_is_killed(tmp_path, number, length):
     path, out = study(tmp_path, "family", more=TRIALS), tmp_path / "out"
-    when = moment("conductor", number, length)
+    when = kill_choice(f"conductor {number}").uniform(0.0, length)
     run = start(path, out)
     time.sleep(when)
     while run.poll() is not None:  # it was faster than the undisturbed one: try again, a little earlier
@@ -91,13 +92,13 @@ def test_the_conductor_is_killed(tmp_path, moment, number, length):
 
 @pytest.mark.parametrize("victim", ["trial process", "launcher", "warden"])
 @pytest.mark.parametrize("number", MOMENTS)
-def test_a_process_of_the_trial_is_killed(tmp_path, moment, number, victim):
+def test_a_process_of_the_trial_is_killed(tmp_path, number, victim):
     module = "trainoff.conduct.child" if victim == "trial process" else "trainoff.conduct.launch"
     wanted = 2 if victim == "warden" else 1  # the warden is the launcher's child, with the same command line
     path, out = study(tmp_path, "family", more=TRIALS), tmp_path / "out"
     run = start(path, out)
     wait_until(lambda: len(find(module, tmp_path)) >= wanted, run)
-    time.sleep(moment(victim, number, 1.2))  # a trial lives about two seconds
+    time.sleep(kill_choice(f"{victim} {number}").uniform(0.0, 1.2))  # a trial lives about two seconds
     wait_until(lambda: len(find(module, tmp_path)) >= wanted, run)  # where that one has ended, the next
     find(module, tmp_path)[wanted - 1].kill()
     run.wait(60)

@@ -6,8 +6,8 @@ import re
 import polars
 import pytest
 
-from running import disturbed, only_record, records, study, survivors, trainoff
-from sparks import ATTACH, one_of, training
+from running import disturbed, only_record, records, study, survivors, training, trainoff
+from sparks import ATTACH, one_of
 from trainoff import data
 from trainoff.models import Mlp, initial_weights, loss_and_gradient
 

@@ -1,7 +1,6 @@
 """Distributed TensorFlow for real: all-reduce and parameter servers as processes, kills, slow workers, sparse rows."""
 
 import os
-import random
 import signal
 import subprocess
 import time
@@ -13,6 +12,7 @@ from running import (
     command,
     disturbed,
     environment,
+    kill_choice,
     members,
     only_record,
     records,
@@ -240,9 +240,7 @@ VICTIMS = ("worker-0", "worker-1", "ps-0", "coordinator")
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(20))
 def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, number):
-    seed = int(os.environ.get("TRAINOFF_KILL_SEED", time.time()))
-    print(f"TRAINOFF_KILL_SEED={seed}")
-    choice = random.Random(f"{seed} {number}")
+    choice = kill_choice(str(number))
     mode, victim = choice.choice(["async", "sync", "model-parallel"]), choice.choice(VICTIMS)
     record = disturb(tmp_path, "tf-ps", mode, victim, signal.SIGKILL, 100, after=choice.uniform(0, 3))
     assert record["status"] == "ok", record["reason"]

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from running import (
+    assert_nothing_listens_outside,
     assert_nothing_survives,
     command,
     disturbed,
@@ -20,10 +21,11 @@ from running import (
     records,
     study,
     survivors,
+    training,
     trainoff,
     wait_until,
 )
-from sparks import ATTACH, assert_nothing_listens_outside, one_of, training
+from sparks import ATTACH, one_of
 
 pytestmark = [pytest.mark.java, pytest.mark.namespace]
 
