@@ -21,7 +21,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(PIP_FIND_LINKS
 # Python compiles a module when it is first imported. That should not be in the first trial's time.
 COMPILED := tensorflow torch.distributed.run,torch.nn.parallel,jax,sklearn.neural_network,distributed,ray.train.torch,pyspark.sql
 
-.PHONY: demo test lint soak bench picture clean lock setup
+.PHONY: demo test lint soak bench picture clean lock setup browser
 
 demo: $(STAMP)
 	@if $(BIN)/trainoff data get mnist; then \
@@ -31,7 +31,7 @@ demo: $(STAMP)
 	    $(BIN)/trainoff run studies/quick.toml --set workload=digits-mlp --set name=quick-digits; \
 	fi
 
-test: $(STAMP) lint
+test: $(STAMP) lint browser
 	@$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
@@ -62,6 +62,13 @@ bench: $(STAMP)
 # The picture in the README, from the records of `make demo`.
 picture: $(STAMP)
 	@$(BIN)/trainoff show results/quick --svg docs/board.svg
+
+# The tests of the report look at it in a real browser.
+browser:
+	@command -v chromium >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing Chromium for the tests of the report ..."; \
+	    apt-get -qq update && apt-get -qq install -y chromium >/dev/null || echo "Chromium could not be installed; tests that need it are skipped."; \
+	else echo "The tests of the report need Chromium: apt-get install chromium"; fi
 
 setup: $(STAMP)
 

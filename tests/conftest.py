@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +13,9 @@ from trainoff.clusters import Processes
 from trainoff.clusters.java import find_java
 from trainoff.clusters.spark import SparkFolder, start_standalone
 from trainoff.conduct import isolate
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
 MISSING = "missing here:"  # how the reason begins why a marked test is skipped
@@ -76,3 +81,14 @@ def existing(tmp_path):
     spark.configure(owner, secret=False)
     with Processes(2, tmp_path) as cluster:
         yield start_standalone(cluster, spark, 1, 1024), owner["spark.authenticate.secret"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium, this machine's own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

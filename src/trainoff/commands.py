@@ -1,0 +1,123 @@
+"""What each command calls, and what it prints: no logic here either."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trainoff.study import Study
+
+UNWRAPPED = 1000
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from trainoff.report.doctor import examine, tell
+
+    facts = examine()
+    print(json.dumps(facts, indent=1)) if options.json else tell(facts, console())
+    return 0
+
+
+def list_engines(options: argparse.Namespace) -> int:
+    from trainoff.report.lists import engine_rows, print_engines
+
+    rows = engine_rows()
+    print(json.dumps(rows, indent=1)) if options.json else print_engines(rows, console())
+    return 0
+
+
+def list_workloads(options: argparse.Namespace) -> int:
+    from trainoff.report.lists import print_workloads, workload_rows
+
+    rows = workload_rows()
+    print(json.dumps(rows, indent=1)) if options.json else print_workloads(rows, console())
+    return 0
+
+
+def data_list(options: argparse.Namespace) -> int:
+    from trainoff.report.lists import dataset_rows, print_datasets
+
+    rows = dataset_rows()
+    print(json.dumps(rows, indent=1)) if options.json else print_datasets(rows, console())
+    return 0
+
+
+def data_get(options: argparse.Namespace) -> int:
+    from trainoff import data
+    from trainoff.report.bars import Bars
+
+    with Bars(console()) as bars:
+        got = data.get(options.name, folder=options.folder, say=bars, force=options.force)
+    print(f"{got.name}: {len(got.x_train):,} + {len(got.x_test):,} rows, checksum ok")
+    return 0
+
+
+def data_verify(options: argparse.Namespace) -> int:
+    from trainoff import data
+    from trainoff.report.bars import Bars
+
+    with Bars(console()) as bars:
+        found = data.verify(bars)
+    for _, _, sentence in found:
+        print(sentence)
+    if not found:
+        print("no dataset is in the cache yet; `trainoff data get mnist` brings one")
+    return 0 if all(whole for _, whole, _ in found) else 1
+
+
+def plan(options: argparse.Namespace) -> int:
+    from trainoff.report.planned import plan_of, tell
+
+    planned = plan_of(_read(options), options.out)
+    print(json.dumps(planned, indent=1)) if options.json else tell(planned, console())
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    from trainoff.report.running import run_study
+    from trainoff.report.showing import as_json
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as politely as by Ctrl-C
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    code = run_study(planned := _read(options), options.out, options.retry, console(stderr=options.json))
+    if options.json:
+        as_json(options.out / planned.name)
+    return code
+
+
+def show(options: argparse.Namespace) -> int:
+    from trainoff.report.showing import as_json, draw, tell
+
+    if options.json:
+        return as_json(options.folder)
+    if options.svg:
+        draw(options.folder, options.svg)
+    return tell(options.folder, console())
+
+
+def check(options: argparse.Namespace) -> int:
+    from trainoff.report.checking import check_engine
+
+    return check_engine(options.engine, console())
+
+
+def _read(options: argparse.Namespace) -> Study:
+    from trainoff import engines, study
+
+    return study.read(options.study, engines.facts(), sets=options.set, only=options.engine, repeat=options.repeat)
+
+
+def console(stderr: bool = False) -> Console:
+    """The terminal; where there is none, plain text that is not wrapped unless COLUMNS says so."""
+    from rich.console import Console
+
+    columns = os.environ.get("COLUMNS", "")
+    wide = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else UNWRAPPED
+    return Console(highlight=False, markup=False, width=wide, stderr=stderr)
