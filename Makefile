@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine with Python 3.11 and make:
-#   make demo    sets up, trains MNIST on every engine that can run here, shows the leader board
+#   make demo    sets up, trains MNIST on every engine that can run here, shows the leader board, writes the report
 #   make test    sets up, runs the whole test suite
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -25,10 +25,11 @@ COMPILED := tensorflow torch.distributed.run,torch.nn.parallel,jax,sklearn.neura
 
 demo: $(STAMP)
 	@if $(BIN)/trainoff data get mnist; then \
-	    $(BIN)/trainoff run studies/quick.toml; \
+	    $(BIN)/trainoff run studies/quick.toml; code=$$?; $(BIN)/trainoff report results/quick; exit $$code; \
 	else \
 	    echo "Going on with the small digits dataset, which needs no download."; \
-	    $(BIN)/trainoff run studies/quick.toml --set workload=digits-mlp --set name=quick-digits; \
+	    $(BIN)/trainoff run studies/quick.toml --set workload=digits-mlp --set name=quick-digits; code=$$?; \
+	    $(BIN)/trainoff report results/quick-digits; exit $$code; \
 	fi
 
 test: $(STAMP) lint browser
@@ -80,7 +81,8 @@ $(STAMP): pyproject.toml requirements.lock
 	    echo "uv could not install it all; pip tries again, and takes longer ..."; \
 	    $(PIP) $(TORCH) --requirement requirements.lock; }
 	@$(PIP) --no-deps --no-build-isolation --editable .
-	@for modules in $(COMPILED); do env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $$modules" 2>/dev/null & done; wait
+	@for modules in $(COMPILED); do env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $$modules" 2>/dev/null & done; \
+	    $(BIN)/python -c "from trainoff.report.page.setting import library; library()" & wait
 	@$(JAVA) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Java for the engines on Spark ..."; \
 	    apt-get -qq update && { apt-get -qq install -y openjdk-17-jre-headless || apt-get -qq install -y default-jre-headless; } >/dev/null; \

@@ -20,6 +20,8 @@ from trainoff.study import Study
 if TYPE_CHECKING:
     import polars
 
+    from trainoff.report.page.figure import Figure
+
 __all__ = ["Results", "Study", "load", "read", "run"]
 
 
@@ -41,6 +43,12 @@ class Results:
         text = io.StringIO()
         print_board(self.records, self.folder, Console(file=text, width=width, highlight=False, markup=False))
         return text.getvalue()
+
+    def plot(self, what: str = "curve", x: str | None = None, workload: str | None = None) -> Figure:
+        """A chart of the report: `plot("accuracy", x="core_s")`, or "phases", "target", "scaling", "pareto", "grid"."""
+        from trainoff.report.page.figure import plot
+
+        return plot(list(self.records), self.folder, what, x, workload)
 
     def __repr__(self) -> str:
         return self.board()

@@ -92,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
         "folder", type=Path, metavar="DIR", help="a study's results, such as results/quick, or one record"
     )
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
+    _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
     checking = command("check", commands.check, "the contract tests, for authors of engines")
     checking.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
     return top
@@ -114,6 +115,14 @@ def _add_study(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
     one.add_argument("--repeat", type=int, metavar="N", help="repetitions, each with a seed of its own")
     one.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results go (results)")
     return one
+
+
+def _add_report(one: argparse.ArgumentParser) -> None:
+    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
+    one.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (DIR/report.html)")
+    one.add_argument("--png", type=Path, metavar="DIR", help="also draw every chart as a picture into this folder")
+    one.add_argument("--markdown", action="store_true", help="write Markdown instead, for READMEs and papers")
+    one.add_argument("--usd-per-core-hour", type=float, metavar="USD", help="what a core costs, for an axis of money")
 
 
 def _add_data(one: argparse.ArgumentParser) -> None:

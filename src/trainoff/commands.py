@@ -102,6 +102,13 @@ def show(options: argparse.Namespace) -> int:
     return tell(options.folder, console())
 
 
+def report(options: argparse.Namespace) -> int:
+    from trainoff.report.reporting import write_report
+
+    asked = options.png, options.markdown, options.usd_per_core_hour
+    return write_report(options.folder, options.output, *asked, console())
+
+
 def check(options: argparse.Namespace) -> int:
     from trainoff.report.checking import check_engine
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ class Group:
 
     label: dict[str, Any]  # what this group has and others have not, beyond engine, mode and workers
     records: Sequence[Record]
+    usual: dict[str, Any] = field(default_factory=dict)  # what most groups of its engine have instead
 
     @property
     def first(self) -> Record:
@@ -39,14 +41,21 @@ class Group:
         first = self.first
         alone = first.mode == "single"
         parts = [first.engine if alone else f"{first.engine} ({first.mode}, {count(first.workers, 'worker')})"]
-        rest = {key: value for key, value in self.label.items() if key != "workload"}
         if "workload" in self.label:
             parts.append(f"on {first.workload}")
-        if 1 <= len(rest) <= MOST_NAMED:
-            parts.append("with " + ", ".join(f"{key.replace('_', ' ')} {told(value)}" for key, value in rest.items()))
-        elif rest:
-            parts.append(f"({' · '.join(told(value) for value in rest.values())})")
+        if self.setting:
+            parts.append(f"with {self.setting}")
         return " ".join(parts)
+
+    @property
+    def setting(self) -> str:
+        """What sets the group apart, in words; where that is much, only what is unlike most groups of its engine."""
+        rest = {key: value for key, value in self.label.items() if key != "workload"}
+        if len(rest) > MOST_NAMED:
+            rest = {key: value for key, value in rest.items() if value != self.usual.get(key, value)}
+        return ", ".join(
+            f"{key.replace('_', ' ')} {'all' if value is None else told(value)}" for key, value in rest.items()
+        )
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
         """The median of a figure over the repetitions that have it."""
@@ -86,7 +95,19 @@ def groups(records: Iterable[Record]) -> list[Group]:
     for record in newest(records):
         found.setdefault(json.dumps(_setting(record), sort_keys=True, default=str), []).append(record)
     keys = [key for key in varying([_setting(members[0]) for members in found.values()]) if key not in _SHOWN]
-    return [Group(_label(_setting(members[0]), keys), members) for members in found.values()]
+    made = [Group(_label(_setting(members[0]), keys), members) for members in found.values()]
+    return [replace(group, usual=_usual(group, made)) for group in made] if len(keys) > MOST_NAMED else made
+
+
+def _usual(group: Group, every: Sequence[Group]) -> dict[str, Any]:
+    """The commonest value of each key among the groups of an engine; of equally common ones the first."""
+    own = [other.label for other in every if other.first.engine == group.first.engine]
+    return {key: _commonest([label.get(key) for label in own]) for key in group.label}
+
+
+def _commonest(values: Sequence[Any]) -> Any:
+    told_apart = [json.dumps(value, sort_keys=True, default=str) for value in values]
+    return values[told_apart.index(Counter(told_apart).most_common(1)[0][0])]
 
 
 def by_workload(found: Iterable[Group]) -> list[list[Group]]:

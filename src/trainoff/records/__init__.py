@@ -4,12 +4,13 @@ from trainoff.records.curve import time_to_target
 from trainoff.records.metrics import METRICS, Metric, measured
 from trainoff.records.reading import Damaged, scan
 from trainoff.records.schema import SCHEMA_VERSION, Record
-from trainoff.records.store import Store, cannot_write, folder_of
+from trainoff.records.store import STUDY_COPY, Store, cannot_write, folder_of
 from trainoff.records.table import table
 
 __all__ = [
     "METRICS",
     "SCHEMA_VERSION",
+    "STUDY_COPY",
     "Damaged",
     "Metric",
     "Record",

@@ -19,6 +19,7 @@ from trainoff.records.reading import FILES, Damaged, read, scan
 from trainoff.records.schema import Record
 
 STAGING = ".staging"
+STUDY_COPY = "study.toml"  # beside the records: what was asked for, and by which command
 YOUNG_S = 60.0
 
 

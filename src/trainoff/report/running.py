@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +17,7 @@ from trainoff.conduct.estimate import Clock
 from trainoff.conduct.task import Outcome, Task, prepare
 from trainoff.conduct.verdict import STATUSES
 from trainoff.errors import TrainoffError
-from trainoff.records import Store
+from trainoff.records import STUDY_COPY, Store
 from trainoff.report.bars import Bars
 from trainoff.report.lines import Lines
 from trainoff.report.live import LiveTable
@@ -34,6 +37,7 @@ def run_study(study: Study, out: Path, retry: Sequence[str], console: Console) -
     console.print(f"{'this machine':<14} {machine.describe_line()}")
     with Bars(console) as bars:
         get_data(study, bars)
+    _keep(study, store.folder)
     tasks = prepare(study, store, retry)
     clock = Clock(tasks, estimator_for(out))
     _announce(study, tasks, clock, console)
@@ -42,6 +46,13 @@ def run_study(study: Study, out: Path, retry: Sequence[str], console: Console) -
     if outcome.interrupted:
         return 130
     return 1 if any(record.failed for record in outcome.records) else 0
+
+
+def _keep(study: Study, folder: Path) -> None:
+    """Leave a copy of the study beside its records, with the command that ran it, for whoever wants to repeat it."""
+    command = shlex.join(["trainoff", *sys.argv[1:]])
+    with contextlib.suppress(OSError):  # it is not worth a run
+        (folder / STUDY_COPY).write_text(f"# {command}\n{study.path.read_text()}")
 
 
 def _check_retry(retry: Sequence[str]) -> None:
@@ -77,4 +88,4 @@ def _conclude(outcome: Outcome, store: Store, console: Console) -> None:
         console.print(f"\nstopped; {count(kept, 'finished trial')} kept; the same command goes on from here")
     else:
         print_board(outcome.records, store.folder, console)
-    console.print(f"\nRecords: {store.folder}        Again: trainoff show {store.folder}", style="dim")
+    console.print(f"\nRecords: {store.folder}        Report: trainoff report {store.folder}", style="dim")

@@ -1,0 +1,213 @@
+"""Everything that the report says, gathered from a folder of records: the template only sets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainoff import __version__
+from trainoff.analyse import (
+    Group,
+    answer,
+    batch_lines,
+    bounds,
+    by_workload,
+    failure,
+    groups,
+    headline_target,
+    newest,
+    ranked,
+    start_costs,
+    worker_lines,
+)
+from trainoff.analyse.words import count, mark
+from trainoff.records import STUDY_COPY, Damaged, Record, scan
+from trainoff.report.page.charts import Chart
+from trainoff.report.page.drawn import drawn
+from trainoff.report.page.look import Look, looks
+from trainoff.report.page.rows import Scene
+from trainoff.report.page.tables import Board, board, certificates
+
+DRAWN = 300  # settings of a workload that are drawn; the table and the exports have more
+TOLD = 100  # failures whose last words travel with the page
+WORDS = 6000  # letters of them
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A trial that did not end well: which, why, and its last words."""
+
+    name: str
+    engine: str
+    status: str
+    sentence: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One workload's part of the page."""
+
+    name: str
+    answer: Sequence[str]
+    target: str | None
+    settings: int
+    left_out: int
+    board: Board
+    charts: Sequence[Chart]
+    workers: Sequence[tuple[str, str]]
+    certificates: Sequence[dict[str, str]]
+    failures: Sequence[Failure]
+    more_failures: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """The whole page, before it is set."""
+
+    title: str
+    made: str
+    version: str
+    answer: str
+    caveats: Sequence[str]
+    remarks: Sequence[str]
+    looks: Sequence[Look]
+    workloads: Sequence[Workload]
+    counts: str
+    damaged: Sequence[str]
+    environment: Sequence[tuple[str, str]]
+    study: str | None
+    command: str | None
+
+
+def gather(folder: Path, usd_per_core_hour: float | None = None) -> Content:
+    """Read a folder and put together what there is to say about it."""
+    records, damaged = scan(folder) if folder.is_dir() else ([], [])
+    latest = newest(records)
+    found = groups(latest)
+    source = _study(folder)
+    shown = looks(record.engine for record in latest)
+    workloads = [_workload(own, folder, shown, usd_per_core_hour) for own in by_workload(found)]
+    return Content(
+        title=folder.resolve().name,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+        answer=_answer(workloads),
+        caveats=[*(workloads[0].answer[1:] if len(workloads) == 1 else []), *_disturbed(latest)],
+        remarks=[*start_costs(found), *bounds(found), *batch_lines(found)],
+        looks=shown,
+        workloads=workloads,
+        counts=_counts(found, latest),
+        damaged=[_told(one) for one in damaged],
+        environment=_environment(latest),
+        study=source,
+        command=_command(source),
+    )
+
+
+def _answer(workloads: Sequence[Workload]) -> str:
+    """The first line of the page; where there are several workloads, the winner of each."""
+    if not workloads:
+        return "There are no records here yet."
+    if len(workloads) == 1:
+        return workloads[0].answer[0]
+    return "; ".join(f"{workload.name}: {workload.answer[0].split(';')[0].rstrip('.')}" for workload in workloads) + "."
+
+
+def _workload(own: Sequence[Group], folder: Path, shown: Sequence[Look], usd: float | None) -> Workload:
+    order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
+    scene = Scene(order[:DRAWN], folder, usd)
+    failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
+    return Workload(
+        name=own[0].first.workload,
+        answer=answer(order),
+        target=mark(own[0].first.metric, target) if target is not None else None,
+        settings=len(order),
+        left_out=max(0, len(order) - DRAWN),
+        board=board(order, target),
+        charts=drawn(scene, shown),
+        workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:DRAWN])],
+        certificates=certificates(order[:DRAWN]),
+        failures=[_failure(group, record) for group, record in failed[:TOLD]],
+        more_failures=max(0, len(failed) - TOLD),
+    )
+
+
+def _at_home(group: Group) -> Group:
+    """A group under its workload's own heading need not name it."""
+    return replace(group, label={key: value for key, value in group.label.items() if key != "workload"})
+
+
+def _failure(group: Group, record: Record) -> Failure:
+    words = record.traceback or record.log_tail or ""
+    return Failure(f"{group.name}, seed {record.seed}", record.engine, record.status, failure(record), words[-WORDS:])
+
+
+def _told(one: Damaged) -> str:
+    return f"{one.folder}: {one.why}"
+
+
+def _disturbed(records: Sequence[Record]) -> list[str]:
+    """What of the conditions stands in the way of believing the figures."""
+    crowded = sorted({record.engine for record in records if record.oversubscribed})
+    return [f"{', '.join(crowded)} asked for more cores than the machine has."] if crowded else []
+
+
+def _counts(found: Sequence[Group], latest: Sequence[Record]) -> str:
+    good = sum(record.status == "ok" for record in latest)
+    ended = f"{good:,} ended well" if good < len(latest) else "all ended well"
+    return f"{count(len(found), 'setting')}, {count(len(latest), 'trial')}, {ended}" if latest else "no trials"
+
+
+def _environment(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """The machines and versions; where records differ, all of them."""
+    rows: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, value in _conditions(record):
+            rows.setdefault(name, {})[value] = None
+    return [(name, "; ".join(values)) for name, values in rows.items()]
+
+
+def _conditions(record: Record) -> list[tuple[str, str]]:
+    found = record.environment
+    memory = found.get("memory_bytes")
+    machine = [str(found.get("cpu", "")), f"{found.get('cpus')} CPUs", f"{memory / 2**30:.0f} GiB" if memory else ""]
+    commit = found.get("commit") or {}
+    changed = ", changed" if commit.get("changed") else ""
+    versions = ", ".join(f"{name} {version}" for name, version in (found.get("packages") or {}).items())
+    told = {
+        "machine": ", ".join(part for part in machine if part),
+        "system": found.get("system"),
+        "python": found.get("python"),
+        "java": found.get("java"),
+        "libraries": versions,
+        "linear algebra": found.get("blas"),
+        "isolation": record.isolation.get("kind"),
+        "trainoff": f"{found.get('trainoff')} ({str(commit.get('sha', ''))[:10]}{changed})" if commit else None,
+        "data": f"{record.dataset.get('name')} {str(record.dataset.get('identity', ''))[:12]}"
+        if record.dataset
+        else None,
+    }
+    return [(name, str(value)) for name, value in told.items() if value]
+
+
+def _study(folder: Path) -> str | None:
+    """The study file that the records came from, if the run left a copy."""
+    path = folder / STUDY_COPY
+    return path.read_text(errors="replace") if path.is_file() else None
+
+
+def _command(study: str | None) -> str | None:
+    """The command that repeats it; the copy of the study begins with it."""
+    first = study.splitlines()[0] if study else ""
+    return first.removeprefix("# ").strip() if first.startswith("# trainoff run") else None
+
+
+def as_script(value: Any) -> str:
+    """JSON that may stand inside a script element, whatever words are in it."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)  # ASCII, so no odd line ends either
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,169 @@
+"""Which charts a workload gets: those that its records can fill, each with the choices that make sense for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainoff.analyse import headline_target
+from trainoff.analyse.words import mark
+from trainoff.records import METRICS
+from trainoff.report.page import charts, rows
+from trainoff.report.page.charts import Chart, Choice, Rows
+from trainoff.report.page.look import Look
+from trainoff.report.page.rows import Scene
+
+LOG, LINEAR = "log", "linear"
+LEARNT = 0.5
+LISTED = 60  # settings that get a line each
+AXES = {  # what a curve or a front can be drawn against: label, title of the axis
+    "train_s": ("seconds", "seconds of training"),
+    "samples": ("samples", "samples seen"),
+    "core_s": ("core-seconds", "CPU seconds"),
+    "memory": ("memory", "bytes of memory at most"),
+    "bytes": ("bytes", "bytes over the network"),
+    "usd": ("money", "US dollars"),
+}
+USED = {"cores": ("CPU", "cores busy"), "memory": ("memory", "MB of memory"), "sent": ("network", "MB a second")}
+
+
+def drawn(scene: Scene, looks: Sequence[Look]) -> list[Chart]:
+    """The charts of one workload in the order of the page."""
+    found = [
+        _curve(scene, looks),
+        _phases(scene),
+        _target(scene, looks),
+        _scaling(scene, looks),
+        _pareto(scene, looks),
+        _grid(scene),
+        _resources(scene),
+    ]
+    return [chart for chart in found if chart and chart.choices and any(chart.data.values())]
+
+
+def _against(data: Rows, names: Sequence[str]) -> list[Choice]:
+    """The axes for which there are figures."""
+    return [
+        Choice(AXES[name][0], {"x_title": AXES[name][1], "x_scale": LOG, "x": name})
+        for name in names
+        if any(row.get(name) for row in data)
+    ]
+
+
+def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
+    first, every = scene.groups[0].first, rows.curve_rows(scene)
+    low = _low(scene, every)
+    data = rows.above(every, low)
+    targets = [rows.graded({"y": target}) for target in first.targets]
+    return Chart(
+        "curve",
+        f"{first.metric.capitalize()} against what it took",
+        "A line per run; it ends in the engine's mark. Dotted across: the targets.",
+        charts.curve(looks, first.metric),
+        {"curves": [row for row in data if row["train_s"]], "targets": targets},
+        _against(data, ("train_s", "samples", "core_s", "bytes", "usd")),
+    )
+
+
+def _low(scene: Scene, data: Rows) -> float | None:
+    """An accuracy below which a curve need not be seen; None where some run never got above it."""
+    ends = [row["y"] for row in data if row["last"] and row["y"] is not None]
+    return LEARNT if scene.groups[0].first.metric == "accuracy" and ends and min(ends) > LEARNT else None
+
+
+def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
+    first, best, scene = scene.groups[0].first, headline_target(scene.groups), scene.best(LISTED)
+    data, order = rows.run_rows(scene), [group.name for group in scene.groups]
+    badness = METRICS[first.metric].badness
+    targets = sorted({row["target"] for row in data}, key=lambda target: (target != best, badness(target)))
+    return Chart(
+        "target",
+        "Time to the target",
+        "Every run is a mark, the bar a setting's median with its interval. Hollow: ended there without the target.",
+        charts.target(looks, order),
+        {"runs": data, "medians": rows.median_rows(scene)},
+        [Choice(mark(first.metric, target), only={"target": target}) for target in targets],
+        listed="name",
+    )
+
+
+def _phases(scene: Scene) -> Chart:
+    scene = scene.best(LISTED)
+    return Chart(
+        "phases",
+        "Where the time went",
+        "The median of each setting's runs, from its first process to its last.",
+        charts.phases([group.name for group in scene.groups]),
+        {"phases": rows.phase_rows(scene)},
+        [Choice("seconds", {"stack": "zero"}), Choice("shares", {"stack": "normalize"})],
+        listed="name",
+    )
+
+
+def _scaling(scene: Scene, looks: Sequence[Look]) -> Chart:
+    target = headline_target(scene.groups)
+    data = rows.scaling_rows(scene, target)
+    first = scene.groups[0].first
+    offered = {"speed": ("speed", "samples a second"), "train_s": ("training", "seconds of training")}
+    if target is not None:
+        offered["time"] = ("time to target", f"seconds to {mark(first.metric, target)}")
+    return Chart(
+        "scaling",
+        "What more workers bring",
+        "Points are runs, lines join the medians of what differs in nothing but the workers.",
+        charts.scaling(looks),
+        {"scaling": data},
+        [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in offered.items() if _any(data, name)],
+    )
+
+
+def _any(data: Rows, name: str) -> bool:
+    return any(row.get(name) is not None for row in data)
+
+
+def _pareto(scene: Scene, looks: Sequence[Look]) -> Chart | None:
+    data = rows.pareto_rows(scene)
+    metric = scene.groups[0].first.metric
+    return Chart(
+        "pareto",
+        f"What {metric} costs",
+        "A mark per setting. The line joins those that nothing beats: nothing cheaper is as good.",
+        charts.pareto(looks, metric),
+        {"pareto": data},
+        _against(data, ("train_s", "core_s", "memory", "bytes", "usd")),
+    )
+
+
+def _grid(scene: Scene) -> Chart:
+    target = headline_target(scene.groups)
+    data, metric = rows.grid_rows(scene, target), scene.groups[0].first.metric
+    offered = {"time": (f"time to {mark(metric, target)}" if target is not None else "", "blues", LOG),
+               "quality": (metric, "greens", LINEAR), "train_s": ("training", "blues", LOG),
+               "memory": ("memory", "oranges", LOG)}  # fmt: skip
+    return Chart(
+        "grid",
+        "Every setting that was tried",
+        "Darker is more. Empty: not tried, failed, or never got there.",
+        charts.grid(
+            list(dict.fromkeys(row["row"] for row in data)), list(dict.fromkeys(row["column"] for row in data))
+        ),
+        {"grid": data},
+        [
+            Choice(label, {"v_text": f"{name}_text", "v_scale": scale, "scheme": scheme, "v": name})
+            for name, (label, scheme, scale) in offered.items()
+            if _any(data, name)
+        ],
+        listed="row",
+    )
+
+
+def _resources(scene: Scene) -> Chart:
+    data = rows.resource_rows(scene)
+    return Chart(
+        "resources",
+        "What a trial used while it ran",
+        "One run of a setting, role by role.",
+        charts.resources(),
+        {"resources": data},
+        [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in USED.items() if _any(data, name)],
+        pick="name",
+    )

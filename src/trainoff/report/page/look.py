@@ -1,0 +1,62 @@
+"""How engines look: every engine the same colour and mark in every picture of every study."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Of middling lightness, so that they stand out on white and on black; marks and dashes help where colours do not.
+COLOURS = {
+    "numpy": "#7d8590",
+    "sklearn": "#d9730d",
+    "tensorflow": "#c8483b",
+    "torch": "#3b78c4",
+    "jax": "#c2569b",
+    "torch-ddp": "#2aa7c9",
+    "ray-torch": "#7a63c9",
+    "dask-average": "#9a6b45",
+    "spark-average": "#2a9d63",
+    "spark-mllib": "#8f8a1f",
+    "tf-allreduce": "#e0867c",
+    "tf-ps": "#96384a",
+    "tf-on-spark": "#e0a13a",
+    "spark-sklearn": "#7fb069",
+    "spark-torch": "#17806a",
+    "dask-sklearn": "#c49a6c",
+    "dask-torch": "#b0522d",
+}
+MARKS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+PHASES = {
+    "import": "#b8bec6",
+    "cluster_start": "#8d96a0",
+    "data_load": "#d8b365",
+    "ship": "#b07d2b",
+    "compile": "#9e7cc1",
+    "train": "#3b78c4",
+    "test": "#2a9d63",
+    "teardown": "#d98880",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """The colour and the mark of one engine."""
+
+    engine: str
+    colour: str
+    mark: str
+
+
+def look(engine: str) -> Look:
+    """An engine's look; one that did not come with trainoff gets one by its name."""
+    names = list(COLOURS)
+    place = names.index(engine) if engine in COLOURS else zlib.crc32(engine.encode())
+    colour = COLOURS.get(engine) or COLOURS[names[place % len(names)]]
+    return Look(engine, colour, MARKS[place % len(MARKS)])
+
+
+def looks(engines: Iterable[str]) -> list[Look]:
+    """The looks of some engines, each once, in the order of the list above, strangers last."""
+    order = {name: place for place, name in enumerate(COLOURS)}
+    return [look(engine) for engine in sorted(set(engines), key=lambda name: (order.get(name, len(order)), name))]

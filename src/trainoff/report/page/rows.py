@@ -1,0 +1,257 @@
+"""The rows behind each chart: figures of groups and runs under the names that the charts know."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainoff.analyse import Group
+from trainoff.analyse.interval import Interval, interval
+from trainoff.analyse.words import quality, seconds, size
+from trainoff.records import METRICS, Record
+from trainoff.report.page.look import PHASES
+from trainoff.report.page.series import curve, resources, short
+
+Row = dict[str, Any]
+MOST_RUNS = 1500  # with more of them, a line is the median of a setting's runs
+MOST_POINTS = 30_000
+LEAST_ERROR = 1e-4
+FEWEST, MOST = 8, 60  # points of one line
+SHOWN = 60  # settings whose resources over time travel with the page
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The settings of one workload that are drawn, the best first, and where their records lie."""
+
+    groups: Sequence[Group]
+    folder: Path
+    usd_per_core_hour: float | None = None
+
+    @property
+    def runs(self) -> list[tuple[Group, Record]]:
+        return [(group, record) for group in self.groups for record in group.records]
+
+    def best(self, most: int) -> Scene:
+        """Only so many of the best settings."""
+        return Scene(self.groups[:most], self.folder, self.usd_per_core_hour)
+
+    def usd(self, record: Record, spent_s: float | None) -> float | None:
+        """What some seconds of a trial's cores cost."""
+        if self.usd_per_core_hour is None or spent_s is None:
+            return None
+        return short(record.workers * record.cores * spent_s / 3600 * self.usd_per_core_hour)
+
+
+def names(group: Group) -> Row:
+    """What every chart may ask of a setting."""
+    first = group.first
+    return {"name": group.name, "engine": first.engine, "mode": first.mode, "workers": first.workers}
+
+
+def graded(row: Row) -> Row:
+    """With the error beside the quality, for an axis that spreads accuracies near 1."""
+    y = row["y"]
+    return {**row, "error": None if y is None else short(max(1 - y, LEAST_ERROR))}
+
+
+def curve_rows(scene: Scene) -> list[Row]:
+    """A line per run; with very many runs, a line per setting."""
+    runs = scene.runs
+    if len(runs) > MOST_RUNS:
+        return [row for group in scene.groups for row in _median_line(scene, group)]
+    most = max(FEWEST, min(MOST, MOST_POINTS // max(1, len(runs))))
+    return [row for group, record in runs for row in _line(scene, group, record, most)]
+
+
+def _line(scene: Scene, group: Group, record: Record, most: int) -> Iterator[Row]:
+    points = curve(record, scene.folder, most)
+    for at, point in enumerate(points):
+        yield {
+            **names(group),
+            "trial": f"{record.trial_id}.{record.attempt}",
+            "seed": record.seed,
+            **graded(point),
+            "usd": scene.usd(record, point["train_s"]),
+            "last": at == len(points) - 1,
+        }
+
+
+def _median_line(scene: Scene, group: Group) -> Iterator[Row]:
+    """The runs of a setting look at the same samples: what the median run had come to at each."""
+    lines = [list(_line(scene, group, record, FEWEST)) for record in group.records]
+    looks: dict[float, list[Row]] = {}
+    for row in (row for line in lines for row in line):
+        looks.setdefault(row["samples"], []).append(row)
+    shared = [rows for _, rows in sorted(looks.items()) if 2 * len(rows) > len(lines)]
+    for at, rows in enumerate(shared):
+        middle = {key: _median(rows, key) for key in ("train_s", "core_s", "bytes", "usd", "y", "error")}
+        yield {**rows[0], **middle, "trial": group.name, "seed": "median", "last": at == len(shared) - 1}
+
+
+def above(rows: Sequence[Row], low: float | None) -> list[Row]:
+    """The points of curves from a mark on: what comes before is hardly learning."""
+    return [row for row in rows if low is None or (row["y"] or 0) >= low]
+
+
+def _median(rows: Sequence[Row], key: str) -> float | None:
+    found = [row[key] for row in rows if row.get(key) is not None]
+    return short(statistics.median(found)) if found else None
+
+
+def run_rows(scene: Scene) -> list[Row]:
+    """Every run's time to every target; one that never came there stands where it stopped."""
+    return [row for group, record in scene.runs for row in _times(group, record)]
+
+
+def _times(group: Group, record: Record) -> Iterator[Row]:
+    for target in record.targets:
+        reached = record.time_to_target.get(str(target))
+        ended = reached if reached is not None else record.train_s
+        if ended and record.status != "wrong-result":
+            outcome = (
+                "got there" if reached is not None else "never got there" if record.status == "ok" else record.status
+            )
+            yield {
+                **names(group),
+                "target": target,
+                "seed": record.seed,
+                "s": short(ended),
+                "reached": reached is not None,
+                "outcome": outcome,
+            }
+
+
+def spread(group: Group, target: float) -> Interval | None:
+    """The times of a setting's good runs to a target; a run that never came there takes for ever."""
+    times = [record.time_to_target.get(str(target)) for record in group.good]
+    return interval([math.inf if time is None else time for time in times]) if times else None
+
+
+def median_rows(scene: Scene) -> list[Row]:
+    """The median time of every setting to every target that it reaches, with its interval."""
+    rows = []
+    for group in scene.groups:
+        for target in group.first.targets:
+            found = spread(group, target)
+            if found and math.isfinite(found.median):
+                high = found.high if math.isfinite(found.high) else found.median
+                told = {"median": short(found.median), "low": short(found.low), "high": short(high), "runs": found.n}
+                rows.append({**names(group), "target": target, **told})
+    return rows
+
+
+def phase_rows(scene: Scene) -> list[Row]:
+    """The median seconds of every setting in every phase."""
+    places = {name: place for place, name in enumerate(PHASES)}
+    return [
+        {**names(group), "phase": phase, "place": places.get(phase, 99), "seconds": short(spent)}
+        for group in scene.groups
+        for phase, spent in group.phases_s().items()
+    ]
+
+
+def resource_rows(scene: Scene) -> list[Row]:
+    """Resources over time of the best settings, of one run each."""
+    most = max(20, min(120, MOST_POINTS // (4 * max(1, len(scene.groups)))))
+    rows = []
+    for group in scene.groups[:SHOWN]:
+        record = (group.good or group.records)[0]
+        rows += [{"name": group.name, "engine": record.engine, **row} for row in resources(record, scene.folder, most)]
+    return rows
+
+
+def scaling_rows(scene: Scene, target: float | None) -> list[Row]:
+    """Runs of settings that were tried with several numbers of workers."""
+    families: dict[str, list[Group]] = {}
+    for group in scene.groups:
+        if group.good:
+            families.setdefault(_family(group), []).append(group)
+    several = {name: own for name, own in families.items() if len({group.first.workers for group in own}) > 1}
+    return [
+        {
+            **names(group),
+            "family": family,
+            "seed": record.seed,
+            "speed": short(record.samples_per_s),
+            "time": short(record.time_to_target.get(str(target))) if target is not None else None,
+            "train_s": short(record.train_s),
+        }
+        for family, own in several.items()
+        for group in own
+        for record in group.good
+    ]
+
+
+def _family(group: Group) -> str:
+    """A setting but for its workers."""
+    first = group.first
+    rest = [str(value) for key, value in group.label.items() if key not in ("workers", "cores", "memory_gb")]
+    return " · ".join([first.engine, first.mode, *rest])
+
+
+def pareto_rows(scene: Scene) -> list[Row]:
+    """A point per setting that ended well: its quality, and everything it took."""
+    rows = []
+    for group in scene.groups:
+        result = group.median(lambda record: record.result)
+        if group.good and result is not None:
+            train = group.median(lambda record: record.train_s)
+            figures = {
+                "train_s": train,
+                "core_s": group.median(lambda record: record.cpu_s),
+                "memory": group.median(lambda record: record.peak_memory_bytes),
+                "bytes": group.median(lambda record: record.network_bytes) or None,
+                "usd": scene.usd(group.first, train),
+            }
+            rows.append(
+                {
+                    **names(group),
+                    **graded({"y": short(result)}),
+                    **{key: short(value) for key, value in figures.items()},
+                }
+            )
+    _mark_fronts(rows, METRICS[scene.groups[0].first.metric].badness if scene.groups else abs)
+    return rows
+
+
+def _mark_fronts(rows: list[Row], badness: Any) -> None:
+    """Mark what nothing beats: nothing that costs less is as good."""
+    for cost in ("train_s", "core_s", "memory", "bytes", "usd"):
+        least = math.inf
+        for row in sorted(
+            (row for row in rows if row[cost] is not None), key=lambda row: (row[cost], badness(row["y"]))
+        ):
+            row[f"front_{cost}"] = badness(row["y"]) < least
+            least = min(least, badness(row["y"]))
+
+
+def grid_rows(scene: Scene, target: float | None) -> list[Row]:
+    """A cell per setting, where engines were tried in several."""
+    rows = []
+    for group in scene.groups:
+        first = group.first
+        time = group.time_to(target) if target is not None else None
+        train, result = group.median(lambda record: record.train_s), group.median(lambda record: record.result)
+        memory = group.median(lambda record: record.peak_memory_bytes)
+        alone = first.mode == "single"
+        rows.append(
+            {
+                "row": first.engine if alone else f"{first.engine} {first.mode}, {first.workers} W",
+                "column": group.setting or "the usual",
+                "engine": first.engine,
+                "quality": short(result),
+                "quality_text": quality(result),
+                "time": short(time),
+                "time_text": seconds(time),
+                "train_s": short(train),
+                "train_s_text": seconds(train),
+                "memory": short(memory),
+                "memory_text": size(memory),
+            }
+        )
+    return rows if len({row["column"] for row in rows}) > 1 else []

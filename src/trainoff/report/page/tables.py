@@ -1,0 +1,156 @@
+"""The page's tables: the leader board with figures that can be sorted, and the certificates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainoff.analyse import Group, bound
+from trainoff.analyse.words import mark, quality, seconds, size, told
+from trainoff.records import Record
+from trainoff.report.columns import heading, setting
+from trainoff.report.page.look import Look, look
+from trainoff.report.page.rows import spread
+
+ROWS = 500  # of a board; the exports have them all
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell shows, and the value it is sorted by."""
+
+    text: str
+    value: float | str
+    more: str = ""  # said below, smaller
+
+
+@dataclass(frozen=True)
+class Line:
+    """A setting on the board, and what unfolds when one clicks on it."""
+
+    engine: str
+    look: Look
+    good: bool
+    cells: Sequence[Cell]
+    details: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Board:
+    """The leader board: headings, whether a column holds figures, and the lines, the best first."""
+
+    headings: Sequence[tuple[str, bool]]
+    lines: Sequence[Line]
+    left_out: int
+
+
+def board(order: Sequence[Group], target: float | None) -> Board:
+    """The settings of one workload; a column in which there is nothing is left out."""
+    metric = order[0].first.metric
+    keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
+    goal = f"to {mark(metric, target)}" if target is not None else "to target"
+    names = [("engine", False), *([(heading(keys), False)] if keys else []), ("mode", False), ("workers", True),
+             (goal, True), (metric, True), ("train", True), ("cold", True), ("CPU", True), ("memory", True),
+             ("network", True), ("runs", True), ("arithmetic", False)]  # fmt: skip
+    rows = [_cells(group, keys, target) for group in order[:ROWS]]
+    used = [at for at in range(len(names)) if at < 2 or any(row[at].text not in ("-", "") for row in rows)]
+    lines = [
+        Line(group.first.engine, look(group.first.engine), bool(group.good), [row[at] for at in used], _details(group))
+        for group, row in zip(order, rows, strict=False)
+    ]
+    return Board([names[at] for at in used], lines, max(0, len(order) - ROWS))
+
+
+def _cells(group: Group, keys: Sequence[str], target: float | None) -> list[Cell]:
+    first = group.first
+    told_setting = setting([group.label.get(key, "-") for key in keys])
+    return [
+        Cell(first.engine, first.engine),
+        *([Cell(told_setting, told_setting)] if keys else []),
+        Cell(first.mode, first.mode),
+        Cell(str(first.workers), first.workers),
+        _time(group, target),
+        _cell(group.median(lambda record: record.result), quality),
+        _cell(group.median(lambda record: record.train_s), seconds),
+        _cell(group.median(lambda record: record.cold_s), seconds),
+        _cell(group.median(lambda record: record.cpu_s), seconds),
+        _cell(group.median(lambda record: record.peak_memory_bytes), size),
+        _cell(group.median(lambda record: record.network_bytes), size),
+        Cell(f"{len(group.good)}/{len(group.records)}", len(group.good)),
+        _outcome(group),
+    ]
+
+
+def _cell(value: float | None, text: object) -> Cell:
+    assert callable(text)
+    return Cell(text(value), math.inf if value is None else value)
+
+
+def _time(group: Group, target: float | None) -> Cell:
+    found = spread(group, target) if target is not None else None
+    if found is None or not math.isfinite(found.median):
+        return Cell("-", math.inf)
+    high = seconds(found.high) if math.isfinite(found.high) else "never"
+    return Cell(seconds(found.median), found.median, f"{seconds(found.low)} to {high}" if found.n > 1 else "")
+
+
+def _outcome(group: Group) -> Cell:
+    """The certificate of a setting that ended well, else how it ended."""
+    text = str(group.good[0].equivalence.get("verdict") or "not checked") if group.good else group.first.status
+    return Cell(text, text)
+
+
+def _details(group: Group) -> list[tuple[str, str]]:
+    """What there is to know about a setting beyond its line."""
+    record = (group.good or group.records)[0]
+    parameters = ", ".join(
+        f"{key.replace('_', ' ')} {told(value)}" for key, value in record.params.items() if value is not None
+    )
+    held = bound(record)
+    roles = ", ".join(f"{role} {seconds(spent)}" for role, spent in record.cpu_s_by_role.items())
+    memory = ", ".join(f"{role} {size(peak)}" for role, peak in record.peak_memory_bytes_by_role.items())
+    found = {
+        "parameters": parameters,
+        "seeds": ", ".join(
+            f"{one.seed} ({one.status})" if one.status != "ok" else str(one.seed) for one in group.records
+        ),
+        "certificate": _certificate(record),
+        "CPU by role": roles,
+        "memory by role": memory,
+        "bound": str(held) if held else "",
+        "speed": f"{record.samples_per_s:,.0f} samples/s" if record.samples_per_s else "",
+        "counts": ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in record.counts.items()),
+        "notes": "; ".join(record.notes.values()),
+        "version": record.engine_version,
+        "record": record.trial_id,
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _certificate(record: Record) -> str:
+    found = record.equivalence
+    if not found.get("verdict"):
+        return ""
+    distance, reason = found.get("max_rel_diff"), found.get("reason")
+    return " ".join(
+        part
+        for part in (
+            str(found["verdict"]),
+            f"(distance {distance:.2g})" if distance is not None else "",
+            f"({reason})" if reason else "",
+        )
+        if part
+    )
+
+
+def certificates(order: Sequence[Group]) -> list[dict[str, str]]:
+    """How far every setting was from the reference after 1 and 20 steps."""
+    rows = []
+    for group in order:
+        found = (group.good or group.records)[0].equivalence
+        if found.get("verdict"):
+            steps = ", ".join(f"{distance:.2g} at step {step}" for step, distance in (found.get("steps") or {}).items())
+            rows.append({"name": group.name, "engine": group.first.engine, "verdict": str(found["verdict"]),
+                         "distance": steps, "reason": str(found.get("reason") or "")})  # fmt: skip
+    return rows

@@ -1,0 +1,92 @@
+"""`trainoff report`: the page as a file, its charts as pictures, and the short of it as Markdown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainoff.errors import TrainoffError
+from trainoff.report.page import Content, gather, render
+from trainoff.report.page.content import Workload
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def write_report(
+    folder: Path, out: Path | None, pictures: Path | None, markdown: bool, usd: float | None, console: Console
+) -> int:
+    """Write what was asked for and name it; 1 if a record could not be read."""
+    if not folder.is_dir():
+        raise TrainoffError(f"{folder}: there is no such folder; `trainoff run STUDY` makes one below results/")
+    if usd is not None and not usd > 0:
+        raise TrainoffError(f"--usd-per-core-hour {usd:g}: a price is more than nothing")
+    content = gather(folder, usd)
+    path = out or folder / ("report.md" if markdown else "report.html")
+    drawn = _draw(content, pictures, console) if pictures else {}
+    _write(path, as_markdown(content, drawn, path.parent) if markdown else render(content))
+    console.print(f"Report: {path}", soft_wrap=True)
+    for sentence in content.damaged:
+        console.print(f"not in it: {sentence}", style="yellow", soft_wrap=True)
+    return 1 if content.damaged else 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: a reader may have the old one open."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise TrainoffError(
+            f"{path}: the report cannot be written there ({error.strerror}); choose another with -o"
+        ) from error
+
+
+def _draw(content: Content, pictures: Path, console: Console) -> dict[str, list[Path]]:
+    """A PNG for every chart, named after its workload and itself."""
+    from trainoff.report.page.figure import figure
+
+    drawn: dict[str, list[Path]] = {}
+    for workload in content.workloads:
+        for chart in workload.charts:
+            name = re.sub(r"[^\w.-]+", "-", f"{workload.name}-{chart.name}.png")
+            drawn.setdefault(workload.name, []).append(figure(chart).save(pictures / name))
+    console.print(f"Pictures: {sum(map(len, drawn.values()))} in {pictures}", soft_wrap=True)
+    return drawn
+
+
+def as_markdown(content: Content, drawn: dict[str, list[Path]], beside: Path) -> str:
+    """The answer, the boards and the caveats, as they would stand in a README."""
+    parts = [f"# {content.title}", f"**{_plain(content.answer)}**", *(f"- {_plain(one)}" for one in content.caveats)]
+    for workload in content.workloads:
+        parts += [f"## {_plain(workload.name)}", _table(workload)]
+        parts += [f"![{path.stem}]({_relative(path, beside)})" for path in drawn.get(workload.name, [])]
+        parts += [f"- {_plain(failed.name)}: {_plain(failed.sentence)}" for failed in workload.failures]
+    if content.command:
+        parts.append(f"Again: `{content.command}`")
+    parts.append(f"Made by trainoff {content.version}, {content.made}; {content.counts}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _relative(path: Path, beside: Path) -> str:
+    return Path(os.path.relpath(path.resolve(), beside.resolve())).as_posix()
+
+
+def _table(workload: Workload) -> str:
+    names = [_plain(name) for name, _ in workload.board.headings]
+    marks = ["---:" if figures else "---" for _, figures in workload.board.headings]
+    rows: list[Sequence[str]] = [names, marks]
+    rows += [[_plain(cell.text) for cell in line.cells] for line in workload.board.lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _plain(text: str) -> str:
+    """Words that mean nothing to Markdown or HTML."""
+    flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", flat)
