@@ -17,8 +17,8 @@ from trainoff.report.page.look import PHASES
 from trainoff.report.page.series import curve, resources, short
 
 Row = dict[str, Any]
-MOST_RUNS = 1500  # with more of them, a line is the median of a setting's runs
-MOST_POINTS = 30_000
+MOST_RUNS = 300  # with more of them, a line is the median of a setting's runs
+MOST_POINTS = 12_000
 LEAST_ERROR = 1e-4
 FEWEST, MOST = 8, 60  # points of one line
 SHOWN = 60  # settings whose resources over time travel with the page

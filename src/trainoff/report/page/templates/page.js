@@ -87,6 +87,7 @@ const sight = new IntersectionObserver((entries) => {
 
 function redraw() {
   for (const figure of every("figure.chart")) {
+    delete figure.dataset.drawn;
     sight.unobserve(figure);
     sight.observe(figure);
   }

@@ -1,0 +1,267 @@
+"""The report in a real browser: what a person sees, and what becomes of odd engines, odd words and many records."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from made import folder_of_made, made, many
+from running import trainoff
+from trainoff.report.page import gather, render
+
+pytestmark = pytest.mark.browser
+
+EVIL = '<img src=x onerror="window.hurt=1"></script><script>window.hurt=1</script>'
+
+
+class Watched:
+    """A page that must not complain, and must not ask anybody for anything."""
+
+    def __init__(self, browser, path, **more):
+        self.wrong = []
+        self.page = browser.new_context(viewport={"width": 1440, "height": 900}, **more).new_page()
+        self.page.on("console", lambda said: self.wrong.append(f"{said.type}: {said.text}"))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("request", lambda asked: self.asked(asked.url))
+        self.url = Path(path).resolve().as_uri()
+        self.page.goto(self.url)
+
+    def asked(self, url):
+        if url != self.url and not url.startswith(("data:", "blob:")):
+            self.wrong.append(f"asked for {url}")
+
+    def draw_all(self):
+        """Scroll until every chart is drawn."""
+        for figure in self.page.query_selector_all("figure.chart"):
+            if figure.is_visible():
+                figure.scroll_into_view_if_needed()
+                self.page.wait_for_function("f => f.dataset.drawn === 'yes'", arg=figure)
+
+    def marks(self, chart, kind):
+        """How many marks of a kind a chart has."""
+        marks = f'figure[data-name="{chart}"] svg .mark-{kind}.role-mark'
+        return self.page.locator(f"{marks} path, {marks} line").count()
+
+
+@pytest.fixture
+def watched(browser):
+    """Opens pages; at the end of the test none of them may have complained."""
+    opened = []
+
+    def open_page(path, **more):
+        opened.append(Watched(browser, path, **more))
+        return opened[-1]
+
+    yield open_page
+    for one in opened:
+        one.page.context.close()
+        assert one.wrong == []
+
+
+def page_of(folder, records, **more):
+    folder_of_made(folder, records, **more)
+    path = folder / "report.html"
+    path.write_text(render(gather(folder)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Three engines, two repetitions, two numbers of workers, a failure."""
+    records = []
+    for seed in (1, 2):
+        records += [made("torch", seed, 2.0 + seed / 10), made("numpy", seed, 1.0)]
+        for workers in (1, 2):
+            own = {"mode": "sync", "workers": workers, "network_bytes": 10**6, "isolation": {"own_network": True}}
+            records.append(made("torch-ddp", seed, 1.5 * workers, **own))
+    lost = {"status": "crashed", "reason": "worker 1: it fell over", "phase": "train", "train_s": None,
+            "time_to_target": {}, "test_accuracy": None, "log_tail": "the end of its log"}  # fmt: skip
+    records.append(made("sklearn", 1, **lost))
+    return page_of(tmp_path_factory.mktemp("report") / "made", records)
+
+
+def test_the_first_screen_answers_the_question(report, watched):
+    page = watched(report).page
+    assert page.locator("#answer").inner_text().startswith("torch-ddp (sync, 2 workers) reached 97% first: 0.7 s")
+    assert "indicative" in page.locator("header .caveats").inner_text()
+    rows = page.locator("#board tbody tr:not(.details)")
+    assert rows.count() == 5
+    assert rows.first.inner_text().split()[0] == "torch-ddp"
+    assert "crashed" in rows.last.inner_text()
+    assert page.locator("#answer").bounding_box()["y"] < 200
+    assert page.locator("#board").bounding_box()["y"] < 500
+
+
+def test_every_chart_has_the_marks_of_its_records(report, watched):
+    opened = watched(report)
+    opened.draw_all()
+    names = [figure.get_attribute("data-name") for figure in opened.page.query_selector_all("figure.chart")]
+    assert names == ["curve", "phases", "target", "scaling", "pareto", "resources"]
+    assert opened.marks("curve", "line") == 8, "a line per run that learnt"
+    assert opened.marks("curve", "rule") == 2, "the targets"
+    assert opened.marks("phases", "rect") == 5 * 5, "five phases of five settings"
+    assert opened.marks("target", "symbol") == 8
+    assert opened.marks("target", "rect") == 4, "the medians of settings that got there"
+    assert opened.marks("scaling", "symbol") == 4
+    assert opened.marks("pareto", "symbol") == 4
+    assert opened.marks("resources", "line") == 2, "the driver and a worker"
+
+
+def test_the_axis_can_be_switched(report, watched):
+    opened = watched(report)
+    opened.draw_all()
+    figure = opened.page.locator('figure[data-name="curve"]')
+    labels = figure.locator(".choices label").all_inner_texts()
+    assert labels == ["seconds", "samples", "core-seconds", "bytes"], "money only where a price is known"
+    assert "seconds of training" in figure.locator("svg.marks").inner_html()
+    figure.locator("label", has_text="samples").click()
+    figure.locator("svg.marks", has_text="samples seen").wait_for()
+    assert opened.marks("curve", "line") == 8
+    figure.locator("label", has_text="bytes").click()
+    figure.locator("svg.marks", has_text="bytes over the network").wait_for()
+
+
+def test_engines_can_be_left_out_and_taken_back(report, watched):
+    opened = watched(report)
+    page = opened.page
+    opened.draw_all()
+    page.locator(".chip", has_text=re.compile("^torch-ddp$")).click()
+    assert page.locator("#board tbody tr:not(.details):visible").count() == 3
+    page.wait_for_function(
+        "document.querySelectorAll('figure[data-name=curve] svg .mark-line.role-mark path').length === 4"
+    )
+    page.locator("#everything").click()
+    assert page.locator("#board tbody tr:not(.details):visible").count() == 5
+
+
+def test_the_board_sorts_unfolds_and_copies(report, watched):
+    opened = watched(report, permissions=["clipboard-read", "clipboard-write"])
+    page = opened.page
+    first = page.locator("#board tbody tr:not(.details)").first
+    page.locator("#board thead button", has_text="train").click()
+    assert first.inner_text().startswith("torch-ddp")
+    page.locator("#board thead button", has_text="train").click()
+    assert page.locator("#board th[aria-sort=descending]").count() == 1
+    assert first.inner_text().startswith("sklearn"), "what is not known is longest"
+    first.locator(".unfold").focus()
+    page.keyboard.press("Enter")
+    assert "parameters" in page.locator("tr.details:visible").inner_text()
+    page.locator(".copy").click()
+    page.locator(".copy", has_text="copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert len(copied) == 6
+    assert copied[0].split("\t")[0] == "engine"
+
+
+def test_dark_is_dark_and_can_be_turned(report, watched):
+    opened = watched(report, color_scheme="dark")
+
+    def light():
+        return opened.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+
+    assert light() == "rgb(18, 22, 27)"
+    opened.page.locator("#theme").click()
+    assert light() == "rgb(255, 255, 255)"
+
+
+def test_a_narrow_screen_has_no_sideways_scroll(report, watched):
+    opened = watched(report)
+    opened.page.set_viewport_size({"width": 375, "height": 700})
+    opened.draw_all()
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 375
+
+
+def test_a_page_can_be_printed_with_all_its_charts(report, watched):
+    opened = watched(report)
+    assert len(opened.page.pdf()) > 20_000
+    opened.page.wait_for_function("document.querySelectorAll('figure.chart:not([data-drawn])').length === 0")
+
+
+def test_only_failures_are_a_report_too(tmp_path, watched):
+    lost = {"status": "crashed", "reason": "no", "train_s": None, "time_to_target": {}, "test_accuracy": None}
+    opened = watched(page_of(tmp_path / "lost", [made("torch", **lost), made("numpy", **lost)]))
+    assert opened.page.locator("#answer").inner_text() == "No trial ended well."
+    assert opened.page.locator(".failures details").count() == 2
+    opened.draw_all()
+
+
+def test_an_empty_folder_is_a_page_that_says_so(tmp_path, watched):
+    opened = watched(page_of(tmp_path / "empty", []))
+    assert opened.page.locator("#answer").inner_text() == "There are no records here yet."
+
+
+def test_words_full_of_html_are_shown_and_never_executed(tmp_path, watched):
+    lost = {"status": "crashed", "reason": EVIL, "log_tail": EVIL, "traceback": None, "train_s": None,
+            "time_to_target": {}, "test_accuracy": None}  # fmt: skip
+    evil = made(EVIL, params={"epochs": 4, "note": EVIL}, notes={"x": EVIL}, cpu_s_by_role={EVIL: 1.0})
+    path = page_of(tmp_path / "evil", [evil, made("numpy", params={"epochs": 4, "note": "no"}), made("torch", **lost)])
+    (tmp_path / "evil" / "study.toml").write_text(f"# trainoff run {EVIL}\n{EVIL}")
+    path.write_text(render(gather(tmp_path / "evil")))
+    opened = watched(path)
+    opened.draw_all()
+    for button in opened.page.query_selector_all(".unfold"):
+        button.click()
+    for summary in opened.page.query_selector_all(".failures summary, .fold > summary"):
+        summary.click()
+    assert opened.page.evaluate("window.hurt") is None
+    assert opened.page.locator(".failures pre").inner_text() == EVIL
+    assert EVIL in opened.page.locator("#repeat pre").inner_text()
+    mark = opened.page.locator('figure[data-name="pareto"] svg .mark-symbol path').first
+    mark.hover(force=True)
+    assert opened.page.evaluate("window.hurt") is None
+
+
+def test_a_thousand_records_make_a_page_that_is_light_and_quick(tmp_path, watched):
+    path = page_of(tmp_path / "many", list(many(1000)), points=40, ticks=0)
+    assert path.stat().st_size < 8e6
+    opened = watched(path)
+    opened.draw_all()
+    assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 25
+    opened.page.locator(".more").click()
+    assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 200
+
+
+def test_the_command_writes_page_pictures_and_markdown(tmp_path):
+    folder = folder_of_made(tmp_path / "made", [made("torch", 1, 2.0), made("numpy", 1)])
+    done = trainoff("report", folder, "--png", tmp_path / "png", "--usd-per-core-hour", "0.05")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"Report: {folder / 'report.html'}"
+    text = (folder / "report.html").read_text()
+    assert "US dollars" in text
+    pictures = sorted(path.name for path in (tmp_path / "png").iterdir())
+    assert pictures == [f"digits-mlp-{name}.png" for name in ("curve", "pareto", "phases", "resources", "target")]
+    assert all((tmp_path / "png" / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+    assert trainoff("report", folder, "--markdown").returncode == 0
+    assert "| torch | single | 1 |" in (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere"], "nowhere: there is no such folder"),
+        ([".", "--usd-per-core-hour", "-1"], "a price is more than nothing"),
+        ([".", "-o", "/proc/report.html"], "the report cannot be written there"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
+    done = trainoff("report", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_figures_for_notebooks(tmp_path):
+    from trainoff import load
+    from trainoff.errors import TrainoffError
+
+    results = load(folder_of_made(tmp_path / "made", [made("torch", 1, 2.0), made("numpy", 1)]))
+    shown = results.plot("accuracy", x="core_s")
+    assert shown.spec["layer"][1]["encoding"]["x"]["field"] == "core_s"
+    assert len(shown.spec["datasets"]["curves"]) == 18, "from an accuracy of a half on"
+    assert shown._repr_mimebundle_()["image/png"].startswith(b"\x89PNG")
+    assert json.loads(shown.save(tmp_path / "curve.json").read_text())["datasets"]
+    with pytest.raises(TrainoffError, match="did you mean `phases`"):
+        results.plot("phase")
+    with pytest.raises(TrainoffError, match="there is train_s, samples, core_s"):
+        results.plot("curve", x="parsecs")
