@@ -3,6 +3,7 @@
 from trainoff.analyse.answer import answer, failure, headline_target, ranked
 from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.groups import Group, by_workload, groups, newest, varying
+from trainoff.analyse.interval import Interval, interval
 from trainoff.analyse.price import Price, prices
 from trainoff.analyse.spent import Spent, spent, start_costs
 from trainoff.analyse.workers import Bound, bound, bounds, resources, staleness, work, worker_lines
@@ -10,6 +11,7 @@ from trainoff.analyse.workers import Bound, bound, bounds, resources, staleness,
 __all__ = [
     "Bound",
     "Group",
+    "Interval",
     "Price",
     "Spent",
     "answer",
@@ -20,6 +22,7 @@ __all__ = [
     "failure",
     "groups",
     "headline_target",
+    "interval",
     "newest",
     "prices",
     "ranked",

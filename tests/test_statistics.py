@@ -1,0 +1,89 @@
+"""The arithmetic behind the verdicts, against exact counting and against scipy."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from trainoff.analyse import Interval, interval
+from trainoff.analyse.interval import coverage
+from trainoff.analyse.ranks import rank_test
+from trainoff.analyse.student import quantile, two_sided
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_few_values_have_a_spread_and_no_level(n):
+    assert interval(range(n)) == Interval((n - 1) / 2, 0, n - 1, None, n)
+
+
+@pytest.mark.parametrize(
+    ("n", "low", "high", "level"),
+    [  # worked by hand: 1 - 2 P(Binomial(n, 1/2) <= low - 1)
+        (6, 1, 6, 1 - 2 / 64),
+        (8, 1, 8, 1 - 2 / 256),
+        (9, 2, 8, 1 - 2 * 10 / 512),
+        (12, 3, 10, 1 - 2 * 79 / 4096),
+        (20, 6, 15, 1 - 2 * 21700 / 2**20),
+    ],
+)
+def test_the_interval_of_a_median_leaves_out_as_many_values_as_95_percent_allow(n, low, high, level):
+    found = interval(list(range(n, 0, -1)))
+    assert (found.low, found.high, found.n) == (low, high, n)
+    assert found.level == pytest.approx(level, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [6, 7, 15, 40, 101])
+def test_the_level_is_the_binomial_one_and_the_next_narrower_pair_would_not_do(n):
+    found = interval(range(n))
+    rank = int(found.low)
+    assert found.level == pytest.approx(1 - 2 * stats.binom.cdf(rank, n, 0.5), abs=1e-12)
+    assert coverage(n, rank + 1) < 0.95 <= found.level
+
+
+def test_the_interval_holds_the_median_as_often_as_it_says():
+    drawn = np.random.default_rng(1).lognormal(size=(4000, 9))
+    found = [interval(row) for row in drawn]
+    held = np.mean([each.low <= 1 <= each.high for each in found])
+    assert held == pytest.approx(found[0].level, abs=4 * math.sqrt(0.96 * 0.04 / 4000))
+
+
+def test_what_never_got_there_stays_infinite():
+    inf = math.inf
+    assert interval([1.0, 2.0, inf]) == Interval(2.0, 1.0, inf, None, 3)
+    assert interval([1.0, inf]).median == inf
+    assert interval([1.0, 2.0, 3.0, inf, inf, inf, inf]) == Interval(inf, 1.0, inf, 1 - 2 / 128, 7)
+    with pytest.raises(ValueError, match="no values"):
+        interval([])
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 4, 5, 9, 30, 300])
+def test_students_t_is_scipys(freedom):
+    for t in (0.0, 0.001, 0.3, 1.0, 2.5, 12.0, 500.0):
+        assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-9, abs=1e-300)
+    for level in (0.5, 0.9, 0.95, 0.999):
+        assert quantile(level, freedom) == pytest.approx(stats.t.ppf((1 + level) / 2, freedom), rel=1e-9)
+    assert two_sided(math.inf, freedom) == 0.0
+
+
+def test_the_rank_test_is_scipys_where_no_values_are_equal():
+    rng = np.random.default_rng(2)
+    for sizes in [(5, 5), (6, 8), (3, 9)]:
+        a, b = rng.normal(size=sizes[0]), rng.normal(0.7, size=sizes[1])
+        expected = stats.mannwhitneyu(a, b, method="exact").pvalue
+        assert rank_test(a, b) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_rank_test_with_equal_values_is_every_way_to_deal_them_out():
+    inf = math.inf
+    for a, b in [([1, 2, 3, inf, inf], [2, inf, inf, inf, inf]), ([1, 1, 2], [2, 3, inf]), ([inf, inf], [inf, inf])]:
+        ranks = stats.rankdata([*a, *b])
+        centre = len(a) * (len(ranks) + 1) / 2
+        dealt = [abs(sum(chosen) - centre) for chosen in itertools.combinations(ranks, len(a))]
+        own = abs(sum(ranks[: len(a)]) - centre)
+        assert rank_test(a, b) == pytest.approx(np.mean([each >= own - 1e-9 for each in dealt]), rel=1e-12)
+
+
+def test_five_that_all_arrived_against_five_of_which_none_did():
+    assert rank_test([1, 2, 3, 4, 5], [math.inf] * 5) == pytest.approx(2 / 252)
