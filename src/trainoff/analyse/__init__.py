@@ -1,24 +1,37 @@
 """What records say: groups of repetitions, ranking, the answer in words. Pure functions over records."""
 
-from trainoff.analyse.answer import answer, failure, headline_target, ranked
+from trainoff.analyse.answer import answer, failure
+from trainoff.analyse.band import Band, band_of
 from trainoff.analyse.batches import batch_lines
+from trainoff.analyse.compare import Comparison, Match, compare, compare_all, comparisons
+from trainoff.analyse.figures import FIGURES, Figure, time_to
 from trainoff.analyse.groups import Group, by_workload, groups, newest, varying
 from trainoff.analyse.interval import Interval, interval
 from trainoff.analyse.price import Price, prices
+from trainoff.analyse.ranking import headline_target, ranked
 from trainoff.analyse.spent import Spent, spent, start_costs
 from trainoff.analyse.workers import Bound, bound, bounds, resources, staleness, work, worker_lines
 
 __all__ = [
+    "FIGURES",
+    "Band",
     "Bound",
+    "Comparison",
+    "Figure",
     "Group",
     "Interval",
+    "Match",
     "Price",
     "Spent",
     "answer",
+    "band_of",
     "batch_lines",
     "bound",
     "bounds",
     "by_workload",
+    "compare",
+    "compare_all",
+    "comparisons",
     "failure",
     "groups",
     "headline_target",
@@ -30,6 +43,7 @@ __all__ = [
     "spent",
     "staleness",
     "start_costs",
+    "time_to",
     "varying",
     "work",
     "worker_lines",

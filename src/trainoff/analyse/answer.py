@@ -6,39 +6,13 @@ import math
 from collections.abc import Sequence
 
 from trainoff.analyse.groups import Group
+from trainoff.analyse.ranking import headline_target, ranked
+from trainoff.analyse.ratio import RANKING
 from trainoff.analyse.words import mark, seconds
-from trainoff.records import METRICS, Record
+from trainoff.records import Record
 
 BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
 CHECKED = ("exact", "within tolerance")
-RANKING = 5  # repetitions below which a result is only indicative
-
-
-def headline_target(groups: Sequence[Group]) -> float | None:
-    """The hardest target that at least half of the groups reached; else the hardest that any reached."""
-    every = {target: METRICS[group.first.metric] for group in groups for target in group.first.targets}
-    targets = sorted(every, key=lambda target: every[target].badness(target))
-    reached = {target: sum(group.time_to(target) is not None for group in groups) for target in targets}
-    candidates = [group for group in groups if group.good]
-    for enough in (max(1, math.ceil(len(candidates) / 2)), 1):
-        for target in targets:
-            if reached[target] >= enough:
-                return target
-    return None
-
-
-def ranked(groups: Sequence[Group]) -> list[Group]:
-    """Fastest to the headline target first, then the best, then those that failed."""
-    target = headline_target(groups)
-
-    def key(group: Group) -> tuple[bool, float, float, float, str]:
-        reached = group.time_to(target) if target else None
-        result = group.median(lambda record: record.result)
-        badness = math.inf if result is None else METRICS[group.first.metric].badness(result)
-        train = group.median(lambda record: record.train_s) or 0.0
-        return not group.good, math.inf if reached is None else reached, badness, train, group.name
-
-    return sorted(groups, key=key)
 
 
 def answer(groups: Sequence[Group]) -> list[str]:

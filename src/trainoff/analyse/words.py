@@ -61,3 +61,17 @@ def told(value: object) -> str:
 def count(number: int, word: str) -> str:
     """A number with its noun: `1 trial`, `13 trials`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def times(ratio: float | None) -> str:
+    """A ratio to two digits, or two places near 1: `0.48`, `1.05`, `2.1`, `12`."""
+    if ratio is None:
+        return "-"
+    if ratio < 1.195:
+        return f"{ratio:.2f}"
+    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
+
+
+def chance(p: float | None) -> str:
+    """A probability behind its sign: `= 0.031`, `< 0.001`."""
+    return "unknown" if p is None else "< 0.001" if p < 0.001 else f"= {p:.2g}"
