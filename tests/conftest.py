@@ -68,8 +68,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The tests do not wait for a run that the user has going, and leave the user's cache alone."""
+    """The tests do not wait for a run that the user has going or a control kernel, and leave the user's cache alone."""
     os.environ["TRAINOFF_LOCK"] = f"trainoff-tests-{os.getpid()}"
+    os.environ["TRAINOFF_CONTROL_S"] = "0.001"
     os.environ["TRAINOFF_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 

@@ -5,9 +5,10 @@ from trainoff.analyse.band import Band, band_of
 from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.compare import Comparison, Match, compare, compare_all, comparisons
 from trainoff.analyse.figures import FIGURES, Figure, time_to
-from trainoff.analyse.groups import Group, by_workload, groups, newest, varying
+from trainoff.analyse.groups import Group, by_workload, groups, newest, setting_of, varying
 from trainoff.analyse.interval import Interval, interval
 from trainoff.analyse.price import Price, prices
+from trainoff.analyse.quiet import Quiet, quiet, quiets
 from trainoff.analyse.ranking import headline_target, ranked
 from trainoff.analyse.spent import Spent, spent, start_costs
 from trainoff.analyse.workers import Bound, bound, bounds, resources, staleness, work, worker_lines
@@ -22,6 +23,7 @@ __all__ = [
     "Interval",
     "Match",
     "Price",
+    "Quiet",
     "Spent",
     "answer",
     "band_of",
@@ -38,8 +40,11 @@ __all__ = [
     "interval",
     "newest",
     "prices",
+    "quiet",
+    "quiets",
     "ranked",
     "resources",
+    "setting_of",
     "spent",
     "staleness",
     "start_costs",

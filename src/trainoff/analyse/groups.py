@@ -85,7 +85,7 @@ def newest(records: Iterable[Record]) -> list[Record]:
     """The newest attempt at each trial; one of a changed adapter or engine version replaces the older one's."""
     latest: dict[str, Record] = {}
     for record in sorted(records, key=lambda record: (record.started_at or "", record.attempt)):
-        latest[json.dumps([record.study, record.seed, _setting(record)], sort_keys=True, default=str)] = record
+        latest[json.dumps([record.study, record.seed, setting_of(record)], sort_keys=True, default=str)] = record
     return list(latest.values())
 
 
@@ -93,16 +93,19 @@ def groups(records: Iterable[Record]) -> list[Group]:
     """The newest attempts, grouped by everything but the seed."""
     found: dict[str, list[Record]] = {}
     for record in newest(records):
-        found.setdefault(json.dumps(_setting(record), sort_keys=True, default=str), []).append(record)
-    keys = [key for key in varying([_setting(members[0]) for members in found.values()]) if key not in _SHOWN]
-    made = [Group(_label(_setting(members[0]), keys), members) for members in found.values()]
-    return [replace(group, usual=_usual(group, made)) for group in made] if len(keys) > MOST_NAMED else made
+        found.setdefault(json.dumps(setting_of(record), sort_keys=True, default=str), []).append(record)
+    keys = [key for key in varying([setting_of(members[0]) for members in found.values()]) if key not in _SHOWN]
+    made = [Group(_label(setting_of(members[0]), keys), members) for members in found.values()]
+    if len(keys) <= MOST_NAMED:
+        return made
+    usual = {engine: _usual(made, engine) for engine in dict.fromkeys(group.first.engine for group in made)}
+    return [replace(group, usual=usual[group.first.engine]) for group in made]
 
 
-def _usual(group: Group, every: Sequence[Group]) -> dict[str, Any]:
+def _usual(every: Sequence[Group], engine: str) -> dict[str, Any]:
     """The commonest value of each key among the groups of an engine; of equally common ones the first."""
-    own = [other.label for other in every if other.first.engine == group.first.engine]
-    return {key: _commonest([label.get(key) for label in own]) for key in group.label}
+    own = [group.label for group in every if group.first.engine == engine]
+    return {key: _commonest([label.get(key) for label in own]) for key in dict.fromkeys(key for each in own for key in each)}
 
 
 def _commonest(values: Sequence[Any]) -> Any:
@@ -118,7 +121,8 @@ def by_workload(found: Iterable[Group]) -> list[list[Group]]:
     return list(own.values())
 
 
-def _setting(record: Record) -> dict[str, Any]:
+def setting_of(record: Record) -> dict[str, Any]:
+    """Everything but the seed that decides what a trial does."""
     return {**{name: getattr(record, name) for name in _FIELDS}, **record.params, "settled": record.settled}
 
 

@@ -41,7 +41,7 @@ def book_resources(record: Record, story: Story) -> None:
     if machine:
         record.network_bytes = machine[-1]["network_bytes"]
         record.network_bytes_by_phase = story.network_bytes_by_phase(record.network_bytes)
-        record.noise = noise(machine, story.cpu_at())
+        record.noise |= noise(machine, story.cpu_at())
     record.counts = {name: value for name, value in story.counts.items() if math.isfinite(value)}
     record.notes = dict(story.notes)
     record.timeline = dict(story.timeline)

@@ -12,6 +12,7 @@ from trainoff import data
 from trainoff.conduct import isolate
 from trainoff.conduct.assemble import Identity, bare_record, full_record
 from trainoff.conduct.child import threads
+from trainoff.conduct.control import Control
 from trainoff.conduct.job import make_cluster, make_job, model_of, rows_of
 from trainoff.conduct.lock import machine_lock
 from trainoff.conduct.performance import Ending, Performance, Stage, choose_cpus
@@ -34,6 +35,7 @@ class Conductor:
         self._store = store
         self._view = view
         self._why_not = isolate.why_not()
+        self._control = Control()
 
     def run(self, tasks: list[Task]) -> Outcome:
         """Do what is missing. Ctrl-C finishes the record of the running trial as interrupted, then stops."""
@@ -99,9 +101,11 @@ class Conductor:
             "threads": threads(trial.cores),
             "reason": self._why_not or outside,
         }
+        record.noise["control_before"] = self._control.before(cpus[0])
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()
         self._interrupted = ending.stopped
+        record.noise["control_after"] = None if ending.stopped else self._control.after(cpus[0])
         return ending
 
 

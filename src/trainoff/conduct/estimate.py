@@ -9,6 +9,7 @@ from functools import cache
 from math import isqrt
 
 from trainoff import data
+from trainoff.conduct import control
 from trainoff.conduct.job import network_of
 from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
@@ -33,19 +34,27 @@ class Estimator:
             if record.status == "ok" and record.cold_s:
                 self._alike.setdefault(_kind(record), []).append(record)
         self.known = 0
+        self._control_s = control.seconds()
 
     def seconds(self, trial: Trial) -> float:
-        """The median of the most similar records, scaled by the samples to be seen; else a rough rule."""
+        """The median of the most similar records, scaled by the samples to be seen; else a rough rule.
+
+        The control kernel that follows a trial is part of it here.
+        """
         alike = self._alike.get(_kind(trial))
-        if not alike:
-            return min(STARTUP_S + _flop(trial) / FLOPS / max(trial.cores, 0.1), trial.limits.timeout_s)
-        self.known += 1
-        return min(statistics.median(_scaled(record, trial) for record in alike), trial.limits.timeout_s)
+        self.known += bool(alike)
+        guess = statistics.median(_scaled(record, trial) for record in alike) if alike else _rough(trial)
+        return min(guess, trial.limits.timeout_s) + self._control_s
 
 
 def _kind(one: Record | Trial) -> tuple[object, ...]:
     """What two trials must share for one to tell how long the other takes."""
     return one.engine, one.workload, one.mode, one.workers, one.cores
+
+
+def _rough(trial: Trial) -> float:
+    """Where no record is alike."""
+    return STARTUP_S + _flop(trial) / FLOPS / max(trial.cores, 0.1)
 
 
 def _scaled(record: Record, trial: Trial) -> float:
