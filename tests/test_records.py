@@ -11,7 +11,7 @@ import pytest
 
 from running import command, environment, only_record, study, trainoff
 from trainoff.errors import TrainoffError
-from trainoff.records import METRICS, Damaged, Record, Store, scan, table, time_to_target
+from trainoff.records import METRICS, Damaged, Record, Store, measured, scan, table, time_to_target
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -157,7 +157,10 @@ def test_the_table_has_a_row_per_record_and_a_column_per_parameter():
         ([0.5, 0.8, 0.9], None),
         ([0.5, 0.96, 0.97], 2.0),
         ([0.5, 0.96, 0.94, 0.96, 0.97], 4.0),  # the first crossing does not hold
-        ([0.5, 0.8, 0.95], 3.0),  # nothing contradicts the last look
+        ([0.5, 0.8, 0.95], 3.0),  # nothing contradicts the last look, and to equal the target is to reach it
+        ([0.5, 0.95, 0.95, 0.2], 2.0),  # a dip after it has held takes nothing back
+        ([0.96, 0.94, 0.96, 0.94], None),  # never held
+        ([0.96], 1.0),
         ([], None),
     ],
 )
@@ -169,6 +172,12 @@ def test_an_error_crosses_its_target_downwards():
     errors = [0.3, 0.19, 0.21, 0.2, 0.1, float("nan")]
     assert time_to_target([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], errors, 0.2, METRICS["error"]) == 4.0
     assert time_to_target([5.0, 6.0], errors[4:], 0.2, METRICS["error"]) is None  # what is no number does not hold
+
+
+def test_an_error_that_equals_its_target_has_reached_it():
+    rows = [{"accuracy": accuracy, "loss": 1.0} for accuracy in (0.5, 0.7, 0.7)]
+    assert 1 - 0.7 > 0.3, "this is how floating point has it"
+    assert time_to_target([1.0, 2.0, 3.0], [measured(row)["error"] for row in rows], 0.3, METRICS["error"]) == 2.0
 
 
 def test_every_field_of_a_record_is_documented():

@@ -19,7 +19,7 @@ from trainoff.conduct.performance import Ending
 from trainoff.conduct.story import Story
 from trainoff.conduct.verdict import Verdict, judge
 from trainoff.engines import Engine, Job
-from trainoff.records import METRICS, Record, measured, time_to_target
+from trainoff.records import METRICS, Record, error_of, measured, time_to_target
 from trainoff.study import Trial
 
 LOG_TAIL = 50
@@ -138,7 +138,7 @@ def _book_quality(record: Record, rows: list[dict[str, Any]], job: Job) -> None:
         labels = np.load(predictions)
         if labels.shape == job.data.y_test.shape:
             record.test_accuracy = float(np.mean(labels == job.data.y_test))
-            record.test_metrics |= {"accuracy": record.test_accuracy, "error": 1 - record.test_accuracy}
+            record.test_metrics |= {"accuracy": record.test_accuracy, "error": error_of(record.test_accuracy)}
 
 
 def _second_thoughts(verdict: Verdict, record: Record, rows: list[dict[str, Any]]) -> Verdict:

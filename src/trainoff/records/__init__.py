@@ -1,7 +1,7 @@
 """What came out of trials: the record's schema, the folder store, the curve, the table."""
 
 from trainoff.records.curve import time_to_target
-from trainoff.records.metrics import METRICS, Metric, measured
+from trainoff.records.metrics import METRICS, Metric, error_of, measured
 from trainoff.records.reading import Damaged, scan
 from trainoff.records.schema import SCHEMA_VERSION, Record
 from trainoff.records.store import STUDY_COPY, Store, cannot_write, folder_of
@@ -16,6 +16,7 @@ __all__ = [
     "Record",
     "Store",
     "cannot_write",
+    "error_of",
     "folder_of",
     "measured",
     "scan",
