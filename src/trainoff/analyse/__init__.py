@@ -3,10 +3,12 @@
 from trainoff.analyse.answer import answer, failure
 from trainoff.analyse.band import Band, band_of
 from trainoff.analyse.batches import batch_lines
+from trainoff.analyse.bottleneck import bottleneck, bottleneck_sentence
 from trainoff.analyse.compare import Comparison, Match, compare, compare_all, comparisons
 from trainoff.analyse.figures import FIGURES, Figure, time_to
 from trainoff.analyse.groups import Group, by_workload, groups, newest, setting_of, varying
 from trainoff.analyse.interval import Interval, interval
+from trainoff.analyse.pareto import Front, Point, fronts, pareto
 from trainoff.analyse.price import Price, prices
 from trainoff.analyse.quiet import Quiet, quiet, quiets
 from trainoff.analyse.ranking import headline_target, ranked
@@ -19,15 +21,19 @@ __all__ = [
     "Bound",
     "Comparison",
     "Figure",
+    "Front",
     "Group",
     "Interval",
     "Match",
+    "Point",
     "Price",
     "Quiet",
     "Spent",
     "answer",
     "band_of",
     "batch_lines",
+    "bottleneck",
+    "bottleneck_sentence",
     "bound",
     "bounds",
     "by_workload",
@@ -35,10 +41,12 @@ __all__ = [
     "compare_all",
     "comparisons",
     "failure",
+    "fronts",
     "groups",
     "headline_target",
     "interval",
     "newest",
+    "pareto",
     "prices",
     "quiet",
     "quiets",

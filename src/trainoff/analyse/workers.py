@@ -19,6 +19,11 @@ WHAT = {
     "network": "of the workers' time spent on calls and transfers",
     "feed": "of the workers' time spent waiting for rows",
     "wait": "of the workers' time spent waiting",
+    "garbage": "of the workers' time spent on collecting it",
+    "memory": "of the time something waited for memory",
+    "disk": "of the time something waited for storage",
+    "GPU": "of the training its GPU was busy",
+    "idle": "of its CPUs idle, for a reason that is not told",
 }
 
 
@@ -51,7 +56,8 @@ class Bound:
     share: float
 
     def __str__(self) -> str:
-        return f"{self.kind}-bound ({_whole(self.share)} {WHAT[self.kind]})"
+        kind = "bound by something else" if self.kind == "idle" else f"{self.kind}-bound"
+        return f"{kind} ({_whole(self.share)} {WHAT[self.kind]})"
 
 
 def bound(record: Record) -> Bound | None:

@@ -1,0 +1,64 @@
+"""Pareto fronts: the settings that no other beats both in quality and in what it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trainoff.analyse.groups import Group
+from trainoff.records import METRICS, Record
+
+COSTS: dict[str, Callable[[Record], float | None]] = {
+    "seconds": lambda record: record.train_s,
+    "core-seconds": lambda record: record.cpu_s,
+    "memory": lambda record: record.peak_memory_bytes,
+    "bytes": lambda record: record.network_bytes,
+    "money": lambda record: record.cost_usd,
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A setting on the plane of quality and cost; both are medians."""
+
+    group: Group
+    cost: float
+    quality: float
+    best: bool  # whether it lies on the front: nobody is better for as little, or as good for less
+
+
+@dataclass(frozen=True)
+class Front:
+    """The settings of one workload by quality and one kind of cost, the cheapest first."""
+
+    against: str  # of COSTS
+    points: list[Point]
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Which points no other beats: less is better in both coordinates, and equal points stand together."""
+    best, last = [False] * len(points), (-math.inf, math.inf)
+    for index in sorted(range(len(points)), key=points.__getitem__):
+        point = points[index]
+        if point[1] < last[1] or point == last:  # whoever could beat it has come before
+            best[index], last = True, point
+    return best
+
+
+def fronts(groups: Sequence[Group]) -> list[Front]:
+    """A front for every kind of cost that is known, over the settings of one workload that ended well."""
+    found = []
+    for against, cost in COSTS.items():
+        known = [
+            (group, spent, quality)
+            for group in groups
+            if group.good
+            and (spent := group.median(cost)) is not None
+            and (quality := group.median(lambda record: record.result)) is not None
+        ]
+        best = pareto([(spent, METRICS[group.first.metric].badness(quality)) for group, spent, quality in known])
+        points = [Point(*one, on) for one, on in zip(known, best, strict=True)]
+        if points:
+            found.append(Front(against, sorted(points, key=lambda point: (point.cost, not point.best))))
+    return found
