@@ -19,7 +19,7 @@ from trainoff.analyse import (
     start_costs,
     worker_lines,
 )
-from trainoff.analyse.words import about, count, seconds, size
+from trainoff.analyse.words import about, count, seconds, size, span, times
 
 
 def trial(engine: str, seconds_to: float | None, seed: int = 1, **more):
@@ -70,9 +70,50 @@ def test_a_median_of_repetitions_counts_those_that_never_got_there():
     assert found[0].time_to(0.95) == 1.0
 
 
-def test_five_repetitions_need_no_caution():
-    many = [trial(name, time, seed) for seed in range(5) for name, time in (("a", 1.0), ("b", 2.0))]
-    assert not [sentence for sentence in answer(groups(many)) if "indicative" in sentence]
+def repeated(**times):
+    """Five repetitions of each engine, with these times to 97 %."""
+    return groups(
+        [
+            trial(engine, time, seed, repetition=seed)
+            for engine, own in times.items()
+            for seed, time in enumerate(own, 1)
+        ]
+    )
+
+
+FAST = [1.0, 1.1, 0.9, 1.05, 1.0]
+
+
+def test_five_repetitions_make_a_verdict_with_its_uncertainty_and_need_no_caution():
+    found = repeated(slow=[3.0, 3.2, 2.9, 3.1, 3.0], fast=FAST)
+    assert answer(found) == [
+        "fast reached 97% first: 1.0 s of training, 3.0 times faster than slow (2.9 to 3.2, n = 5).",
+        "All of them did the same arithmetic, checked against the reference.",
+    ]
+
+
+def test_a_tie_is_said_to_be_one_and_then_nobody_was_first():
+    found = repeated(a=FAST, b=[1.005 * time for time in FAST], slow=[2 * time for time in FAST])
+    assert answer(found)[0] == (
+        "a reached 97% after 1.0 s of training, "
+        "a tie with b (1.00 to 1.00 times as long, n = 5, inside the band of 10%, from the spread of repetitions), "
+        "2.0 times faster than slow (2.0 to 2.0, n = 5)."
+    )
+
+
+def test_what_five_repetitions_cannot_tell_apart_is_undecided():
+    found = repeated(a=FAST, b=[1.5, 0.9, 1.6, 0.8, 1.7])
+    assert answer(found)[0].startswith("a reached 97% after 1.0 s of training; b took 1.2")
+    assert "times as long, which is undecided (" in answer(found)[0]
+
+
+def test_who_got_there_only_sometimes_is_said_so():
+    assert answer(repeated(a=FAST, b=[None] * 5))[0] == (
+        "a reached 97% first: 1.0 s of training; b had not got there after 9.0 s and got there in 0 of 5 runs."
+    )
+    assert answer(repeated(a=FAST, b=[1.02, 1.0, None, 1.1, 0.9]))[0] == (
+        "a reached 97% after 1.0 s of training; b took about as long and got there in 4 of 5 runs, which is undecided."
+    )
 
 
 def test_the_headline_is_the_highest_target_that_half_of_them_reached():
@@ -126,6 +167,10 @@ def test_only_failures_is_said_plainly():
         (seconds, 98.4, "98.4 s"),
         (seconds, 99.97, "1:40"),
         (seconds, 7500, "2:05:00"),
+        (times, 0.476, "0.48"),
+        (times, 1.05, "1.05"),
+        (times, 1.26, "1.3"),
+        (times, 1234.0, "1,234"),
         (about, 38, "40 s"),
         (about, 260, "4 min"),
         (about, 9000, "2.5 h"),
@@ -137,6 +182,21 @@ def test_only_failures_is_said_plainly():
 )
 def test_figures_as_a_person_reads_them(function, value, text):
     assert function(value) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (3.2, 3.94, "3.2 to 3.9 s"),
+        (0.08, 0.2, "80 ms to 0.2 s"),
+        (0.02, 0.03, "20 to 30 ms"),
+        (98.0, 130.0, "98.0 s to 2:10"),
+        (3.0, float("inf"), "3.0 s to never"),
+        (float("inf"), float("inf"), "never"),
+    ],
+)
+def test_a_span_names_its_unit_once(low, high, text):
+    assert span(low, high) == text
 
 
 def test_a_number_has_its_noun():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from trainoff.analyse.compare import Comparison, comparisons
 from trainoff.analyse.groups import Group
 from trainoff.analyse.ranking import headline_target, ranked
 from trainoff.analyse.ratio import RANKING
-from trainoff.analyse.words import mark, seconds
+from trainoff.analyse.words import mark, seconds, times
 from trainoff.records import Record
 
+MOST_TOLD = 3  # others that are told beside the best
 BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
 CHECKED = ("exact", "within tolerance")
 
@@ -40,8 +42,12 @@ def _winner(groups: Sequence[Group]) -> str:
     others = [group for group in groups[1:] if group.good]
     if not others:
         return f"{best.name} reached {goal} after {seconds(time)} of training."
-    beside = "; ".join(_beside(other, target, time) for other in others[:3])
-    return f"{best.name} reached {goal} first: {seconds(time)} of training; {beside}{_and_more(others[3:])}."
+    found = comparisons([best, *others], target)
+    said = [_beside(one, target, time) for one in found[:MOST_TOLD]]
+    beside = "".join(sorted(said, key=lambda one: one[0]))  # in their order, what needs only a comma before the rest
+    first = all(one.verdict == "slower" or one.indicative or not one.reached[0] for one in found[:MOST_TOLD])
+    head = f"first: {seconds(time)}" if first else f"after {seconds(time)}"
+    return f"{best.name} reached {goal} {head} of training{beside}{_and_more(others[MOST_TOLD:])}."
 
 
 def _closest(best: Group) -> str:
@@ -55,15 +61,33 @@ def _closest(best: Group) -> str:
     return f"an accuracy of {result:.4f}{guess}"
 
 
-def _beside(other: Group, target: float, best: float) -> str:
-    time = other.time_to(target)
+def _beside(found: Comparison, target: float, best: float) -> str:
+    """How another setting did beside the best: with a comma what says more of the best, else with a semicolon."""
+    name, time = found.names[0], found.a.time_to(target)
+    if not found.indicative and found.low is not None:
+        spread = f"{times(found.low)} to {times(found.high)}"
+        if found.verdict == "slower":
+            return f", {times(found.ratio)} times faster than {name} ({spread}, n = {found.n})"
+        if found.verdict == "tie":
+            return f", a tie with {name} ({spread} times as long, n = {found.n}, inside the band of {found.band})"
+        if found.verdict == "undecided":
+            return f"; {name} took {times(found.ratio)} times as long, which is undecided ({spread}, n = {found.n})"
     if time is None:
-        spent = other.median(lambda record: record.train_s) or 0.0
-        return f"{other.name} had not got there after {seconds(spent)}"
+        spent = found.a.median(lambda record: record.train_s) or 0.0
+        return f"; {name} had not got there after {seconds(spent)}{_share(found)}"
     if not best:
-        return f"{other.name} took {seconds(time)}"
+        return f"; {name} took {seconds(time)}"
     ratio = f"{time / best:.1f}"
-    return f"{other.name} took about as long" if ratio == "1.0" else f"{other.name} took {ratio} times as long"
+    took = "about as long" if ratio == "1.0" else f"{ratio} times as long"
+    return f"; {name} took {took}{_share(found)}"
+
+
+def _share(found: Comparison) -> str:
+    """In how many of the runs it got there, where not in all."""
+    if found.indicative or found.reached[0] == found.n:
+        return ""
+    clear = "" if found.verdict == "slower" else ", which is undecided"
+    return f" and got there in {found.reached[0]} of {found.n} runs{clear}"
 
 
 def _and_more(others: Sequence[Group]) -> str:

@@ -70,11 +70,13 @@ class Group:
 
     def time_to(self, target: float) -> float | None:
         """The median time to a target. Runs that never got there count as longer than any that did."""
+        values = self.times_to(target)
+        return statistics.median(values) if values and math.isfinite(statistics.median(values)) else None
+
+    def times_to(self, target: float) -> list[float]:
+        """The times to a target of the repetitions that ended well; infinite where one never got there."""
         values = [record.time_to_target.get(str(target)) for record in self.good]
-        if not values:
-            return None
-        middle = statistics.median([math.inf if value is None else value for value in values])
-        return middle if math.isfinite(middle) else None
+        return [math.inf if value is None else value for value in values]
 
 
 def _phase(record: Record, name: str) -> float | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 
 def seconds(value: float | None) -> str:
-    """A time: `4 ms`, `5.1 s`, `1:38`, `2:05:00`; a dash where there is none."""
-    if value is None:
-        return "-"
+    """A time: `4 ms`, `5.1 s`, `1:38`, `2:05:00`; a dash where there is none, `never` where there is no end."""
+    if value is None or math.isinf(value):
+        return "-" if value is None else "never"
     if value < 0.0995:
         return f"{value * 1000:.0f} ms"
     if value < 99.95:
@@ -14,6 +16,13 @@ def seconds(value: float | None) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def span(low: float, high: float) -> str:
+    """From one time to another: `3.2 to 3.9 s`, `80 ms to 0.2 s`, `3.2 s to never`."""
+    first, last = seconds(low), seconds(high)
+    unit = last[last.rfind(" ") :] if " " in last else ""
+    return last if first == last else f"{first.removesuffix(unit) if unit else first} to {last}"
 
 
 def about(value: float) -> str:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Group, Spent, by_workload, failure, headline_target, ranked, spent, worker_lines
-from trainoff.analyse.words import mark, quality, seconds, size
+from trainoff.analyse import (
+    Group,
+    Spent,
+    by_workload,
+    failure,
+    headline_target,
+    interval,
+    ranked,
+    spent,
+    worker_lines,
+)
+from trainoff.analyse.words import mark, quality, seconds, size, span
 from trainoff.records import Record, folder_of
 from trainoff.report.columns import ALWAYS, Column, heading, setting
 from trainoff.report.columns import table as columns_table
@@ -34,6 +45,7 @@ def board(found: Sequence[Group], width: int) -> Table:
     columns = [
         *_names(rows),
         column(f"to {mark(metric, target)}" if target else "to target", lambda group: _time(group, target), ALWAYS),
+        *([column("spread", lambda group: _spread(group, target), 35)] if _repeated(rows) else []),
         column(metric, _quality, ALWAYS),
         column("train", lambda group: seconds(group.median(_train)), 60),
         column("test", lambda group: seconds(group.median(lambda record: record.test_s)), 15),
@@ -62,6 +74,17 @@ def _names(rows: Sequence[Group]) -> list[Column]:
 
 def _time(group: Group, target: float | None) -> str:
     return seconds(group.time_to(target) if target else None)
+
+
+def _spread(group: Group, target: float | None) -> str:
+    """What encloses the time to the target: the interval of its median from six repetitions on, else all of them."""
+    values = group.times_to(target) if target else []
+    found = interval(values) if len(values) > 1 else None
+    return span(found.low, found.high) if found and math.isfinite(found.low) else "-"
+
+
+def _repeated(rows: Sequence[Group]) -> bool:
+    return any(len(group.good) > 1 for group in rows)
 
 
 def _train(record: Record) -> float | None:
