@@ -93,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     )
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
     _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
+    _add_compare(with_json(command("compare", commands.compare, "two folders, or two engines of one, with verdicts")))
     checking = command("check", commands.check, "the contract tests, for authors of engines")
     checking.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
     return top
@@ -123,6 +124,18 @@ def _add_report(one: argparse.ArgumentParser) -> None:
     one.add_argument("--png", type=Path, metavar="DIR", help="also draw every chart as a picture into this folder")
     one.add_argument("--markdown", action="store_true", help="write Markdown instead, for READMEs and papers")
     one.add_argument("--usd-per-core-hour", type=float, metavar="USD", help="what a core costs, for an axis of money")
+
+
+def _add_compare(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "folders", type=Path, nargs="+", metavar="DIR", help="a folder of records; a second one is compared with it"
+    )
+    one.add_argument("--engines", nargs=2, default=[], metavar=("A", "B"), help="compare these; else all with the best")
+    others = "train_s, cold_s, cpu_s, peak_memory_bytes, network_bytes, samples_per_s"
+    one.add_argument(
+        "--figure", default="time_to_target", metavar="NAME", help=f"what to compare by (time_to_target); also {others}"
+    )
+    one.add_argument("--target", type=float, metavar="T", help="the target to be timed; the headline target by default")
 
 
 def _add_data(one: argparse.ArgumentParser) -> None:

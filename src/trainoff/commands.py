@@ -109,6 +109,13 @@ def report(options: argparse.Namespace) -> int:
     return write_report(options.folder, options.output, *asked, console())
 
 
+def compare(options: argparse.Namespace) -> int:
+    from trainoff.report.comparing import Question, compare_folders
+
+    question = Question(options.folders, options.engines, options.figure, options.target)
+    return compare_folders(question, options.json, console())
+
+
 def check(options: argparse.Namespace) -> int:
     from trainoff.report.checking import check_engine
 

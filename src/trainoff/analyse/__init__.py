@@ -1,6 +1,6 @@
 """What records say: groups of repetitions, ranking, the answer in words. Pure functions over records."""
 
-from trainoff.analyse.answer import answer, failure
+from trainoff.analyse.answer import answer, arithmetic, failure
 from trainoff.analyse.band import Band, band_of
 from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.bottleneck import bottleneck, bottleneck_sentence
@@ -30,6 +30,7 @@ __all__ = [
     "Quiet",
     "Spent",
     "answer",
+    "arithmetic",
     "band_of",
     "batch_lines",
     "bottleneck",

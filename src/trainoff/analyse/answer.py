@@ -23,7 +23,7 @@ def answer(groups: Sequence[Group]) -> list[str]:
     said = []
     for workload in workloads:
         own = ranked([group for group in groups if group.first.workload == workload])
-        told = [sentence for sentence in [_winner(own), _caution(own), *_arithmetic(own)] if sentence]
+        told = [sentence for sentence in [_winner(own), _caution(own), *arithmetic(own)] if sentence]
         several = len(workloads) > 1
         said += [s if f"on {workload}" in s or not several else f"{workload}: {s}" for s in told]
     return said
@@ -102,7 +102,7 @@ def _caution(groups: Sequence[Group]) -> str | None:
     return f"{runs}, so this is indicative: --repeat {RANKING} makes it a ranking."
 
 
-def _arithmetic(groups: Sequence[Group]) -> list[str]:
+def arithmetic(groups: Sequence[Group]) -> list[str]:
     """Whether what was timed was the same work."""
     good = [group.good[0] for group in groups if group.good]
     same = [record for record in good if record.equivalence.get("verdict") in CHECKED]

@@ -107,7 +107,9 @@ def groups(records: Iterable[Record]) -> list[Group]:
 def _usual(every: Sequence[Group], engine: str) -> dict[str, Any]:
     """The commonest value of each key among the groups of an engine; of equally common ones the first."""
     own = [group.label for group in every if group.first.engine == engine]
-    return {key: _commonest([label.get(key) for label in own]) for key in dict.fromkeys(key for each in own for key in each)}
+    return {
+        key: _commonest([label.get(key) for label in own]) for key in dict.fromkeys(key for each in own for key in each)
+    }
 
 
 def _commonest(values: Sequence[Any]) -> Any:

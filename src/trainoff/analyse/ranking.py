@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
+from trainoff.analyse.figures import Figure
 from trainoff.analyse.groups import Group
 from trainoff.records import METRICS
 
@@ -34,3 +36,11 @@ def ranked(groups: Sequence[Group]) -> list[Group]:
         return not group.good, math.inf if reached is None else reached, badness, train, group.name
 
     return sorted(groups, key=key)
+
+
+def order(groups: Sequence[Group], figure: Figure) -> list[Group]:
+    """The groups that have a figure, the best median first."""
+    values = [[value for record in group.records if (value := figure.value(record)) is not None] for group in groups]
+    sign = -1 if figure.higher else 1
+    known = [(sign * statistics.median(own), group) for own, group in zip(values, groups, strict=True) if own]
+    return [group for _, group in sorted(known, key=lambda one: one[0])]

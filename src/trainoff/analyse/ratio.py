@@ -33,9 +33,9 @@ def measure(both: Sequence[tuple[float, float]]) -> Ratio:
     if not both:
         return Ratio()
     enough = len(both) >= RANKING
-    if not all(0 < value < math.inf for pair in both for value in pair):
+    if not all(0 < min(pair) <= max(pair) < math.inf or pair == (0, 0) for pair in both):
         return _by_order(both, enough)
-    logs = [math.log(first / second) for first, second in both]
+    logs = [math.log(first / second) if first != second else 0.0 for first, second in both]
     mean = math.fsum(logs) / len(logs)
     if not enough:
         return Ratio(math.exp(mean), math.exp(min(logs)), math.exp(max(logs)), less=mean < 0)

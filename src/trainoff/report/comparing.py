@@ -1,0 +1,188 @@
+"""`trainoff compare`: two folders, two engines of one folder, or everybody against the winner, with verdicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainoff.analyse import (
+    FIGURES,
+    Comparison,
+    Figure,
+    Group,
+    Match,
+    band_of,
+    by_workload,
+    compare_all,
+    groups,
+    newest,
+)
+from trainoff.analyse.figures import TIME_TO_TARGET, time_to
+from trainoff.analyse.matching import Pair, of_engines, of_folders
+from trainoff.analyse.ranking import headline_target, order
+from trainoff.analyse.ratio import adjusted, against_best
+from trainoff.errors import TrainoffError
+from trainoff.records import Damaged, Record, scan
+from trainoff.report.compared import Told, told
+from trainoff.report.showing import warn
+from trainoff.study.near import quote, suggest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to compare, as it was asked."""
+
+    folders: Sequence[Path]
+    engines: Sequence[str] = ()
+    figure: str = TIME_TO_TARGET
+    target: float | None = None
+
+
+def compare_folders(question: Question, as_json: bool, console: Console) -> int:
+    """Answer the question as a table with a closing sentence, or as JSON; 1 if a record is damaged."""
+    _check(question)
+    read = [_records(folder) for folder in question.folders]
+    for (records, _), folder in zip(read, question.folders, strict=True):
+        _check_engines(question.engines, records, folder)
+    answer = _answer(question, [records for records, _ in read])
+    if as_json:
+        print(json.dumps(_for_programs(question, answer), indent=1, allow_nan=False))
+    else:
+        answer.show(console)
+    return warn([one for _, damaged in read for one in damaged])
+
+
+def _check(question: Question) -> None:
+    if len(question.folders) > 2:
+        raise TrainoffError(f"compare takes one folder or two, and here are {len(question.folders)}")
+    names = [TIME_TO_TARGET, *FIGURES]
+    if question.figure not in names:
+        hint = suggest(question.figure, names, "the figures are")
+        raise TrainoffError(f"--figure {quote(question.figure)} is not a figure to compare; {hint}")
+    if question.target is not None and question.figure != TIME_TO_TARGET:
+        raise TrainoffError(f"--target belongs to --figure {TIME_TO_TARGET}, not to {question.figure}")
+    if len(question.folders) == 1 and len(set(question.engines)) == 1:
+        raise TrainoffError(f"--engines {' '.join(question.engines)}: an engine is not compared with itself; name two")
+
+
+def _records(folder: Path) -> tuple[list[Record], list[Damaged]]:
+    records, damaged = scan(folder)
+    if not records:
+        whole = " that can be read" if damaged else ""
+        raise TrainoffError(f"{folder}: no records here{whole}; `trainoff run STUDY` makes some")
+    return newest(records), damaged
+
+
+def _check_engines(engines: Sequence[str], records: Sequence[Record], folder: Path) -> None:
+    here = sorted({record.engine for record in records})
+    for name in engines:
+        if name not in here:
+            raise TrainoffError(f"--engines: {folder} has no record of {quote(name)}; {suggest(name, here, 'it has')}")
+
+
+def _answer(question: Question, records: Sequence[Sequence[Record]]) -> Told:
+    """The comparisons that were asked for, workload by workload, and how they are called."""
+    found = [groups(each) for each in records]
+    everybody = [group for each in found for group in each]
+    figures = _figures(question, everybody)
+    pairs = [pair for pair in _pairs(question, found, figures) if pair[0].first.workload in figures]
+    two = len(question.folders) == 2
+    matches = []
+    for a, b in pairs:
+        figure = figures[a.first.workload]
+        matches.append(Match(a, b, figure, band_of(everybody, figure), _names(question, a, b), across=two))
+    compared = compare_all(matches, adjusted if two or question.engines else against_best)
+    _check_pairs(compared)
+    return told(compared, *_sides(question, compared), alone=_alone(found, pairs) if two else (0, 0))
+
+
+def _pairs(question: Question, found: Sequence[Sequence[Group]], figures: Mapping[str, Figure]) -> list[Pair]:
+    """What is to be compared with what; a sentence if there is nothing."""
+    where = " and ".join(map(str, question.folders))
+    if len(found) == 2:
+        pairs = of_folders(*found)
+        if question.engines:
+            pairs = [pair for pair in pairs if pair[0].first.engine in question.engines]
+        lack = "have no setting in common: engine, workload, cluster and parameters must be alike"
+    elif question.engines:
+        pairs = of_engines(found[0], *question.engines)
+        lack = f"has no workload and parameters that {' and '.join(question.engines)} have in common"
+    else:
+        pairs = [pair for own in by_workload(found[0]) for pair in _against_best(own, figures)]
+        lack = "has only one setting, and nothing to compare it with"
+    if not pairs:
+        raise TrainoffError(f"{where} {lack}")
+    return pairs
+
+
+def _against_best(own: Sequence[Group], figures: Mapping[str, Figure]) -> list[Pair]:
+    """All settings of one workload, each with the best of them by its figure; those that were not run left out."""
+    figure = figures.get(own[0].first.workload)
+    ranked = order(own, figure) if figure else []
+    return [(group, ranked[0]) for group in ranked[1:]]
+
+
+def _figures(question: Question, found: Sequence[Group]) -> dict[str, Figure]:
+    """The figure to compare by, for each workload; none for one of which nobody reached a target."""
+    if question.figure != TIME_TO_TARGET:
+        figure = FIGURES[question.figure]
+        if all(figure.value(record) is None for group in found for record in group.records):
+            raise TrainoffError(f"no trial here has its {figure.words} on record; choose another --figure")
+        return {group.first.workload: figure for group in found}
+    figures = {}
+    for own in by_workload(found):
+        target = headline_target(own) if question.target is None else question.target
+        if target is not None and any(str(target) in group.first.time_to_target for group in own):
+            figures[own[0].first.workload] = time_to(target, own[0].first.metric)
+    if figures:
+        return figures
+    if question.target is None:
+        raise TrainoffError("nobody reached a target, so there is no time to compare; try --figure train_s")
+    timed = ", ".join(f"{target:g}" for target in sorted({each for group in found for each in group.first.targets}))
+    raise TrainoffError(f"--target {question.target:g} was not timed; the targets are {timed or 'none'}")
+
+
+def _check_pairs(compared: Sequence[Comparison]) -> None:
+    """At least one comparison must have something to say."""
+    if not any(one.n for one in compared):
+        raise TrainoffError("no repetition was done by both within one study, so there are no pairs to compare")
+
+
+def _names(question: Question, a: Group, b: Group) -> tuple[str, str]:
+    if len(question.folders) == 1:
+        return a.name, b.name
+    first, second = question.folders
+    return f"{a.name} in {second}", f"{b.name} in {first}"
+
+
+def _sides(question: Question, compared: Sequence[Comparison]) -> tuple[str, str]:
+    """The headings over the medians of the first and the other of every comparison."""
+    if len(question.folders) == 2:
+        first, second = question.folders
+        return (second.name, first.name) if first.name != second.name else ("second", "first")
+    if question.engines:
+        return question.engines[0], question.engines[1]
+    best = {id(one.b): one.b.name for one in compared}
+    return "each", next(iter(best.values())) if len(best) == 1 else "the best"
+
+
+def _alone(found: Sequence[Sequence[Group]], pairs: Sequence[Pair]) -> tuple[int, int]:
+    """How many settings are only in the first folder, and only in the second."""
+    return len(found[0]) - len({id(b) for _, b in pairs}), len(found[1]) - len(pairs)
+
+
+def _for_programs(question: Question, answer: Told) -> dict[str, Any]:
+    return {
+        "folders": [str(folder) for folder in question.folders],
+        "engines": list(question.engines),
+        "figure": question.figure,
+        "comparisons": [one.to_json() for one in answer.compared],
+        "sentence": answer.sentence,
+        "caveats": answer.caveats,
+    }
