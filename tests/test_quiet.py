@@ -6,7 +6,7 @@ import pytest
 
 from running import only_record, study, trainoff
 from test_analyse import trial
-from trainoff.analyse import quiet, quiets
+from trainoff.analyse import disturbances, quiet, quiets
 from trainoff.conduct import control
 from trainoff.conduct.control import Control
 from trainoff.errors import TrainoffError
@@ -67,6 +67,14 @@ def test_workers_that_wait_for_each_other_disturb_nobody():
     odd = spark(9, 0.8)
     assert quiet(odd, runs).reasons == ["something waited for a CPU in 80% of the time"]
     assert [each.verdict for each in quiets([*runs, odd])] == ["quiet"] * 4 + ["disturbed"]
+
+
+def test_a_board_says_how_many_trials_were_disturbed():
+    calm, loud = [run(seed) for seed in range(1, 4)], run(9, other_cores=1.2)
+    assert disturbances(calm) == []
+    assert disturbances([*calm, loud]) == [
+        "1 of 4 trials was disturbed, such as numpy with seed 9: other processes kept 1.2 cores busy."
+    ]
 
 
 def test_without_samples_or_with_none_at_all_nothing_is_known():

@@ -58,6 +58,14 @@ def test_what_never_got_there_stays_infinite():
         interval([])
 
 
+def test_with_runs_censored_at_the_end_the_median_is_kaplan_and_meiers():
+    reached, end = [3.0, 1.0, 2.5, 2.0, 4.0], 9.0
+    for never in (0, 2, 4):
+        estimate = stats.ecdf(stats.CensoredData(uncensored=reached, right=[end] * never)).sf
+        expected = estimate.quantiles[estimate.probabilities <= 0.5][0]
+        assert interval([*reached, *[math.inf] * never]).median == expected
+
+
 @pytest.mark.parametrize("freedom", [1, 2, 4, 5, 9, 30, 300])
 def test_students_t_is_scipys(freedom):
     for t in (0.0, 0.001, 0.3, 1.0, 2.5, 12.0, 500.0):

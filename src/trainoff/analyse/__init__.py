@@ -10,7 +10,7 @@ from trainoff.analyse.groups import Group, by_workload, groups, newest, setting_
 from trainoff.analyse.interval import Interval, interval
 from trainoff.analyse.pareto import Front, Point, fronts, pareto
 from trainoff.analyse.price import Price, prices
-from trainoff.analyse.quiet import Quiet, quiet, quiets
+from trainoff.analyse.quiet import Quiet, disturbances, quiet, quiets
 from trainoff.analyse.ranking import headline_target, ranked
 from trainoff.analyse.spent import Spent, spent, start_costs
 from trainoff.analyse.workers import Bound, bound, bounds, resources, staleness, work, worker_lines
@@ -41,6 +41,7 @@ __all__ = [
     "compare",
     "compare_all",
     "comparisons",
+    "disturbances",
     "failure",
     "fronts",
     "groups",

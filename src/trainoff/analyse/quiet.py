@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainoff.analyse.groups import setting_of
-from trainoff.analyse.words import percent
+from trainoff.analyse.words import count, percent
 from trainoff.records import Record
 
 STEAL = 0.1  # cores; neighbours that one does not notice take less than half of that
@@ -44,6 +44,17 @@ def quiets(records: Sequence[Record]) -> list[Quiet]:
     """The same of every record, each compared with all the others."""
     usual = _usual(records)
     return [_judged(record, usual) for record in records]
+
+
+def disturbances(records: Sequence[Record]) -> list[str]:
+    """How many trials were disturbed, with an example; nothing where none was."""
+    judged = zip(records, quiets(records), strict=True)
+    found = [(record, one) for record, one in judged if one.verdict == "disturbed"]
+    if not found:
+        return []
+    record, one = found[0]
+    were = f"{len(found)} of {count(len(records), 'trial')} {'was' if len(found) == 1 else 'were'} disturbed"
+    return [f"{were}, such as {record.engine} with seed {record.seed}: {one.reasons[0]}."]
 
 
 def _usual(records: Iterable[Record]) -> Usual:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Comparison, Figure, Group, arithmetic, quiets
+from trainoff.analyse import Comparison, Figure, Group, arithmetic, disturbances
 from trainoff.analyse.ratio import RANKING
 from trainoff.analyse.words import count, times
 from trainoff.records import Record
@@ -42,7 +42,8 @@ class Told:
 def told(compared: Sequence[Comparison], first: str, other: str, alone: tuple[int, int] = (0, 0)) -> Told:
     """Put comparisons into words; `first` and `other` are what their two sides are called."""
     caveats = [*_indicative(compared), *_bands(compared), *_left_out(compared, (first, other), alone)]
-    caveats += [*_places(compared, (first, other)), *_disturbed(compared), *arithmetic(_groups(compared))]
+    records = [record for _, record in _measured(compared)]
+    caveats += [*_places(compared, (first, other)), *disturbances(records), *arithmetic(_groups(compared))]
     return Told(compared, (first, other), _sentence(compared, (first, other)), caveats)
 
 
@@ -137,16 +138,6 @@ def _places(compared: Sequence[Comparison], sides: tuple[str, str]) -> list[str]
 
 def _versions(records: Sequence[Record], engine: str) -> str:
     return ", ".join(sorted({record.engine_version for record in records if record.engine == engine}))
-
-
-def _disturbed(compared: Sequence[Comparison]) -> list[str]:
-    records = [record for _, record in _measured(compared)]
-    found = [(record, one) for record, one in zip(records, quiets(records), strict=True) if one.verdict == "disturbed"]
-    if not found:
-        return []
-    record, one = found[0]
-    were = f"{len(found)} of {count(len(records), 'trial')} {'was' if len(found) == 1 else 'were'} disturbed"
-    return [f"{were}, such as {record.engine} with seed {record.seed}: {one.reasons[0]}."]
 
 
 def _records(compared: Sequence[Comparison]) -> tuple[list[Record], list[Record]]:

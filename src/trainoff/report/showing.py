@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import answer, batch_lines, bounds, groups, newest, resources, start_costs
+from trainoff.analyse import (
+    answer,
+    batch_lines,
+    bottleneck_sentence,
+    bounds,
+    disturbances,
+    groups,
+    newest,
+    resources,
+    start_costs,
+)
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
@@ -41,6 +51,8 @@ def tell(folder: Path, console: Console) -> int:
                 console.print("\nwhile it trained", style="dim")
             for line in lines:
                 console.print(f"  {line}", style="dim", soft_wrap=True)
+            if held := bottleneck_sentence(record):
+                console.print(held, style="dim", soft_wrap=True)
             for place, line in enumerate(picture(record, console.width)):
                 console.print(line if place else f"\n{line}", style="dim")
             console.print(record.traceback or record.log_tail or "", soft_wrap=True)
@@ -64,7 +76,7 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
         console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
         console.print(table)
     console.print()
-    for sentence in [*answer(found), *start_costs(found), *bounds(found), *batch_lines(found)]:
+    for sentence in [*answer(found), *disturbances(records), *start_costs(found), *bounds(found), *batch_lines(found)]:
         console.print(sentence)
     for remark in remarks(found, folder):
         console.print(remark, style="yellow", soft_wrap=True)
