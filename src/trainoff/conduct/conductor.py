@@ -82,6 +82,7 @@ class Conductor:
                 job = make_job(task.trial, make_cluster(task.trial, folder), folder)
                 ending = self._perform(task, record, folder)
                 with finish_first():
+                    record.noise["control_after"] = None if ending.stopped else self._control.after(_cpu(record))
                     full_record(record, ending, job, task.engine.differs(task.trial))
                     self._store.commit(record, folder)
                     task.record, task.again = record, False
@@ -101,12 +102,17 @@ class Conductor:
             "threads": threads(trial.cores),
             "reason": self._why_not or outside,
         }
-        record.noise["control_before"] = self._control.before(cpus[0])
+        record.noise["control_before"] = self._control.before(_cpu(record))
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()
         self._interrupted = ending.stopped
-        record.noise["control_after"] = None if ending.stopped else self._control.after(cpus[0])
         return ending
+
+
+def _cpu(record: Record) -> int:
+    """The CPU on which the control kernel runs: the first of the trial's."""
+    first: int = record.isolation["cpus"][0]
+    return first
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def speed(cpu: int, length: float) -> float:
                 _work(near)
             _work(far)
             rounds += 1
-    return rounds / (time.perf_counter() - start)
+    return round(rounds / (time.perf_counter() - start), 3)
 
 
 def _work(numbers: Array) -> None:
