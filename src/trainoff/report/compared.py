@@ -67,7 +67,7 @@ def _columns(answer: Told) -> list[Column]:
 
 
 def _interval(one: Comparison) -> str:
-    return "-" if one.low is None else f"{times(one.low)} to {times(one.high)}"
+    return "-" if one.low is None or one.n == 1 else f"{times(one.low)} to {times(one.high)}"
 
 
 def _verdict(one: Comparison) -> str:
