@@ -16,6 +16,7 @@ from trainoff.analyse import (
     batch_lines,
     bounds,
     by_workload,
+    disturbances,
     failure,
     groups,
     headline_target,
@@ -97,7 +98,7 @@ def gather(folder: Path, usd_per_core_hour: float | None = None) -> Content:
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
         answer=_answer(workloads),
-        caveats=[*(workloads[0].answer[1:] if len(workloads) == 1 else []), *_disturbed(latest)],
+        caveats=[*(workloads[0].answer[1:] if len(workloads) == 1 else []), *disturbances(latest), *_crowded(latest)],
         remarks=[*start_costs(found), *bounds(found), *batch_lines(found)],
         looks=shown,
         workloads=workloads,
@@ -151,8 +152,8 @@ def _told(one: Damaged) -> str:
     return f"{one.folder}: {one.why}"
 
 
-def _disturbed(records: Sequence[Record]) -> list[str]:
-    """What of the conditions stands in the way of believing the figures."""
+def _crowded(records: Sequence[Record]) -> list[str]:
+    """Who asked for more than the machine has."""
     crowded = sorted({record.engine for record in records if record.oversubscribed})
     return [f"{', '.join(crowded)} asked for more cores than the machine has."] if crowded else []
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainoff.analyse import Group
-from trainoff.analyse.interval import Interval, interval
+from trainoff.analyse import Group, Interval, interval, pareto
 from trainoff.analyse.words import quality, seconds, size
 from trainoff.records import METRICS, Record
 from trainoff.report.page.look import PHASES
@@ -21,6 +20,7 @@ MOST_RUNS = 300  # with more of them, a line is the median of a setting's runs
 MOST_POINTS = 12_000
 LEAST_ERROR = 1e-4
 FEWEST, MOST = 8, 60  # points of one line
+COSTS = ("train_s", "core_s", "memory", "bytes", "usd")
 SHOWN = 60  # settings whose resources over time travel with the page
 
 
@@ -127,9 +127,9 @@ def _times(group: Group, record: Record) -> Iterator[Row]:
 
 
 def spread(group: Group, target: float) -> Interval | None:
-    """The times of a setting's good runs to a target; a run that never came there takes for ever."""
-    times = [record.time_to_target.get(str(target)) for record in group.good]
-    return interval([math.inf if time is None else time for time in times]) if times else None
+    """The times of a setting's runs to a target; a run that never came there takes for ever."""
+    times = group.times_to(target)
+    return interval(times) if times else None
 
 
 def median_rows(scene: Scene) -> list[Row]:
@@ -215,19 +215,16 @@ def pareto_rows(scene: Scene) -> list[Row]:
                     **{key: short(value) for key, value in figures.items()},
                 }
             )
-    _mark_fronts(rows, METRICS[scene.groups[0].first.metric].badness if scene.groups else abs)
+    _mark_fronts(rows, METRICS[scene.groups[0].first.metric].badness)
     return rows
 
 
-def _mark_fronts(rows: list[Row], badness: Any) -> None:
+def _mark_fronts(rows: list[Row], badness: Callable[[float], float]) -> None:
     """Mark what nothing beats: nothing that costs less is as good."""
-    for cost in ("train_s", "core_s", "memory", "bytes", "usd"):
-        least = math.inf
-        for row in sorted(
-            (row for row in rows if row[cost] is not None), key=lambda row: (row[cost], badness(row["y"]))
-        ):
-            row[f"front_{cost}"] = badness(row["y"]) < least
-            least = min(least, badness(row["y"]))
+    for cost in COSTS:
+        known = [row for row in rows if row[cost] is not None]
+        for row, best in zip(known, pareto([(row[cost], badness(row["y"])) for row in known]), strict=True):
+            row[f"front_{cost}"] = best
 
 
 def grid_rows(scene: Scene, target: float | None) -> list[Row]:

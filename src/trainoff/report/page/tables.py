@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse import Group, bound
-from trainoff.analyse.words import mark, quality, seconds, size, told
+from trainoff.analyse import Comparison, Group, bottleneck, comparisons, quiet
+from trainoff.analyse.words import mark, quality, seconds, size, times, told
 from trainoff.records import Record
 from trainoff.report.columns import heading, setting
 from trainoff.report.page.look import Look, look
@@ -50,10 +50,14 @@ def board(order: Sequence[Group], target: float | None) -> Board:
     metric = order[0].first.metric
     keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
     goal = f"to {mark(metric, target)}" if target is not None else "to target"
-    names = [("engine", False), *([(heading(keys), False)] if keys else []), ("mode", False), ("workers", True),
-             (goal, True), (metric, True), ("train", True), ("cold", True), ("CPU", True), ("memory", True),
-             ("network", True), ("runs", True), ("arithmetic", False)]  # fmt: skip
-    rows = [_cells(group, keys, target) for group in order[:ROWS]]
+    figures = (goal, "against the first", metric, "train", "cold", "CPU", "memory", "network", "runs")
+    names = [
+        *((name, False) for name in ("engine", *([heading(keys)] if keys else []), "mode")),
+        *((name, True) for name in ("workers", *figures)),
+        ("arithmetic", False),
+    ]
+    beside = {id(one.a): one for one in comparisons(order[:ROWS], target)}
+    rows = [_cells(group, keys, target, beside.get(id(group))) for group in order[:ROWS]]
     used = [at for at in range(len(names)) if at < 2 or any(row[at].text not in ("-", "") for row in rows)]
     lines = [
         Line(group.first.engine, look(group.first.engine), bool(group.good), [row[at] for at in used], _details(group))
@@ -62,7 +66,7 @@ def board(order: Sequence[Group], target: float | None) -> Board:
     return Board([names[at] for at in used], lines, max(0, len(order) - ROWS))
 
 
-def _cells(group: Group, keys: Sequence[str], target: float | None) -> list[Cell]:
+def _cells(group: Group, keys: Sequence[str], target: float | None, beside: Comparison | None) -> list[Cell]:
     first = group.first
     told_setting = setting([group.label.get(key, "-") for key in keys])
     return [
@@ -71,6 +75,7 @@ def _cells(group: Group, keys: Sequence[str], target: float | None) -> list[Cell
         Cell(first.mode, first.mode),
         Cell(str(first.workers), first.workers),
         _time(group, target),
+        _beside(beside),
         _cell(group.median(lambda record: record.result), quality),
         _cell(group.median(lambda record: record.train_s), seconds),
         _cell(group.median(lambda record: record.cold_s), seconds),
@@ -95,6 +100,16 @@ def _time(group: Group, target: float | None) -> Cell:
     return Cell(seconds(found.median), found.median, f"{seconds(found.low)} to {high}" if found.n > 1 else "")
 
 
+def _beside(found: Comparison | None) -> Cell:
+    """How many times as long as the first one a setting took, and the verdict where there are enough pairs for one."""
+    if found is None or found.ratio is None or not math.isfinite(found.ratio):
+        return Cell("-", math.inf)
+    sure = found.low is not None and found.high is not None and found.n > 1
+    spread = f"{times(found.low)} to {times(found.high)}" if sure else ""
+    verdict = "" if found.indicative else f"{found.verdict}: " if spread else found.verdict
+    return Cell(f"{times(found.ratio)}×", found.ratio, verdict + spread)
+
+
 def _outcome(group: Group) -> Cell:
     """The certificate of a setting that ended well, else how it ended."""
     text = str(group.good[0].equivalence.get("verdict") or "not checked") if group.good else group.first.status
@@ -107,7 +122,7 @@ def _details(group: Group) -> list[tuple[str, str]]:
     parameters = ", ".join(
         f"{key.replace('_', ' ')} {told(value)}" for key, value in record.params.items() if value is not None
     )
-    held = bound(record)
+    held, noise = bottleneck(record), quiet(record, group.records)
     roles = ", ".join(f"{role} {seconds(spent)}" for role, spent in record.cpu_s_by_role.items())
     memory = ", ".join(f"{role} {size(peak)}" for role, peak in record.peak_memory_bytes_by_role.items())
     found = {
@@ -119,6 +134,7 @@ def _details(group: Group) -> list[tuple[str, str]]:
         "CPU by role": roles,
         "memory by role": memory,
         "bound": str(held) if held else "",
+        "machine": f"{noise.verdict}: {'; '.join(noise.reasons)}" if noise.reasons else noise.verdict,
         "speed": f"{record.samples_per_s:,.0f} samples/s" if record.samples_per_s else "",
         "counts": ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in record.counts.items()),
         "notes": "; ".join(record.notes.values()),
