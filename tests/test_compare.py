@@ -183,8 +183,9 @@ def test_programs_are_told_the_same_without_infinities():
 
 
 # What follows draws whole studies. On a quiet machine of two shared cores the repetitions of mnist-mlp within a study
-# scatter by 0.3 % (numpy), 2.8 % (tf-ps) and 7.4 % (sklearn) of their training time (standard deviation of the
-# logarithm), runs of different days by 3.5 to 8.9 %; so 3 % stands for a usual case and 7.5 % for a bad one.
+# scattered by 0.3 % (numpy, of 3), 2.8 % (tf-ps, of 5) and 7.4 % (sklearn, of 3) of their training time (the standard
+# deviation of its logarithm), and runs of different hours by 3.5 to 8.9 % (numpy, sklearn, tensorflow, torch, jax, of 3
+# to 6); so 3 % stands for a usual case and 7.5 % for a bad one.
 USUAL, BAD = 0.03, 0.075
 LUCK = 0.2  # how far the seed of a repetition makes it shorter or longer for all engines alike
 
