@@ -1,6 +1,5 @@
 """The store: a whole record or none, never rewritten, rescued when the disk is full; and the table over it."""
 
-import dataclasses
 import json
 import re
 import shutil
@@ -9,19 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from recorded import record
 from running import command, environment, only_record, study, trainoff
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Damaged, Record, Store, measured, scan, table, time_to_target
 
 DOCS = Path(__file__).parent.parent / "docs"
-
-
-def record(trial_id: str = "numpy-1", **more: object) -> Record:
-    base = Record(
-        trial_id, 1, "tiny", "numpy", "2.0", "digits-mlp", "single", 1, 1.0, None, "processes",
-        {"epochs": 2}, 1, 1, 0, [0.9], {"timeout_s": 9.0, "stall_s": 9.0},
-    )  # fmt: skip
-    return dataclasses.replace(base, **more)
 
 
 def commit(store: Store, one: Record) -> Path:

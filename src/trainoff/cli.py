@@ -19,15 +19,16 @@ ABOUT = "Train the same neural network on many training systems, and learn which
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests the nearest command for one that does not exist."""
+    """A parser that suggests the nearest command or value for one that does not exist."""
 
     def error(self, message: str) -> NoReturn:
-        wrong = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
+        wrong = re.search(r"argument (\S+): invalid choice: '(.+?)' \(choose from (.+)\)", message)
         if wrong:
-            choices = re.findall(r"[\w-]+", wrong[2])
-            close = difflib.get_close_matches(wrong[1], choices, 1)
-            hint = f"did you mean `{close[0]}`?" if close else f"the commands are {', '.join(choices)}"
-            message = f"`{wrong[1]}` is not a command; {hint}"
+            choices = re.findall(r"[\w-]+", wrong[3])
+            close = difflib.get_close_matches(wrong[2], choices, 1)
+            what = f"value of {wrong[1]}" if wrong[1].startswith("-") else "command"
+            hint = f"did you mean `{close[0]}`?" if close else f"the {what.split()[0]}s are {', '.join(choices)}"
+            message = f"`{wrong[2]}` is not a {what}; {hint}"
         print(f"trainoff: {message}", file=sys.stderr)
         sys.exit(2)
 
@@ -94,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
     _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
     _add_compare(with_json(command("compare", commands.compare, "two folders, or two engines of one, with verdicts")))
+    _add_export(command("export", commands.export, "the records for other tools: tables, TensorBoard, MLflow"))
     checking = command("check", commands.check, "the contract tests, for authors of engines")
     checking.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
     return top
@@ -136,6 +138,13 @@ def _add_compare(one: argparse.ArgumentParser) -> None:
         "--figure", default="time_to_target", metavar="NAME", help=f"what to compare by (time_to_target); also {others}"
     )
     one.add_argument("--target", type=float, metavar="T", help="the target to be timed; the headline target by default")
+
+
+def _add_export(one: argparse.ArgumentParser) -> None:
+    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
+    one.add_argument("--to", required=True, choices=("csv", "parquet", "tensorboard", "mlflow"), help="the format")
+    one.add_argument("-o", dest="place", type=Path, metavar="PATH", help="the folder to write (DIR/export-<format>)")
+    one.add_argument("--uri", metavar="URI", help="mlflow only: a tracking server instead of a folder")
 
 
 def _add_data(one: argparse.ArgumentParser) -> None:

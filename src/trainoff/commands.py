@@ -116,6 +116,18 @@ def compare(options: argparse.Namespace) -> int:
     return compare_folders(question, options.json, console())
 
 
+def export(options: argparse.Namespace) -> int:
+    from trainoff.report.bars import Bars
+    from trainoff.report.export import Wish
+    from trainoff.report.export import export as write
+    from trainoff.report.showing import warn
+
+    with Bars(console()) as bars:
+        told, damaged = write(Wish(options.folder, options.to, options.place, options.uri), bars)
+    print(*told, sep="\n")
+    return warn(damaged)
+
+
 def check(options: argparse.Namespace) -> int:
     from trainoff.report.checking import check_engine
 

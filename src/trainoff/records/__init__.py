@@ -1,13 +1,15 @@
-"""What came out of trials: the record's schema, the folder store, the curve, the table."""
+"""What came out of trials: the record's schema, the folder store, the curve, the tables."""
 
 from trainoff.records.curve import time_to_target
 from trainoff.records.metrics import METRICS, Metric, error_of, measured
-from trainoff.records.reading import Damaged, scan
+from trainoff.records.reading import EXPORTED, Damaged, scan
 from trainoff.records.schema import SCHEMA_VERSION, Record
+from trainoff.records.series import curves, samples, series_of
 from trainoff.records.store import STUDY_COPY, Store, cannot_write, folder_of
 from trainoff.records.table import table
 
 __all__ = [
+    "EXPORTED",
     "METRICS",
     "SCHEMA_VERSION",
     "STUDY_COPY",
@@ -16,10 +18,13 @@ __all__ = [
     "Record",
     "Store",
     "cannot_write",
+    "curves",
     "error_of",
     "folder_of",
     "measured",
+    "samples",
     "scan",
+    "series_of",
     "table",
     "time_to_target",
 ]

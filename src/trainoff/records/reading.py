@@ -15,6 +15,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records.schema import SCHEMA_VERSION, Record
 
 FILES = ("record.json", "events.jsonl", "samples.parquet", "curve.parquet", "predictions.npy", "log.txt", "tensorboard")
+EXPORTED = "exported.json"  # marks a folder as made from records; its files may be called as those of a record
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def _record_folders(folder: Path) -> list[str]:
 
 def _holds_record(folder: str) -> bool:
     with os.scandir(folder) as entries:
-        return any(entry.name in FILES for entry in entries)
+        names = {entry.name for entry in entries}
+    return EXPORTED not in names and not names.isdisjoint(FILES)
 
 
 def _folders(folder: str) -> list[str]:

@@ -1,0 +1,53 @@
+"""`trainoff export`: the records for other tools, as tables, as TensorBoard's event files or as MLflow's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainoff.analyse import newest
+from trainoff.analyse.words import count
+from trainoff.data import Progress
+from trainoff.errors import TrainoffError
+from trainoff.records import Damaged, Record, scan
+from trainoff.report.export import mlflow, tables, tensorboard
+from trainoff.report.export.place import Place
+
+FORMATS = ("csv", "parquet", "tensorboard", "mlflow")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to export, as what, and where to."""
+
+    folder: Path
+    to: str
+    place: Path | None = None  # None: beside the records
+    uri: str | None = None  # an MLflow server instead of a folder
+
+    @property
+    def target(self) -> Path:
+        """The folder to write into; a record is never written into, what is made of it goes beside it."""
+        home = self.folder.parent if (self.folder / "record.json").exists() else self.folder
+        return self.place or home / f"export-{self.to}"
+
+
+def export(wish: Wish, say: Progress) -> tuple[list[str], list[Damaged]]:
+    """Write the newest attempt at every trial for another tool; returns what to tell, and the damaged records."""
+    if wish.uri and wish.to != "mlflow":
+        raise TrainoffError(f"--uri is the address of an MLflow server; --to {wish.to} writes files, -o says where")
+    found, damaged = scan(wish.folder)
+    if not found:
+        raise TrainoffError(f"{wish.folder}: no records here to export; `trainoff run STUDY` makes some")
+    records = newest(found)
+    if wish.uri:
+        told = mlflow.write_to(wish.uri, wish.folder, records, say)
+    else:
+        with Place(wish.target, wish.to) as place:
+            told = _writer(wish.to)(place, wish.folder, records, say)
+    return [f"{count(len(records), 'record')} exported to {wish.uri or wish.target}{told[0]}", *told[1:]], damaged
+
+
+def _writer(to: str) -> Callable[[Place, Path, list[Record], Progress], list[str]]:
+    return {"tensorboard": tensorboard.write, "mlflow": mlflow.write}.get(to, tables.write)
