@@ -96,6 +96,9 @@ def parser() -> argparse.ArgumentParser:
     _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
     _add_compare(with_json(command("compare", commands.compare, "two folders, or two engines of one, with verdicts")))
     _add_export(command("export", commands.export, "the records for other tools: tables, TensorBoard, MLflow"))
+    asking = with_json(command("sql", commands.sql, "a question to the tables `records`, `curves` and `samples`"))
+    asking.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
+    asking.add_argument("question", metavar="QUESTION", help='such as "select engine, train_s from records"')
     checking = command("check", commands.check, "the contract tests, for authors of engines")
     checking.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
     return top

@@ -128,6 +128,14 @@ def export(options: argparse.Namespace) -> int:
     return warn(damaged)
 
 
+def sql(options: argparse.Namespace) -> int:
+    from trainoff.report.asking import as_json, tell
+
+    if options.json:
+        return as_json(options.folder, options.question)
+    return tell(options.folder, options.question, console())
+
+
 def check(options: argparse.Namespace) -> int:
     from trainoff.report.checking import check_engine
 
