@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from trainoff import engines, study
 from trainoff.analyse import newest
 from trainoff.conduct.conductor import Conductor, get_data
+from trainoff.conduct.estimate import Clock
 from trainoff.conduct.task import prepare
-from trainoff.conduct.view import Silent
+from trainoff.conduct.view import Together
 from trainoff.records import Record, Store, scan, table
+from trainoff.report.bulletin import Bulletin
+from trainoff.report.planned import estimator_for
 from trainoff.report.showing import print_board
 from trainoff.study import Study
 
@@ -74,5 +77,9 @@ def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequ
     planned = planned if isinstance(planned, Study) else read(planned)
     store = Store(Path(out) / planned.name)
     get_data(planned, None)
-    outcome = Conductor(store, Silent()).run(prepare(planned, store, retry))
+    store.prepare()
+    tasks = prepare(planned, store, retry)
+    clock = Clock(tasks, estimator_for(Path(out)))
+    with Bulletin(store, clock) as bulletin:
+        outcome = Conductor(store, Together(clock, bulletin)).run(tasks)
     return Results(store.folder, outcome.records)

@@ -13,6 +13,7 @@ from trainoff.conduct import control
 from trainoff.conduct.job import network_of
 from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
+from trainoff.conduct.view import Silent
 from trainoff.data import Entry
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
@@ -92,8 +93,8 @@ def _square(features: int) -> tuple[int, int]:
     return isqrt(features), isqrt(features)
 
 
-class Clock:
-    """How long a run has taken and how long it has to go."""
+class Clock(Silent):
+    """How long a run has taken and how long it has to go: a view that others ask."""
 
     def __init__(self, tasks: Sequence[Task], estimator: Estimator) -> None:
         self._start = time.monotonic()
@@ -113,7 +114,7 @@ class Clock:
         else:
             self._running_left = max(0.0, self._guess.get(task.trial_id, 0.0) - elapsed)
 
-    def finished(self, task: Task) -> None:
+    def finished(self, task: Task, record: Record) -> None:
         self._guess.pop(task.trial_id, None)
         self._running, self._running_left = None, 0.0
 

@@ -30,10 +30,37 @@ class View(Protocol):
 
 
 class Silent:
-    """A view that shows nothing."""
+    """A view that shows nothing, and what other views leave out."""
 
     def planned(self, tasks: Sequence[Task]) -> None: ...
     def waiting(self, sentence: str) -> None: ...
     def started(self, task: Task) -> None: ...
     def update(self, task: Task, story: Story) -> None: ...
     def finished(self, task: Task, record: Record) -> None: ...
+
+
+class Together:
+    """Several views of one run; each is told everything, in their order."""
+
+    def __init__(self, *views: View) -> None:
+        self._views = views
+
+    def planned(self, tasks: Sequence[Task]) -> None:
+        for view in self._views:
+            view.planned(tasks)
+
+    def waiting(self, sentence: str) -> None:
+        for view in self._views:
+            view.waiting(sentence)
+
+    def started(self, task: Task) -> None:
+        for view in self._views:
+            view.started(task)
+
+    def update(self, task: Task, story: Story) -> None:
+        for view in self._views:
+            view.update(task, story)
+
+    def finished(self, task: Task, record: Record) -> None:
+        for view in self._views:
+            view.finished(task, record)

@@ -5,18 +5,20 @@ from trainoff.records.metrics import METRICS, Metric, error_of, measured
 from trainoff.records.reading import EXPORTED, Damaged, scan
 from trainoff.records.schema import SCHEMA_VERSION, Record
 from trainoff.records.series import curves, samples, series_of
-from trainoff.records.store import STUDY_COPY, Store, cannot_write, folder_of
+from trainoff.records.store import STAGING, STUDY_COPY, Store, abandoned, cannot_write, folder_of
 from trainoff.records.table import table
 
 __all__ = [
     "EXPORTED",
     "METRICS",
     "SCHEMA_VERSION",
+    "STAGING",
     "STUDY_COPY",
     "Damaged",
     "Metric",
     "Record",
     "Store",
+    "abandoned",
     "cannot_write",
     "curves",
     "error_of",

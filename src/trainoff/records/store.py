@@ -39,7 +39,7 @@ class Store:
         except OSError as error:
             raise TrainoffError(cannot_write(self.folder, error)) from error
         for left in (self.folder / STAGING).iterdir():
-            if _abandoned(left):
+            if abandoned(left):
                 shutil.rmtree(left, ignore_errors=True)
 
     @contextmanager
@@ -115,11 +115,11 @@ def folder_of(folder: Path, record: Record) -> Path:
     return next((place for place in places if place.name == name and place.exists()), folder / name)
 
 
-def _abandoned(staged: Path) -> bool:
+def abandoned(staged: Path) -> bool:
     """Whether the process that staged it is gone; a folder without a lock may be just being made."""
     try:
-        with (staged / "lock").open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (staged / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several may ask at once, and need not write
             return True
     except FileNotFoundError:
         with contextlib.suppress(FileNotFoundError):

@@ -27,38 +27,24 @@ class Lines:
     def planned(self, tasks: Sequence[Task]) -> None:
         self._keys = keys_of(tasks)
 
-    def _title(self, task: Task) -> str:
-        trial = task.trial
-        workers = "" if trial.mode == "single" else f", {count(trial.workers, 'worker')}"
-        values = _values(task)
-        rest = [
-            f", {key.replace('_', ' ')} {told(values[key])}"
-            for key in self._keys
-            if key in values and key != "workload"
-        ]
-        return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}{''.join(rest)})"
-
     def waiting(self, sentence: str) -> None:
         if sentence != self._waiting:
             self._waiting = sentence
             self._say(sentence)
 
     def started(self, task: Task) -> None:
-        self._clock.started(task)
-        self._say(f"{self._title(task)} ...")
+        self._say(f"{title_of(task, self._keys)} ...")
 
     def update(self, task: Task, story: Story) -> None:
-        self._clock.update(task, story)
         for name, url in story.pages.items():
             if url not in self._shown:
                 self._shown.add(url)
                 self._say(f"{name}: {url}")
 
     def finished(self, task: Task, record: Record) -> None:
-        self._clock.finished(task)
         left = self._clock.left()
         more = f" ({about(left)} left)" if left > 1 else ""
-        self._say(f"{self._title(task)}: {result(record)}{more}")
+        self._say(f"{title_of(task, self._keys)}: {result(record)}{more}")
 
 
 def keys_of(tasks: Sequence[Task]) -> list[str]:
@@ -71,6 +57,14 @@ def setting_of(task: Task, keys: Sequence[str]) -> str:
     """A trial's values of those keys."""
     values = _values(task)
     return setting([values.get(key, "-") for key in keys])
+
+
+def title_of(task: Task, keys: Sequence[str]) -> str:
+    """A trial as a person would name it, with its values of those keys."""
+    trial, values = task.trial, _values(task)
+    workers = "" if trial.mode == "single" else f", {count(trial.workers, 'worker')}"
+    rest = [f", {key.replace('_', ' ')} {told(values[key])}" for key in keys if key in values and key != "workload"]
+    return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}{''.join(rest)})"
 
 
 def _values(task: Task) -> dict[str, Any]:

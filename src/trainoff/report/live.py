@@ -64,18 +64,15 @@ class LiveTable:
         self._draw()
 
     def started(self, task: Task) -> None:
-        self._clock.started(task)
         self._running, self._story, self._note = task, None, ""
         self._draw()
 
     def update(self, task: Task, story: Story) -> None:
-        self._clock.update(task, story)
         self._story = story
         if time.monotonic() - self._drawn >= REFRESH_S:
             self._draw()
 
     def finished(self, task: Task, record: Record) -> None:
-        self._clock.finished(task)
         self._running = self._story = None
         self._draw()
 

@@ -16,9 +16,11 @@ from trainoff.conduct.conductor import Conductor, get_data
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.task import Outcome, Task, prepare
 from trainoff.conduct.verdict import STATUSES
+from trainoff.conduct.view import Together
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Store
 from trainoff.report.bars import Bars
+from trainoff.report.bulletin import Bulletin
 from trainoff.report.lines import Lines
 from trainoff.report.live import LiveTable
 from trainoff.report.planned import estimator_for
@@ -74,12 +76,14 @@ def _announce(study: Study, tasks: Sequence[Task], clock: Clock, console: Consol
 def _conduct(store: Store, tasks: list[Task], clock: Clock, console: Console) -> Outcome:
     if not any(task.to_run for task in tasks):
         return Outcome(tasks)
-    if not console.is_terminal or console.is_dumb_terminal:
-        outcome = Conductor(store, Lines(clock, partial(console.print, soft_wrap=True))).run(tasks)
-        console.print()
-        return outcome
-    with LiveTable(clock, console) as live:
-        return Conductor(store, live).run(tasks)
+    with Bulletin(store, clock) as bulletin:
+        if not console.is_terminal or console.is_dumb_terminal:
+            lines = Lines(clock, partial(console.print, soft_wrap=True))
+            outcome = Conductor(store, Together(clock, lines, bulletin)).run(tasks)
+            console.print()
+            return outcome
+        with LiveTable(clock, console) as live:
+            return Conductor(store, Together(clock, live, bulletin)).run(tasks)
 
 
 def _conclude(outcome: Outcome, store: Store, console: Console) -> None:

@@ -1,0 +1,145 @@
+"""A run's bulletin: a small file that tells whoever looks at the folder how far the run is."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from trainoff.conduct.estimate import Clock, samples
+from trainoff.conduct.story import Story
+from trainoff.conduct.task import Task
+from trainoff.records import Record, Store
+from trainoff.report.lines import keys_of, title_of
+
+BULLETIN = "bulletin.json"
+PLAN = "plan.json"
+EVERY_S = 1.0  # more often nobody needs to know, and the running trial wants the machine
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """The trial that a run is busy with."""
+
+    trial_id: str
+    title: str
+    steps: int | None  # that it will take; None where the engine counts in its own way
+    phase: str = "starting"
+    seconds: float = 0.0
+    step: int = 0
+    samples_seen: int = 0
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a bulletin says."""
+
+    at: float  # the time of day, in seconds
+    done: int
+    total: int
+    gone_s: float
+    left_s: float
+    note: str | None
+    running: UnderWay | None
+
+
+class Bulletin:
+    """A view that writes down where the run stands, at most once a second, in a scratch folder of its own.
+
+    The folder is locked while the process lives and gone once the run is over: one whose lock is free is that of a
+    run that was killed. A bulletin that cannot be written is left out; no run fails for it.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._folder: Path | None = None
+        self._stack = ExitStack()
+        self._tasks: Sequence[Task] = ()
+        self._keys: Sequence[str] = ()
+        self._running: UnderWay | None = None
+        self._note: str | None = None
+        self._written = -math.inf
+
+    def __enter__(self) -> Self:
+        with suppress(OSError):
+            self._folder = self._stack.enter_context(self._store.stage("run"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def planned(self, tasks: Sequence[Task]) -> None:
+        self._tasks, self._keys = tasks, keys_of(tasks)
+        self._write(PLAN, [task.trial_id for task in tasks])
+        self._post()
+
+    def waiting(self, sentence: str) -> None:
+        if sentence != self._note:
+            self._note = sentence
+            self._post()
+
+    def started(self, task: Task) -> None:
+        self._note = None
+        self._running = UnderWay(task.trial_id, title_of(task, self._keys), _steps(task))
+        self._post()
+
+    def update(self, task: Task, story: Story) -> None:
+        if self._running is None or time.monotonic() - self._written < EVERY_S:
+            return
+        self._running = replace(
+            self._running,
+            phase=story.phase,
+            seconds=time.monotonic() - story.start,
+            step=story.step,
+            samples_seen=story.samples_seen,
+            loss=story.loss if story.loss is None or math.isfinite(story.loss) else None,
+        )
+        self._post()
+
+    def finished(self, task: Task, record: Record) -> None:
+        self._running = None
+        self._post()
+
+    def _post(self) -> None:
+        self._written = time.monotonic()
+        post = Post(
+            at=time.time(),
+            done=sum(not task.to_run for task in self._tasks),
+            total=len(self._tasks),
+            gone_s=self._clock.gone(),
+            left_s=self._clock.left(),
+            note=self._note,
+            running=self._running,
+        )
+        self._write(BULLETIN, post)
+
+    def _write(self, name: str, content: object) -> None:
+        """Under another name first: a reader sees the whole of it or what was there before."""
+        if self._folder is None:
+            return
+        with suppress(OSError):
+            part = self._folder / f"{name}.part"
+            part.write_bytes(msgspec.json.encode(content))
+            os.replace(part, self._folder / name)  # noqa: PTH105  # the quickest way, once a second
+
+
+def _steps(task: Task) -> int | None:
+    """How many steps the training will take; None where the engine counts in its own way."""
+    trial = task.trial
+    batch, epochs = trial.params.get("batch_size"), trial.params.get("epochs")
+    if not batch or not epochs or task.engine.differs(trial):
+        return None
+    steps: int = -(-(samples(trial) // epochs) // batch) * epochs
+    return steps
