@@ -39,7 +39,20 @@ def test_help_imports_nothing_heavy():
 
 
 def test_every_command_explains_itself():
-    for word in ("doctor", "engines", "workloads", "data", "plan", "run", "show", "compare", "export", "sql", "check"):
+    for word in (
+        "doctor",
+        "engines",
+        "workloads",
+        "data",
+        "plan",
+        "run",
+        "show",
+        "compare",
+        "export",
+        "sql",
+        "view",
+        "check",
+    ):
         shown = trainoff(word, "--help")
         assert shown.returncode == 0
         assert word in shown.stdout

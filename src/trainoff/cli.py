@@ -95,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
     _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
     _add_compare(with_json(command("compare", commands.compare, "two folders, or two engines of one, with verdicts")))
+    _add_view(command("view", commands.view, "the same in the browser, live while a study runs"))
     _add_export(command("export", commands.export, "the records for other tools: tables, TensorBoard, MLflow"))
     asking = with_json(command("sql", commands.sql, "a question to the tables `records`, `curves` and `samples`"))
     asking.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
@@ -141,6 +142,15 @@ def _add_compare(one: argparse.ArgumentParser) -> None:
         "--figure", default="time_to_target", metavar="NAME", help=f"what to compare by (time_to_target); also {others}"
     )
     one.add_argument("--target", type=float, metavar="T", help="the target to be timed; the headline target by default")
+
+
+def _add_view(one: argparse.ArgumentParser) -> None:
+    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results; it need not be there yet")
+    one.add_argument("--port", type=int, metavar="N", help="the port (8650, or another that is free)")
+    one.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
+                     help="an address that others can reach; they need the token that is printed")  # fmt: skip
+    one.add_argument("--token", action="store_true", help="ask for a token on this machine, too")
+    one.add_argument("--no-browser", action="store_true", help="do not open the browser")
 
 
 def _add_export(one: argparse.ArgumentParser) -> None:

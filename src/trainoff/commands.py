@@ -116,6 +116,18 @@ def compare(options: argparse.Namespace) -> int:
     return compare_folders(question, options.json, console())
 
 
+def view(options: argparse.Namespace) -> int:
+    from functools import partial
+
+    from trainoff.report.view import Wish, serve
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.nice(10)  # whatever is being timed comes first
+    wish = Wish(options.folder, options.host, options.port, options.token, not options.no_browser)
+    serve(wish, partial(print, flush=True))
+    return 0
+
+
 def export(options: argparse.Namespace) -> int:
     from trainoff.report.bars import Bars
     from trainoff.report.export import Wish

@@ -100,6 +100,16 @@ class Sleeper(Numpy):
         time.sleep(1000)
 
 
+class Scripter(Sleeper):
+    """Says something that a browser would run if it were let, and then hangs."""
+
+    name = "scripter"
+
+    def train(self, job, watch):
+        print("\x1b[31m<script>alert(1)</script>\x1b[0m", flush=True)
+        super().train(job, watch)
+
+
 class Stubborn(Numpy):
     """Ignores every polite request to end."""
 

@@ -5,6 +5,7 @@ from trainoff.records.metrics import METRICS, Metric, error_of, measured
 from trainoff.records.reading import EXPORTED, Damaged, scan
 from trainoff.records.schema import SCHEMA_VERSION, Record
 from trainoff.records.series import curves, samples, series_of
+from trainoff.records.shelf import Shelf
 from trainoff.records.store import STAGING, STUDY_COPY, Store, abandoned, cannot_write, folder_of
 from trainoff.records.table import table
 
@@ -17,6 +18,7 @@ __all__ = [
     "Damaged",
     "Metric",
     "Record",
+    "Shelf",
     "Store",
     "abandoned",
     "cannot_write",

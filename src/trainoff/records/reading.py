@@ -89,20 +89,22 @@ def _without_garbage_collection() -> Iterator[None]:
 
 def _record_folders(folder: Path) -> list[str]:
     """The folders that hold a record, whole or not: at hand, in a study's folder, or in a folder of studies."""
-    if _holds_record(str(folder)):
+    if holds_record(str(folder)):
         return [str(folder)]
     found = []
-    for inside in _folders(str(folder)):
-        found += [inside] if _holds_record(inside) else [deep for deep in _folders(inside) if _holds_record(deep)]
+    for inside, _ in folders(str(folder)):
+        found += [inside] if holds_record(inside) else [deep for deep, _ in folders(inside) if holds_record(deep)]
     return sorted(found)
 
 
-def _holds_record(folder: str) -> bool:
+def holds_record(folder: str) -> bool:
+    """Whether there is anything of a record in a folder; what was exported may be called the same."""
     with os.scandir(folder) as entries:
         names = {entry.name for entry in entries}
     return EXPORTED not in names and not names.isdisjoint(FILES)
 
 
-def _folders(folder: str) -> list[str]:
+def folders(folder: str) -> list[tuple[str, int]]:
+    """The folders in a folder, each with the number by which the file system knows it."""
     with os.scandir(folder) as entries:
-        return [entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+        return [(entry.path, entry.inode()) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]

@@ -88,6 +88,13 @@ class Content:
 def gather(folder: Path, usd_per_core_hour: float | None = None) -> Content:
     """Read a folder and put together what there is to say about it."""
     records, damaged = scan(folder) if folder.is_dir() else ([], [])
+    return compose(folder, records, damaged, usd_per_core_hour)
+
+
+def compose(
+    folder: Path, records: Sequence[Record], damaged: Sequence[Damaged], usd_per_core_hour: float | None = None
+) -> Content:
+    """What there is to say about records that were read already; their curves are read here."""
     latest = newest(records)
     found = groups(latest)
     source = _study(folder)

@@ -75,7 +75,7 @@ async function draw(figure) {
   views.get(figure)?.finalize();
   const embedded = await window.embedChart(canvas, spec, {
     mode: "vega-lite", renderer: marks > 8000 ? "canvas" : "svg", tooltip: { theme: dark() ? "dark" : "light" },
-    logLevel: 1, actions: { export: true, source: false, compiled: false, editor: false },
+    ast: true, logLevel: 1, actions: { export: true, source: false, compiled: false, editor: false },
   });
   views.set(figure, embedded);
   figure.dataset.drawn = "yes";

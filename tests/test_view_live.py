@@ -1,0 +1,107 @@
+"""The live view during real runs: until the end, through a kill, and into the next run."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+from running import assert_nothing_survives, command, environment, study
+from viewing import Listener, data, get, port_of, view
+
+
+def start(path, out):
+    words = command("run", path, "--out", out)
+    return subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL)
+
+
+def state(*wanted):
+    """Whether an event tells that the run is in one of these states."""
+    return lambda name, told: name == "progress" and told["state"] in wanted
+
+
+def test_a_run_is_watched_from_before_its_beginning_until_its_end(tmp_path):
+    path, out = study(tmp_path, "steady", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
+    with view(out / "tiny") as address:
+        port = port_of(address)
+        page = Listener(port)
+        name, told = page.next()
+        assert (name, told["state"], told["done"], told["total"]) == ("progress", "waiting", 0, None)
+        assert data(port)["records"] == []
+        run = start(path, out)
+        heard, grown = [], []
+        while not heard or not state("ended")(*heard[-1]):
+            heard.append(page.next())
+            if heard[-1][0] == "records":
+                grown.append(len(data(port)["records"]))
+        assert run.wait(60) == 0
+        page.close()
+        assert len(data(port)["records"]) == 3
+    told = [what for name, what in heard if name == "progress"]
+    states = list(dict.fromkeys(one["state"] for one in told))
+    assert [one for one in states if one != "waiting"] == ["running", "ended"]
+    assert (told[-1]["done"], told[-1]["total"], told[-1]["running"]) == (3, 3, [])
+    assert grown == sorted(grown)
+    assert {1, 2} & set(grown), "the records came one by one"
+    running = [trial for one in told for trial in one["running"]]
+    assert {trial["phase"] for trial in running} >= {"train"}
+    assert len({trial["trial_id"] for trial in running}) == 3
+    assert max(trial["step"] for trial in running) > 0
+    assert all(trial["title"].startswith("steady on digits-mlp (single, seed") for trial in running)
+    done = [one["done"] for one in told if one["state"] == "running"]
+    assert done == sorted(done)
+
+
+@pytest.mark.namespace
+def test_a_killed_run_is_told_as_stopped_and_the_next_one_is_seen(tmp_path):
+    out = tmp_path / "out"
+    hanging, quick = study(tmp_path, "scripter"), tmp_path / "next"
+    quick.mkdir()
+    with view(out / "tiny") as address:
+        page = Listener(port := port_of(address))
+        run = start(hanging, out)
+        heard = page.until(lambda name, told: name == "progress" and told["running"] and told["running"][0]["log"])
+        (trial,) = heard[-1][1]["running"]
+        assert trial["log"][-1] == "<script>alert(1)</script>", "as text, in JSON"
+        log = get(port, f"/log/{trial['trial_id']}")
+        assert b"<script>alert(1)</script>" in log.body
+        assert log.headers["Content-Type"].startswith("text/plain")
+        assert b"alert(1)" not in get(port).body
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        told = page.until(state("stopped"))[-1][1]
+        assert (told["done"], told["total"], told["running"]) == (0, 1, [])
+        assert_nothing_survives(tmp_path)
+        run = start(study(quick, "numpy"), out)
+        states = [told["state"] for name, told in page.until(state("ended")) if name == "progress"]
+        assert "running" in states
+        assert run.wait(60) == 0
+        page.close()
+    with view(out / "tiny") as address:  # a view that was not there meanwhile
+        name, told = Listener(port_of(address)).next()
+        assert (name, told["state"], told["done"]) == ("progress", "ended", 1)
+
+
+@pytest.mark.namespace
+def test_a_view_that_comes_later_tells_a_killed_run_and_an_interrupted_one_is_stopped(tmp_path):
+    path, out = study(tmp_path, "sleeper"), tmp_path / "out"
+    run = start(path, out)
+    with view(out) as address:  # a folder of studies
+        page = Listener(port_of(address))
+        page.until(lambda name, told: name == "progress" and told["running"])
+        run.send_signal(signal.SIGINT)
+        told = page.until(state("stopped", "ended"))[-1][1]
+        assert (told["state"], told["done"], told["total"]) == ("stopped", 0, 1)
+        assert run.wait(60) == 130
+        page.close()
+        run = start(path, out)
+        again = Listener(port_of(address))
+        again.until(lambda name, told: name == "progress" and told["running"])
+        again.close()
+        run.kill()
+        run.wait()
+    with view(out) as address:
+        name, told = Listener(port_of(address)).next()
+        assert (name, told["state"], told["total"]) == ("progress", "stopped", 1)
+    assert_nothing_survives(tmp_path)
+    assert json.loads(next(out.glob("tiny/*/record.json")).read_text())["status"] == "interrupted"
