@@ -32,9 +32,11 @@ def served(folder: Path, token: str | None = None) -> Iterator[int]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         with server:
             thread.start()
-            yield server.port
-            server.shutdown()
-            thread.join()
+            try:
+                yield server.port
+            finally:
+                server.shutdown()
+                thread.join()
 
 
 @pytest.fixture

@@ -105,3 +105,31 @@ def test_a_view_that_comes_later_tells_a_killed_run_and_an_interrupted_one_is_st
         assert (name, told["state"], told["total"]) == ("progress", "stopped", 1)
     assert_nothing_survives(tmp_path)
     assert json.loads(next(out.glob("tiny/*/record.json")).read_text())["status"] == "interrupted"
+
+
+@pytest.mark.browser
+def test_the_page_grows_while_a_study_runs_and_says_when_it_has_ended(tmp_path, browser):
+    path, out = study(tmp_path, "steady", "numpy", more="[grid]\nseed = [0, 10]"), tmp_path / "out"
+    wrong = []
+    with view(out / "tiny") as address:
+        page = browser.new_page()
+        page.on("console", lambda said: wrong.append(said.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda asked: asked.url.startswith((address, "data:")) or wrong.append(asked.url))
+        page.goto(address)
+        assert page.locator("#answer").inner_text() == "There are no records here yet."
+        run = start(path, out)
+        page.locator("#live[data-state=running]").wait_for(timeout=60_000)
+        page.locator("#live", has_text="steady on digits-mlp").wait_for(timeout=60_000)
+        page.locator("#board tbody tr:not(.details)").first.wait_for(timeout=60_000)
+        page.locator(".unfold").first.click()
+        page.locator("#live[data-state=ended]").wait_for(timeout=60_000)
+        assert run.wait(60) == 0
+        page.wait_for_function(
+            "[...document.querySelectorAll('#board tr')].filter(r => r.innerText.includes('2/2')).length == 2"
+        )
+        assert page.locator("tr.details:visible").count() == 1, "what was unfolded stays so"
+        page.locator('figure[data-name="curve"]').scroll_into_view_if_needed()
+        page.locator('figure[data-name="curve"][data-drawn] svg .mark-line.role-mark path').nth(3).wait_for()
+        page.close()
+    assert wrong == []

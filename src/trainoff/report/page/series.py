@@ -78,7 +78,7 @@ def thinned(length: int, most: int) -> list[int]:
 def resources(record: Record, folder: Path, most: int) -> list[Row]:
     """Cores, memory and network of a record by role over time, at most so many points of each."""
     frame = _read(folder_of(folder, record) / "samples.parquet")
-    if frame is None:
+    if frame is None or not {"t_s", "role", "user_s", "system_s", "rss", "pss"} <= set(frame.columns):
         return []
     rows = []
     for (role,), own in frame.group_by("role", maintain_order=True):
