@@ -84,15 +84,15 @@ def test_mnist_is_learnt_by_every_engine(tmp_path, engines):
         assert record["model"]["sizes"] == [784, 800, 10]
 
 
-@pytest.mark.parametrize("rate", ["0.0001", "0.00001", "0.0000001"])
-@pytest.mark.parametrize("engine", ["numpy", "sklearn"])
-def test_small_steps_are_not_mistaken_for_wrong_ones(tmp_path, engine, rate):
-    path = study(tmp_path, engine, more=f"learning_rate = {rate}")
+def test_small_steps_are_not_mistaken_for_wrong_ones(tmp_path):
+    path = study(tmp_path, "numpy", "sklearn", more="[grid]\nlearning_rate = [0.0001, 0.00001, 0.0000001]")
     assert trainoff("run", path, "--out", tmp_path / "out").returncode == 0
-    equivalence = only_record(tmp_path / "out")["equivalence"]
-    assert equivalence["verdict"] in ("exact", "within tolerance", None)
-    if equivalence["verdict"] is None:
-        assert equivalence["reason"] == "the steps are too small to be told from float32 rounding"
+    found = [record["equivalence"] for record in records(tmp_path / "out")]
+    assert len(found) == 6
+    for equivalence in found:
+        assert equivalence["verdict"] in ("exact", "within tolerance", None)
+        if equivalence["verdict"] is None:
+            assert equivalence["reason"] == "the steps are too small to be told from float32 rounding"
 
 
 @pytest.mark.namespace
@@ -107,27 +107,45 @@ def test_bytes_and_cpu_are_counted_by_role(tmp_path):
     assert record["phases_s"]["cluster_start"] > 0
 
 
-@pytest.mark.parametrize(
-    ("engine", "status", "sentence"),
-    [
-        ("crasher", "crashed", "RuntimeError: the flux capacitor is empty"),
-        ("exiter", "crashed", "the trial process ended with code 3 without saying why"),
-        ("liar", "wrong-result", "but the final weights score"),
-        ("mute", "wrong-result", "did not hand over its final weights"),
-        ("off-by-a-percent", "wrong-result", "off the reference's path"),
-        ("unlucky", "crashed", "worker-0: KeyError: 'the key'"),
-        ("gossip", "crashed", "ValueError: cannot open [/data/x] of [rows, features]"),
-    ],
-)
-def test_a_failure_is_a_record_too(tmp_path, engine, status, sentence):
-    path = study(tmp_path, engine, "numpy")
-    done = trainoff("run", path, "--out", tmp_path / "out")
-    assert done.returncode == 1
+FAILURES = {
+    "crasher": ("crashed", "RuntimeError: the flux capacitor is empty"),
+    "exiter": ("crashed", "the trial process ended with code 3 without saying why"),
+    "liar": ("wrong-result", "but the final weights score"),
+    "mute": ("wrong-result", "did not hand over its final weights"),
+    "off-by-a-percent": ("wrong-result", "off the reference's path"),
+    "unlucky": ("crashed", "worker-0: KeyError: 'the key'"),
+    "gossip": ("crashed", "ValueError: cannot open [/data/x] of [rows, features]"),
+}
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory):
+    """A run in which every engine but one fails, and its records by engine."""
+    folder = tmp_path_factory.mktemp("failures")
+    done = trainoff("run", study(folder, *FAILURES, "numpy"), "--out", folder / "out")
+    return done, {record["engine"]: record for record in records(folder / "out")}
+
+
+@pytest.mark.parametrize("engine", FAILURES)
+def test_a_failure_is_a_record_too(failed, engine):
+    done, by_engine = failed
+    status, sentence = FAILURES[engine]
     assert sentence in done.stdout
-    by_engine = {record["engine"]: record for record in records(tmp_path / "out")}
-    assert by_engine["numpy"]["status"] == "ok"
     assert by_engine[engine]["status"] == status
     assert sentence in by_engine[engine]["reason"]
+
+
+def test_failures_are_in_nobodys_way_and_in_the_exit_code(failed):
+    done, by_engine = failed
+    assert done.returncode == 1
+    assert by_engine["numpy"]["status"] == "ok"
+
+
+def test_a_crash_keeps_phase_traceback_and_log(failed):
+    record = failed[1]["crasher"]
+    assert record["phase"] == "train"
+    assert "raise RuntimeError" in record["traceback"]
+    assert "flux capacitor" in record["log_tail"]
 
 
 def test_what_only_the_data_shows_is_refused_when_it_is_seen(tmp_path):
@@ -140,14 +158,6 @@ def test_what_only_the_data_shows_is_refused_when_it_is_seen(tmp_path):
     record = only_record(tmp_path / "out")
     assert (record["status"], record["phase"]) == ("unsupported", "import")
     assert "two classes" in record["reason"]
-
-
-def test_a_crash_keeps_phase_traceback_and_log(tmp_path):
-    trainoff("run", study(tmp_path, "crasher"), "--out", tmp_path / "out")
-    record = only_record(tmp_path / "out")
-    assert record["phase"] == "train"
-    assert "raise RuntimeError" in record["traceback"]
-    assert "flux capacitor" in record["log_tail"]
 
 
 @pytest.mark.parametrize("engine", ["sleeper", "stubborn"])
