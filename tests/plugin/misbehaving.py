@@ -169,6 +169,10 @@ class OffByAPercent(Numpy):
     """Gets every gradient wrong by one percent."""
 
     name = "off-by-a-percent"
+    models = frozenset({"mlp"})
+
+    def settle(self, values):
+        return {**values, "schedule": "constant", "activation": "relu"}
 
     def open(self, job, watch):
         super().open(job, watch)
