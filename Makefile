@@ -5,6 +5,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.set-up
+CLASSES := .venv/.spark-classes
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 JAVA := $(BIN)/python -c 'from trainoff.clusters.java import find_java; java = find_java(); raise SystemExit(not java or bool(java.lacks))'
 
@@ -32,7 +33,7 @@ demo: $(STAMP)
 	    $(BIN)/trainoff report results/quick-digits; exit $$code; \
 	fi
 
-test: $(STAMP) lint browser
+test: $(STAMP) $(CLASSES) lint browser
 	@$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
@@ -41,7 +42,7 @@ lint: $(STAMP)
 	@$(BIN)/mypy
 
 # Two hours: all the kills that `make test` only takes a sample of.
-soak: $(STAMP)
+soak: $(STAMP) $(CLASSES)
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
 	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py tests/test_run_models.py
 
@@ -91,6 +92,12 @@ $(STAMP): pyproject.toml requirements.lock
 	    $(JAVA) || echo "Java could not be installed; the engines on Spark will say so."; \
 	else echo "The engines on Spark need Java 17: apt-get install openjdk-17-jre-headless"; fi
 	@touch $(STAMP)
+
+# Twenty clusters of Spark start in the tests; with this, each in half the time.
+$(CLASSES): requirements.lock | $(STAMP)
+	@echo "Making Spark's classes ready for its JVMs to share ..."
+	@$(BIN)/python -m trainoff.clusters.shared_classes
+	@touch $(CLASSES)
 
 # Pins every version that pyproject.toml leads to, and those it has already if they will do; delete the file to take
 # newer ones. torch's CUDA libraries are left out: pip brings them where a build of torch needs them.

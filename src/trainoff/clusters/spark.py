@@ -13,17 +13,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from trainoff.clusters.java import find_java
 from trainoff.clusters.process import Process
 from trainoff.clusters.processes import Cluster
+from trainoff.clusters.shared_classes import LIGHT_JVM, NOWHERE, home, sharing
 from trainoff.errors import TrainoffError
 
 READY_S = 120.0  # JVMs start slowly where many start at once
 DAEMON_MEMORY = "512m"
-LIGHT_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs that compute little: they start fast and stay small
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
@@ -42,14 +41,6 @@ logger.runner.level = warn
 """
 
 
-def home() -> Path:
-    """Where the pyspark package has Spark."""
-    found = find_spec("pyspark")
-    if not found or not found.origin:
-        raise TrainoffError("Spark is not installed; pip install 'trainoff[spark]'")
-    return Path(found.origin).parent
-
-
 @dataclass(frozen=True)
 class SparkFolder:
     """Where Spark has its configuration and scratch space: below the folder of the trial, and gone with it."""
@@ -62,7 +53,7 @@ class SparkFolder:
         return {
             **({"JAVA_HOME": str(java.home)} if java else {}),
             "SPARK_HOME": str(home()),
-            "SPARK_CONF_DIR": str(self.trial / "spark" / "conf"),
+            "SPARK_CONF_DIR": NOWHERE,
             "SPARK_LOCAL_DIRS": str(local),
             "TMPDIR": str(local),  # so that what is left there when somebody is killed goes with the trial
             **({"SPARK_LOCAL_IP": address} if address else {}),
@@ -75,16 +66,25 @@ class SparkFolder:
     @property
     def java_options(self) -> str:
         """For every JVM: temporary files stay in the trial. In quotes, for there may be spaces in the path."""
-        return f'"-Djava.io.tmpdir={self.trial / "spark" / "local"}" -XX:-UsePerfData'
+        logging = f"-Dlog4j2.configurationFile={(self._conf / 'log4j2.properties').as_uri()}"
+        return f'"-Djava.io.tmpdir={self.trial / "spark" / "local"}" {logging} -XX:-UsePerfData {sharing()}'
+
+    @property
+    def properties(self) -> list[str]:
+        """The option by which a process of Spark is told what is configured."""
+        return ["--properties-file", str(self._conf / "spark-defaults.conf")]
+
+    @property
+    def _conf(self) -> Path:
+        return self.trial / "spark" / "conf"
 
     def configure(self, properties: Mapping[str, str], *, secret: bool) -> None:
         """Write Spark's configuration files, readable by nobody else; `secret` makes one for the cluster's own use."""
-        conf = self.trial / "spark" / "conf"
-        conf.mkdir(parents=True)
+        self._conf.mkdir(parents=True)
         (self.trial / "spark" / "local").mkdir()
-        (conf / "log4j2.properties").write_text(LOGGING)
+        (self._conf / "log4j2.properties").write_text(LOGGING)
         ours = {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(16)} if secret else {}
-        path = conf / "spark-defaults.conf"
+        path = self._conf / "spark-defaults.conf"
         path.touch(mode=0o600)
         path.write_text("".join(f"{name} {value}\n" for name, value in {**ours, **properties}.items()))
 
@@ -98,7 +98,7 @@ def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb
     listen = ["--host", first.address, "--port", "0", "--webui-port", "0"]
     master = cluster.spawn(
         first,
-        [*_class(MASTER), *listen],
+        [*_class(MASTER), *listen, *spark.properties],
         spark.environment(first.address),
         "master",
         ready=lambda process: process.says("Starting Spark master at"),
@@ -110,7 +110,7 @@ def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb
         role = f"worker-{number}"
         offer = ["--host", node.address, "--cores", str(cores), "--memory", f"{memory_mb}m", "--webui-port", "0"]
         # Beside the logs, because the executors write theirs there.
-        argv = [*_class(WORKER), *offer, "-d", str(spark.trial / "logs" / role), url]
+        argv = [*_class(WORKER), *offer, *spark.properties, "-d", str(spark.trial / "logs" / role), url]
         workers.append(cluster.spawn(node, argv, spark.environment(node.address), role))
     for worker in workers:
         worker.wait_ready(lambda each: each.says("Successfully registered with master"), READY_S)
@@ -142,7 +142,7 @@ def start_driver(cluster: Cluster, spark: SparkFolder) -> SparkDriver:
     told = spark.trial / "spark" / "gateway"  # where it writes its port and a secret
     process = cluster.spawn(
         cluster.nodes[0],
-        [str(home() / "bin" / "spark-submit"), "pyspark-shell"],
+        [str(home() / "bin" / "spark-submit"), *spark.properties, "pyspark-shell"],
         {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
         "driver",
         ready=lambda _: told.exists(),

@@ -50,7 +50,9 @@ class SparkEngine(Engine):
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
+            from trainoff.clusters.shared_classes import sharing
             from trainoff.engines.spark.session import Session
+        watch.note("classes", "shared by the JVMs" if sharing() else "read from the jars by every JVM")
         with watch.phase("cluster_start"):
             self.session = Session(job, self.whole_executors, self.properties, self.others(job))
             self.session.start()

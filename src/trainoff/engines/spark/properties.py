@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainoff.clusters import THREADS
 from trainoff.clusters.executors import Executors
-from trainoff.clusters.spark import LIGHT_JVM
+from trainoff.clusters.shared_classes import LIGHT_JVM
 
 DRIVER_MB = 2048
 
@@ -41,6 +41,7 @@ def common(executors: Executors, java: str, whole_executors: bool) -> dict[str, 
 def of_own_cluster(java: str, whole_executors: bool) -> dict[str, str]:
     """Besides, on a cluster that the trial starts for itself on this machine."""
     return {
+        "spark.master.rest.enabled": "false",  # nobody hands in applications that way
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # Where Python does the work, the compilers of the JVMs should not take the cores from it.
