@@ -243,19 +243,21 @@ def test_threads_that_cannot_be_changed_any_more_are_told() -> None:
         train(TensorFlow(), make_job(epochs=1, cores=2))
 
 
-def test_the_threads_are_those_of_the_cores_in_a_process_of_its_own() -> None:
+def test_in_a_process_of_its_own_it_has_the_threads_of_the_cores_and_no_neighbours() -> None:
     code = (
+        "import sys\n"
         "from trainings import make_job, train\n"
         "from trainoff.engines.tensorflow import TensorFlow\n"
         "watch = train(TensorFlow(), make_job(cores=2.5, epochs=1))\n"
         "import tensorflow as tf\n"
         "found = tf.config.threading\n"
-        "print(found.get_intra_op_parallelism_threads(), found.get_inter_op_parallelism_threads(), watch.counts)"
+        "print(found.get_intra_op_parallelism_threads(), found.get_inter_op_parallelism_threads(), watch.counts)\n"
+        "print({'jax', 'sklearn'} & set(sys.modules))"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     )
-    assert ran.stdout.split("\n")[0] == "2 1 {'threads': 2}"
+    assert ran.stdout.splitlines() == ["2 1 {'threads': 2}", "set()"]
     assert ran.stderr == ""  # TensorFlow keeps quiet
 
 

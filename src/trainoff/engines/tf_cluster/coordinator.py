@@ -51,9 +51,11 @@ def read_assignment(path: str) -> Assignment:
 def prepare_tensorflow(cores: float) -> Any:
     """TensorFlow, with as many threads as the worker has cores."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow as tf
-
     from trainoff.engines.tensorflow import set_threads
+    from trainoff.engines.tensorflow.light import without_neighbours
+
+    with without_neighbours():
+        import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")
     set_threads(tf, max(1, int(cores)))
