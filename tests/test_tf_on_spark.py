@@ -4,6 +4,9 @@ import json
 import re
 import subprocess
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -36,9 +39,6 @@ batch_size = 60
 hidden = [20]
 [[case]]
 mode = "sync"
-feed = "tensorflow"
-[[case]]
-mode = "sync"
 feed = "spark"
 [[case]]
 mode = "async"
@@ -47,6 +47,16 @@ batch_size = 4
 [[case]]
 mode = "model-parallel"
 feed = "spark"
+"""
+BOARD = """workers = 2
+optimizer = "sgd"
+batch_size = 50
+hidden = [400]
+mode = "sync"
+feed = "tensorflow"
+tensorboard = true
+[grid]
+epochs = [400]
 """
 LAYERS = """workers = 2
 optimizer = "sgd"
@@ -73,7 +83,7 @@ train_rows = [1]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The engine in its modes and with both feeds; the records by mode and feed."""
+    """The engine with rows that Spark pushes; the records by mode and feed."""
     folder = tmp_path_factory.mktemp("tensorflow on spark")
     done = trainoff("run", study(folder, ENGINE, more=CASES), "--out", folder / "out")
     assert survivors(folder) == []
@@ -81,10 +91,54 @@ def trained(tmp_path_factory):
     return {(record["mode"], record["params"]["feed"]): record for record in records(folder / "out")}
 
 
-def test_rows_that_tensorflow_reads_make_the_steps_of_the_reference(trained):
-    record = trained["sync", "tensorflow"]
+@dataclass(frozen=True)
+class Watched:
+    """A training that was looked at while it ran."""
+
+    page: str  # TensorBoard's address
+    tags: dict[str, list[str]]  # what TensorBoard showed, by run
+    record: dict[str, Any]
+    events: Path  # what is left of it
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A training that reads its rows itself, and TensorBoard beside it."""
+    folder = tmp_path_factory.mktemp("tensorboard")
+    path, said = study(folder, ENGINE, more=BOARD), folder / "said.txt"
+    with said.open("wb") as sink:
+        run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=environment(), stdout=sink)
+
+    def shown():
+        return re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", said.read_text(), re.MULTILINE)
+
+    wait_until(shown, run, 120)
+    page = shown()[1]
+
+    def scalars():
+        with suppress(OSError), urlopen(f"{page}/data/plugin/scalars/tags", timeout=5) as answer:
+            return json.load(answer)
+        return {}
+
+    wait_until(scalars, run, 60)
+    tags = scalars()
+    run.wait(120)
+    assert_nothing_survives(folder)
+    (events,) = folder.glob("out/tiny/*/tensorboard/events.out.tfevents.*")
+    return Watched(page, tags, only_record(folder / "out"), events)
+
+
+def test_rows_that_tensorflow_reads_make_the_steps_of_the_reference(watched):
+    record = watched.record
     assert record["status"] == "ok", record["reason"]
     assert record["equivalence"]["verdict"] == "exact"
+
+
+def test_tensorboard_can_be_opened_while_it_trains(watched):
+    assert {"loss", "samples_seen"} <= set(next(iter(watched.tags.values())))
+    with pytest.raises((URLError, ConnectionError)):
+        urlopen(watched.page, timeout=5)
+    assert watched.events.stat().st_size > 0
 
 
 @pytest.mark.soak
@@ -112,8 +166,8 @@ def test_asynchronous_workers_tell_what_they_missed(trained):
     assert sum(record["breakdowns"]["staleness"].values()) == sum(record["breakdowns"]["updates"].values()) == 150
 
 
-def test_the_processes_of_tensorflow_have_roles_of_their_own(trained):
-    synchronous, other = trained["sync", "tensorflow"], trained["async", "spark"]
+def test_the_processes_of_tensorflow_have_roles_of_their_own(watched, trained):
+    synchronous, other = watched.record, trained["async", "spark"]
     assert {"driver", "master", "worker-0", "tf-worker-0", "tf-worker-1"} <= synchronous["cpu_s_by_role"].keys()
     assert {"tf-chief", "tf-ps-0", "tf-worker-1"} <= other["cpu_s_by_role"].keys()
     for phase in ("cluster_start", "ship", "train", "test", "teardown"):
@@ -172,43 +226,6 @@ def test_an_exception_in_the_training_reaches_the_record_with_its_traceback(tmp_
     assert (record["status"], record["phase"]) == ("crashed", "compile")
     assert re.fullmatch(r"tf-worker-\d: LookupError: over its own feet", record["reason"])
     assert "in learn_together" in record["log_tail"]
-
-
-BOARD = """workers = 2
-optimizer = "sgd"
-batch_size = 50
-hidden = [400]
-tensorboard = true
-[grid]
-epochs = [400]
-"""
-
-
-def test_tensorboard_can_be_opened_while_it_trains(tmp_path):
-    path = study(tmp_path, ENGINE, more=BOARD)
-    said = tmp_path / "said.txt"
-    with said.open("wb") as sink:
-        run = subprocess.Popen(command("run", path, "--out", tmp_path / "out"), env=environment(), stdout=sink)
-
-    def shown():
-        return re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", said.read_text(), re.MULTILINE)
-
-    wait_until(shown, run, 120)
-    page = shown()[1]
-
-    def scalars():
-        with suppress(OSError), urlopen(f"{page}/data/plugin/scalars/tags", timeout=5) as answer:
-            return json.load(answer)
-        return {}
-
-    wait_until(scalars, run, 60)
-    assert {"loss", "samples_seen"} <= set(next(iter(scalars().values())))
-    run.wait(120)
-    assert_nothing_survives(tmp_path)
-    with pytest.raises((URLError, ConnectionError)):
-        urlopen(page, timeout=5)
-    (events,) = tmp_path.glob("out/tiny/*/tensorboard/events.out.tfevents.*")
-    assert events.stat().st_size > 0
 
 
 def test_one_row_and_an_empty_partition(tmp_path):
