@@ -47,7 +47,7 @@ max_staleness = 2
 """
 BITS = 20
 OTHER_MODELS = f"""
-engines = ["tf-ps", "tf-allreduce"]
+engines = [{{engines}}]
 [workload.small-cnn]
 data = "digits"
 model = "cnn"
@@ -63,12 +63,13 @@ kernel = 3
 hidden = [20]
 learning_rate = 0.1
 [[case]]
-workload = "small-cnn"
-mode = "model-parallel"
-workers = 2
-[[case]]
 workload = "clicks"
 mode = "sync"
+workers = 2
+"""
+MORE_OF_PS = """[[case]]
+workload = "small-cnn"
+mode = "model-parallel"
 workers = 2
 [[case]]
 workload = "clicks"
@@ -148,10 +149,11 @@ def test_no_gradient_is_staler_than_allowed(trained):
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    path = folder / "others.toml"
-    path.write_text(OTHER_MODELS)
-    found = run(path, folder / "out")
+    folder, found = tmp_path_factory.mktemp("models"), []
+    for engine, more in {"tf-ps": MORE_OF_PS, "tf-allreduce": ""}.items():
+        path = folder / f"{engine}.toml"
+        path.write_text(OTHER_MODELS.format(engines=f'"{engine}"') + more)
+        found += run(path, folder / engine)
     return {(each["workload"], each["engine"], each["mode"], each["workers"]): each for each in found}
 
 
