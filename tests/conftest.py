@@ -21,11 +21,15 @@ STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fail
 MISSING = "missing here:"  # how the reason begins why a marked test is skipped
 SLOW = (
     "test_spark.py",
-    "test_tf_cluster.py",
     "test_tf_on_spark.py",
-    "test_storage.py",
+    "test_tf_cluster.py",
     "test_ray.py",
+    "test_dask.py",
+    "test_run.py",
+    "test_engine_jax.py",
+    "test_kill.py",
     "test_torch_ddp.py",
+    "test_storage.py",
 )  # the slowest first
 skipped_here: list[str] = []
 
