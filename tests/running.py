@@ -126,7 +126,7 @@ def disturbed(
 ) -> dict[str, Any]:
     """The record of a study's only trial, during which somebody was sent a signal, after nothing of it was left."""
     run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(begun, run, 120)
+    wait_until(begun, run, 300)  # other tests keep the machine busy
     os.kill(victim().pid, number)
     run.wait(240)
     assert_nothing_survives(folder)
