@@ -27,7 +27,6 @@ class RayCluster:
     cluster: Cluster
     folder: Path  # the trial's
     port: int
-    client_port: int  # Ray opens it though nobody asks
     cores: int  # of each worker
     store_bytes: int  # memory for objects on every node
     dashboard_port: int | None = None
@@ -49,8 +48,8 @@ class RayCluster:
         dashboard = ["--include-dashboard", "true" if self.dashboard_port else "false"]
         if self.dashboard_port:
             dashboard += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.dashboard_port)]
-        ports = ["--port", str(self.port), "--ray-client-server-port", str(self.client_port)]
-        options = ["--head", *ports, "--num-cpus", "0", *dashboard]
+        # Without the monitor, for nodes neither come nor go by themselves.
+        options = ["--head", "--port", str(self.port), "--num-cpus", "0", "--no-monitor", *dashboard]
         self.head = self._spawn(self.cluster.nodes[0], "head", options)
         self._wait_for([self.head])
         self.nodes = [self._join(number) for number in range(len(self.cluster.nodes))]

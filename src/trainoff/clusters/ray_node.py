@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import sys
 
+# Commands besides `start`: to load them takes three times as long as to load the rest, and Ray can do without.
+OTHER_COMMANDS = ("ray.util.state.state_cli", "ray.dashboard.modules.job.cli", "ray.serve.scripts")
+
 
 def stay_on_loopback() -> None:
     """Let this process's Ray keep the address 127.0.0.1."""
@@ -16,14 +19,18 @@ def stay_on_loopback() -> None:
 
 
 def main() -> None:
-    from ray.scripts.scripts import start
+    sys.modules.update(dict.fromkeys(OTHER_COMMANDS))  # type: ignore[arg-type]  # None: Python will not find them
+    from ray.scripts import scripts
 
     from trainoff.clusters.orphans import die_with_parent
+
+    # Without that a server waits for clients, and none will come.
+    scripts.get_ray_client_dependency_error = ImportError  # type: ignore[attr-defined]  # what it has imported itself
 
     die_with_parent()
     if "127.0.0.1" in sys.argv:
         stay_on_loopback()
-    start(sys.argv[1:])
+    scripts.start(sys.argv[1:])
 
 
 if __name__ == "__main__":

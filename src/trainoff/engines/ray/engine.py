@@ -81,10 +81,10 @@ class RayTorch(Engine):
             session.connect_to(job.cluster.address)
             return
         first = job.cluster.nodes[0].address
-        port, client, page = free_ports([first] * 3)
+        port, page = free_ports([first] * 2)
         store = LEAST_STORE + 2 * session.bytes_of(job)
         shown = page if job.params["dashboard"] else None
-        self._own = RayCluster(job.cluster, job.folder, port, client, max(1, ceil(job.cores)), store, shown)
+        self._own = RayCluster(job.cluster, job.folder, port, max(1, ceil(job.cores)), store, shown)
         self._own.start()
         session.connect(self._own.address)
         if shown:
