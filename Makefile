@@ -44,7 +44,7 @@ lint: $(STAMP)
 # Two hours: all the kills that `make test` only takes a sample of.
 soak: $(STAMP) $(CLASSES)
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
-	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py tests/test_run_models.py
+	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py tests/test_run_models.py tests/test_shared_classes.py
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
 # How Spark's own MLlib compares with the other engines on Spark, tf-ps with
@@ -96,7 +96,7 @@ $(STAMP): pyproject.toml requirements.lock
 # Twenty clusters of Spark start in the tests; with this, each in half the time.
 $(CLASSES): requirements.lock | $(STAMP)
 	@echo "Making Spark's classes ready for its JVMs to share ..."
-	@$(BIN)/python -m trainoff.clusters.shared_classes
+	@$(BIN)/python -m trainoff.clusters.shared_classes || echo "Without them Spark starts more slowly."
 	@touch $(CLASSES)
 
 # Pins every version that pyproject.toml leads to, and those it has already if they will do; delete the file to take

@@ -80,7 +80,7 @@ def _submit(script: Path, java: Java, options: str) -> None:
         [home() / "bin" / "spark-submit", *words], env={**os.environ, **ours, **here}, capture_output=True, text=True
     )
     if done.returncode:
-        raise TrainoffError(f"Spark's classes cannot be made ready:\n{done.stdout}{done.stderr}")
+        raise TrainoffError(f"spark-submit ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 def main() -> None:
@@ -90,7 +90,10 @@ def main() -> None:
     if not java or not file:
         print("Spark's classes cannot be made ready: there is no Spark here, or no Java for it.")
     elif not file.exists():
-        make(java, file)
+        try:
+            make(java, file)
+        except (OSError, TrainoffError) as error:
+            sys.exit(f"Spark's classes cannot be made ready: {error}")
 
 
 if __name__ == "__main__":
