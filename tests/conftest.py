@@ -75,6 +75,7 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The tests do not wait for a run that the user has going or a control kernel, and leave the user's cache alone."""
     os.environ["TRAINOFF_LOCK"] = f"trainoff-tests-{os.getpid()}"
     os.environ["TRAINOFF_CONTROL_S"] = "0.001"
+    os.environ["TRAINOFF_SHARED_CLASSES"] = "yes"  # the tests start twenty clusters of Spark
     os.environ["TRAINOFF_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 

@@ -19,10 +19,12 @@ def file(tmp_path, monkeypatch):
 
 
 @pytest.mark.java
-def test_classes_are_asked_for_only_where_they_are_ready(file, tmp_path):
+def test_classes_are_shared_only_where_they_are_ready_and_asked_for(file, tmp_path, monkeypatch):
     assert "SharedArchiveFile" not in SparkFolder(tmp_path).java_options
     file.touch()
     assert f'"-XX:SharedArchiveFile={file}"' in SparkFolder(tmp_path).java_options
+    monkeypatch.delenv(shared_classes.ASKED)
+    assert "SharedArchiveFile" not in SparkFolder(tmp_path).java_options
 
 
 def test_there_is_a_file_for_every_java():

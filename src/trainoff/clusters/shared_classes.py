@@ -21,6 +21,7 @@ from trainoff.errors import TrainoffError
 LIGHT_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs that compute little: they start fast and stay small
 # Spark puts its folder of settings on the class path, and with a folder there no classes are shared.
 NOWHERE = "/nowhere"
+ASKED = "TRAINOFF_SHARED_CLASSES"  # else Spark starts as it comes, and start-up times are everybody's
 WORK = """
 from pyspark import SparkContext
 from pyspark.ml.classification import MultilayerPerceptronClassifier
@@ -57,7 +58,9 @@ def place(java: Java) -> Path | None:
 
 
 def sharing() -> str:
-    """What a JVM of Spark is told about the classes to share; nothing if they have not been made ready."""
+    """What a JVM of Spark is told about the classes to share; nothing if nobody asked, or they are not ready."""
+    if not os.environ.get(ASKED):
+        return ""
     file = (java := find_java()) and place(java)
     return f'"-XX:SharedArchiveFile={file}"' if file and file.exists() else ""
 
