@@ -135,6 +135,21 @@ def test_engines_can_be_left_out_and_taken_back(report, watched):
     assert page.locator("#board tbody tr:not(.details):visible").count() == 5
 
 
+def test_every_workload_has_its_part_and_can_be_chosen(tmp_path, watched):
+    clicks = {"workload": "clicks-logreg", "metric": "error", "targets": [0.25], "time_to_target": {"0.25": 3.0},
+              "test_metrics": {"error": 0.2}, "test_accuracy": 0.8}  # fmt: skip
+    records = [made("torch"), made("numpy", 1, 2.0), made("torch", **clicks), made("numpy", 1, 2.0, **clicks)]
+    opened = watched(page_of(tmp_path / "two", records))
+    page = opened.page
+    assert "digits-mlp: numpy reached 97% first" in page.locator("#answer").inner_text()
+    assert "clicks-logreg: numpy reached 25% error first" in page.locator("#answer").inner_text()
+    assert page.locator("section.workload:visible").count() == 2
+    page.locator("#workload").select_option("clicks-logreg")
+    assert page.locator("section.workload:visible h2").all_inner_texts() == ["clicks-logreg"]
+    opened.draw_all()
+    assert page.locator("section.workload:visible figure[data-name=curve] .mark-line.role-mark path").count() == 2
+
+
 def test_the_board_sorts_unfolds_and_copies(report, watched):
     opened = watched(report, permissions=["clipboard-read", "clipboard-write"])
     page = opened.page

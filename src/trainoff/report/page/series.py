@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.records import Record, folder_of
+from trainoff.errors import TrainoffError
+from trainoff.records import Record, series_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,15 +27,14 @@ def short(value: float | None) -> float | None:
 
 def curve(record: Record, folder: Path, most: int) -> list[Row]:
     """The learning curve of a record in at most so many points; empty where nothing was learnt."""
-    place = folder_of(folder, record)
-    frame = _read(place / "curve.parquet")
+    frame = _read(record, folder, "curve")
     quality = None if frame is None else _quality(frame, record.metric)
     if frame is None or quality is None or not len(frame):
         return []
     columns = {name: frame[column].to_list() for column, name in CURVE.items() if column in frame.columns}
     columns["y"] = quality
     if record.network_bytes and record.isolation.get("own_network"):
-        columns["bytes"] = _bytes_at(frame["wall_s"].to_list(), place)
+        columns["bytes"] = _bytes_at(frame["wall_s"].to_list(), _read(record, folder, "samples"))
     kept = thinned(len(frame), most)
     return [{name: short(values[at]) for name, values in columns.items()} for at in kept]
 
@@ -46,20 +47,17 @@ def _quality(frame: polars.DataFrame, metric: str) -> list[float | None] | None:
     return frame[column].to_list() if column in frame.columns else None
 
 
-def _read(path: Path) -> polars.DataFrame | None:
-    import polars
-
-    try:
-        return polars.read_parquet(path)
-    except (OSError, polars.exceptions.PolarsError):
-        return None  # a trial that failed early has none, and a report is no place to mourn a damaged one
+def _read(record: Record, folder: Path, name: str) -> polars.DataFrame | None:
+    """A series of a record, if it has one that can be read: a report is no place to mourn a damaged one."""
+    with suppress(TrainoffError):
+        return series_of(folder, record, name)
+    return None
 
 
-def _bytes_at(wall_s: Sequence[float], place: Path) -> list[float | None]:
+def _bytes_at(wall_s: Sequence[float], samples: polars.DataFrame | None) -> list[float | None]:
     """The bytes that had crossed the network at some moments."""
     import numpy as np
 
-    samples = _read(place / "samples.parquet")
     if samples is None or "network_bytes" not in samples.columns:
         return [None] * len(wall_s)
     machine = samples.filter(samples["role"] == "machine").drop_nulls("network_bytes")
@@ -77,7 +75,7 @@ def thinned(length: int, most: int) -> list[int]:
 
 def resources(record: Record, folder: Path, most: int) -> list[Row]:
     """Cores, memory and network of a record by role over time, at most so many points of each."""
-    frame = _read(folder_of(folder, record) / "samples.parquet")
+    frame = _read(record, folder, "samples")
     if frame is None or not {"t_s", "role", "user_s", "system_s", "rss", "pss"} <= set(frame.columns):
         return []
     rows = []
