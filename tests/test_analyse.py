@@ -391,3 +391,45 @@ def test_a_training_that_waits_for_rows_is_bound_by_the_feed():
     parts = {"computing_s": {"worker-0": 1.0}, "feeding_s": {"worker-0": 8.0}, "waiting_s": {"worker-0": 1.0}}
     found = bound(on_spark({}, breakdowns=parts, training={"cpu_share": 0.3}))
     assert str(found) == "feed-bound (80% of the workers' time spent waiting for rows)"
+
+
+def crashed(engine, seed):
+    return trial(engine, None, seed, status="crashed", time_to_target={"0.95": None, "0.97": None}, train_s=None)
+
+
+def test_a_setting_that_mostly_crashes_does_not_win():
+    runs = [trial("fast", 1.0, 1), *(crashed("fast", seed) for seed in (2, 3, 4, 5))]
+    found = groups([*runs, *(trial("slow", 2.0, seed) for seed in (1, 2, 3, 4, 5))])
+    assert [group.first.engine for group in ranked(found)] == ["slow", "fast"]
+    assert answer(found)[0].startswith("slow reached 97% first: 2.0 s of training; fast had not got there")
+
+
+def test_whoever_did_not_always_get_there_is_told_so():
+    mixed = [trial("a", 1.0 if seed < 5 else None, seed) for seed in range(1, 7)]
+    found = groups([*mixed, *(trial("b", 2.3, seed) for seed in range(1, 7))])
+    said = answer(found)[0]
+    assert said == "a reached 97% after 1.0 s of training in 4 of 6 runs; b took 2.3 times as long, which is undecided."
+
+
+def test_a_target_that_was_not_asked_for_is_not_missed():
+    asked = [trial("a", 1.0, seed, study="x") for seed in (1, 2, 3)]
+    other = {"study": "y", "targets": [0.95], "time_to_target": {"0.95": 1.0}}
+    found = groups([*asked, *(trial("a", None, seed, **other) for seed in range(4, 9)), trial("b", 2.0, study="x")])
+    assert answer(found)[0].startswith("a reached 97% first")
+
+
+def test_who_did_other_arithmetic_is_told_first():
+    found = groups([trial("a", 1.0), trial("b", 2.0), trial("w", 0.5, status="wrong-result")])
+    assert "w did other arithmetic than the reference, and is out of the race." in answer(found)
+    assert "All others did the same arithmetic, checked against the reference." in answer(found)
+
+
+def test_only_who_has_few_runs_is_indicative():
+    found = groups([trial("b", 3.0), *(trial("a", 1.0, seed) for seed in range(1, 6))])
+    assert "Fewer than 5 runs of b, so what is said of them is indicative: --repeat 5." in answer(found)
+
+
+def test_phases_are_those_of_the_runs_that_ended_well():
+    early = trial("a", None, 1, status="start-failed", phases_s={"import": 1.0})
+    whole = [trial("a", 1.0, seed, phases_s={"import": 2.0, "train": 4.0}) for seed in (2, 3)]
+    assert groups([early, *whole])[0].phases_s() == {"import": 2.0, "train": 4.0}

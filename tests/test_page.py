@@ -8,7 +8,9 @@ import pytest
 
 from made import folder_of_made, made, many
 from running import trainoff
+from trainoff.analyse import groups, ranked
 from trainoff.report.page import gather, render
+from trainoff.report.page.rows import Scene, grid_rows, pareto_rows, scaled_rows
 
 pytestmark = pytest.mark.browser
 
@@ -264,6 +266,35 @@ def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def scene_of(records, folder):
+    return Scene(ranked(groups(records)), folder)
+
+
+def test_what_moves_no_bytes_beats_what_does(tmp_path):
+    scene = scene_of(
+        [made("numpy", test_accuracy=0.99, network_bytes=0), made("torch-ddp", network_bytes=10**9)], tmp_path
+    )
+    rows = {row["engine"]: row for row in pareto_rows(scene)}
+    assert not rows["torch-ddp"]["front_bytes"]
+    assert rows["numpy"]["bytes"] is None, "there is no place for it on an axis of powers"
+
+
+def test_lines_of_scaling_do_not_forget_who_never_got_there(tmp_path):
+    never = {"time_to_target": {"0.95": 1.0, "0.97": None}}
+    two = [made("torch-ddp", seed, mode="sync", workers=2, **(never if seed > 1 else {})) for seed in (1, 2, 3)]
+    one = [made("torch-ddp", seed, mode="sync", workers=1) for seed in (1, 2, 3)]
+    rows = scaled_rows(scene_of([*one, *two], tmp_path), 0.97)
+    assert [(row["workers"], row["time"]) for row in rows] == [(1, 2.0), (2, None)]
+
+
+def test_what_was_computed_wrongly_stands_in_no_cell(tmp_path):
+    wrong = made("torch", params={"epochs": 8}, status="wrong-result", test_accuracy=0.999)
+    rows = grid_rows(
+        scene_of([made("torch"), made("numpy"), made("numpy", params={"epochs": 8}), wrong], tmp_path), 0.97
+    )
+    assert [row["quality"] for row in rows] == [0.98, 0.98, 0.98]
 
 
 def test_figures_for_notebooks(tmp_path):

@@ -14,6 +14,7 @@ from trainoff.records import Record
 
 MOST_TOLD = 3  # others that are told beside the best
 BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
+WRONG = "wrong-result"
 CHECKED = ("exact", "within tolerance")
 
 
@@ -39,15 +40,22 @@ def _winner(groups: Sequence[Group]) -> str:
             return f"There was no target to reach; {best.name} came furthest with {_closest(best)}."
         return f"No engine reached a target; {best.name} came closest with {_closest(best)}."
     time, goal = best.time_to(target) or 0.0, mark(best.first.metric, target)
-    others = [group for group in groups[1:] if group.good]
-    if not others:
-        return f"{best.name} reached {goal} after {seconds(time)} of training."
-    found = comparisons([best, *others], target)
+    found = [one for one in comparisons(groups, target) if one.a.good]
+    if not found:
+        return f"{best.name} reached {goal} after {seconds(time)} of training{_partly(best, target)}."
     said = [_beside(one, target, time) for one in found[:MOST_TOLD]]
     beside = "".join(sorted(said, key=lambda one: one[0]))  # in their order, what needs only a comma before the rest
-    first = all(one.verdict == "slower" or one.indicative or not one.reached[0] for one in found[:MOST_TOLD])
+    first = all(one.verdict == "slower" or one.indicative or not one.reached[0] for one in found)
     head = f"first: {seconds(time)}" if first else f"after {seconds(time)}"
-    return f"{best.name} reached {goal} {head} of training{beside}{_and_more(others[MOST_TOLD:])}."
+    more = _and_more(len(found) - MOST_TOLD)
+    return f"{best.name} reached {goal} {head} of training{_partly(best, target)}{beside}{more}."
+
+
+def _partly(best: Group, target: float) -> str:
+    """In how many of its runs the best one got there, where not in all."""
+    times_to = best.times_to(target)
+    reached = sum(math.isfinite(time) for time in times_to)
+    return f" in {reached} of {len(times_to)} runs" if reached < len(times_to) else ""
 
 
 def _closest(best: Group) -> str:
@@ -79,40 +87,55 @@ def _beside(found: Comparison, target: float, best: float) -> str:
         return f"; {name} took {seconds(time)}"
     ratio = f"{time / best:.1f}"
     took = "about as long" if ratio == "1.0" else f"{ratio} times as long"
-    return f"; {name} took {took}{_share(found)}"
+    return f"; {name} took {took}{_share(found) or _open(found)}"
 
 
 def _share(found: Comparison) -> str:
     """In how many of the runs it got there, where not in all."""
     if found.indicative or found.reached[0] == found.n:
         return ""
-    clear = "" if found.verdict == "slower" else ", which is undecided"
-    return f" and got there in {found.reached[0]} of {found.n} runs{clear}"
+    return f" and got there in {found.reached[0]} of {found.n} runs{_open(found)}"
 
 
-def _and_more(others: Sequence[Group]) -> str:
-    return f"; {len(others)} more on the board" if others else ""
+def _open(found: Comparison) -> str:
+    """That the runs do not decide it, where there are enough to ask them."""
+    return "" if found.indicative or found.verdict == "slower" else ", which is undecided"
+
+
+def _and_more(others: int) -> str:
+    return f"; {others} more on the board" if others > 0 else ""
 
 
 def _caution(groups: Sequence[Group]) -> str | None:
-    fewest = min((len(group.good) for group in groups if group.good), default=0)
-    if fewest >= RANKING or not fewest:
+    tried = [group for group in groups if group.good]
+    few = [group for group in tried if len(group.records) < RANKING]
+    if not few:
         return None
-    runs = "One run each" if fewest == 1 else f"As few as {fewest} runs each"
+    if len(few) < len(tried):
+        names = ", ".join(group.name for group in few[:MOST_TOLD]) + (" and others" if len(few) > MOST_TOLD else "")
+        return f"Fewer than {RANKING} runs of {names}, so what is said of them is indicative: --repeat {RANKING}."
+    most = max(len(group.records) for group in few)
+    runs = "One run each" if most == 1 else f"Fewer than {RANKING} runs each"
     return f"{runs}, so this is indicative: --repeat {RANKING} makes it a ranking."
 
 
 def arithmetic(groups: Sequence[Group]) -> list[str]:
-    """Whether what was timed was the same work."""
+    """Whether what was timed was the same work; who did it wrong is told first."""
+    wrong = dict.fromkeys(record.engine for group in groups for record in group.records if record.status == WRONG)
+    said = [f"{name} did other arithmetic than the reference, and is out of the race." for name in wrong]
     good = [group.good[0] for group in groups if group.good]
     same = [record for record in good if record.equivalence.get("verdict") in CHECKED]
     others = [record for record in good if record not in same]
     if not others:
-        return ["All of them did the same arithmetic, checked against the reference."] if len(good) > 1 else []
+        all_of = "All others" if wrong else "All of them"
+        return [
+            *said,
+            *([f"{all_of} did the same arithmetic, checked against the reference."] if len(good) > 1 else []),
+        ]
     both = {record.engine for record in same}  # these are told with their mode
     odd = {f"{record.engine} {record.mode}" if record.engine in both else record.engine: record for record in others}
     told = [_odd(name, record) for name, record in odd.items()]
-    return ["; ".join(told) + ("; all others did the same arithmetic, checked." if same else ".")]
+    return [*said, "; ".join(told) + ("; all others did the same arithmetic, checked." if same else ".")]
 
 
 def _odd(name: str, record: Record) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from trainoff.analyse.figures import time_to
 from trainoff.analyse.words import count, told
 from trainoff.records import Record
 
@@ -64,7 +65,7 @@ class Group:
 
     def phases_s(self) -> dict[str, float]:
         """The median seconds in each phase that there was."""
-        names = self.first.phases_s
+        names = dict.fromkeys(name for record in self.good or self.records for name in record.phases_s)
         medians = {name: self.median(partial(_phase, name=name)) for name in names}
         return {name: value for name, value in medians.items() if value is not None}
 
@@ -74,9 +75,9 @@ class Group:
         return statistics.median(values) if values and math.isfinite(statistics.median(values)) else None
 
     def times_to(self, target: float) -> list[float]:
-        """The times to a target of the repetitions that ended well; infinite where one never got there."""
-        values = [record.time_to_target.get(str(target)) for record in self.good]
-        return [math.inf if value is None else value for value in values]
+        """The times of the repetitions that had this target; infinite where one failed or never got there."""
+        value = time_to(target, self.first.metric).value
+        return [found for record in self.records if (found := value(record)) is not None]
 
 
 def _phase(record: Record, name: str) -> float | None:

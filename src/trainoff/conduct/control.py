@@ -29,15 +29,18 @@ class Control:
     def __init__(self) -> None:
         self._seconds = seconds()
         self._speed: float | None = None
+        self._cpu = -1
         self._until = -math.inf
 
     def before(self, cpu: int) -> float | None:
         """The speed of the machine before a trial, in rounds per second; None if the kernel is left out."""
-        return self._speed if time.monotonic() < self._until else self.after(cpu)
+        fresh = cpu == self._cpu and time.monotonic() < self._until
+        return self._speed if fresh else self.after(cpu)
 
     def after(self, cpu: int) -> float | None:
         """The speed of the machine now."""
         self._speed = speed(cpu, self._seconds) if self._seconds else None
+        self._cpu = cpu
         self._until = time.monotonic() + FRESH_S
         return self._speed
 

@@ -97,7 +97,10 @@ def _answer(question: Question, records: Sequence[Sequence[Record]]) -> Told:
     for a, b in pairs:
         figure = figures[a.first.workload]
         matches.append(Match(a, b, figure, band_of(everybody, figure), _names(question, a, b), across=two))
-    compared = compare_all(matches, adjusted if two or question.engines else against_best)
+    adjust = adjusted if two or question.engines else against_best
+    workloads = dict.fromkeys(match.a.first.workload for match in matches)  # each is read by itself
+    alike = [[match for match in matches if match.a.first.workload == workload] for workload in workloads]
+    compared = [one for own in alike for one in compare_all(own, adjust)]
     _check_pairs(compared)
     return told(compared, *_sides(question, compared), alone=_alone(found, pairs) if two else (0, 0))
 

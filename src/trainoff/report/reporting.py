@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from trainoff.errors import TrainoffError
 from trainoff.report.page import Content, gather, render
 from trainoff.report.page.content import Workload
+from trainoff.report.page.tables import Cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,11 +65,17 @@ def _draw(content: Content, pictures: Path, console: Console) -> dict[str, list[
 
 def as_markdown(content: Content, drawn: dict[str, list[Path]], beside: Path) -> str:
     """The answer, the boards and the caveats, as they would stand in a README."""
-    parts = [f"# {content.title}", f"**{_plain(content.answer)}**", *(f"- {_plain(one)}" for one in content.caveats)]
+    parts = [
+        f"# {_plain(content.title)}",
+        f"**{_plain(content.answer)}**",
+        *(f"- {_plain(one)}" for one in content.caveats),
+    ]
     for workload in content.workloads:
         parts += [f"## {_plain(workload.name)}", _table(workload)]
         parts += [f"![{path.stem}]({_relative(path, beside)})" for path in drawn.get(workload.name, [])]
         parts += [f"- {_plain(failed.name)}: {_plain(failed.sentence)}" for failed in workload.failures]
+        parts += [f"{workload.more_failures:,} more did not end well."] if workload.more_failures else []
+    parts += [f"- Cannot be read: {_plain(one)}" for one in content.damaged]
     if content.command:
         parts.append(f"Again: `{content.command}`")
     parts.append(f"Made by trainoff {content.version}, {content.made}; {content.counts}.")
@@ -75,15 +83,19 @@ def as_markdown(content: Content, drawn: dict[str, list[Path]], beside: Path) ->
 
 
 def _relative(path: Path, beside: Path) -> str:
-    return Path(os.path.relpath(path.resolve(), beside.resolve())).as_posix()
+    return quote(Path(os.path.relpath(path.resolve(), beside.resolve())).as_posix())
 
 
 def _table(workload: Workload) -> str:
     names = [_plain(name) for name, _ in workload.board.headings]
     marks = ["---:" if figures else "---" for _, figures in workload.board.headings]
     rows: list[Sequence[str]] = [names, marks]
-    rows += [[_plain(cell.text) for cell in line.cells] for line in workload.board.lines]
+    rows += [[_plain(_whole(cell)) for cell in line.cells] for line in workload.board.lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _whole(cell: Cell) -> str:
+    return f"{cell.text} ({cell.more})" if cell.more else cell.text
 
 
 def _plain(text: str) -> str:

@@ -126,13 +126,15 @@ def curve(looks: Sequence[Look], metric: str) -> Spec:
     ends = {
         "data": {"name": "curves"},
         "transform": [{"filter": "datum.last"}],
-        "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+        "mark": {"type": "point", "size": 55, "opacity": 1},
         "encoding": {
             "x": measure("x"),
             "y": y,
             "color": colour(looks),
             "shape": shape(looks),
-            "tooltip": tooltip("name", "seed", "samples", "train_s", "core_s", "y"),
+            "fill": colour(looks),
+            "fillOpacity": {"condition": {"test": "datum.status === 'ok'", "value": 1}, "value": 0},
+            "tooltip": tooltip("name", "seed", "status", "samples", "train_s", "core_s", "y"),
         },
     }
     goals = {
@@ -221,20 +223,20 @@ def scaling(looks: Sequence[Look]) -> Spec:
          "axis": {"tickMinStep": 1, "format": "d"}, "scale": {"type": "log", "base": 2, "nice": False}}  # fmt: skip
     y = {"field": "@y", "type": "quantitative", "title": "@y_title", "scale": {"type": "log"}}
     shared = {"x": x, "color": colour(looks)}
+    known = [{"filter": "isValid(datum['@y'])"}]
     lines = {
+        "data": {"name": "scaled"},
+        "transform": known,
         "mark": {"type": "line", "strokeWidth": 1.7, "opacity": 0.8},
-        "encoding": {
-            **shared,
-            "y": {**y, "aggregate": "median"},
-            "detail": {"field": "family"},
-            "strokeDash": dash(),
-        },
+        "encoding": {**shared, "y": y, "detail": {"field": "family"}, "strokeDash": dash()},
     }
     points = {
+        "data": {"name": "scaling"},
+        "transform": known,
         "mark": {"type": "point", "filled": True, "size": 50},
         "encoding": {**shared, "y": y, "shape": shape(looks), "tooltip": tooltip("name", "seed", "workers", "@y")},
     }
-    return {"data": {"name": "scaling"}, "transform": [{"filter": "isValid(datum['@y'])"}], "layer": [lines, points]}
+    return {"layer": [lines, points]}
 
 
 def pareto(looks: Sequence[Look], metric: str) -> Spec:

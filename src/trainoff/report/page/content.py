@@ -21,17 +21,18 @@ from trainoff.analyse import (
     groups,
     headline_target,
     newest,
+    quiets,
     ranked,
     start_costs,
     worker_lines,
 )
-from trainoff.analyse.words import count, mark
+from trainoff.analyse.words import count
 from trainoff.records import STUDY_COPY, Damaged, Record, scan
 from trainoff.report.page.charts import Chart
 from trainoff.report.page.drawn import drawn
 from trainoff.report.page.look import Look, looks
 from trainoff.report.page.rows import Scene
-from trainoff.report.page.tables import Board, board, certificates
+from trainoff.report.page.tables import Board, Noise, board, certificates
 
 DRAWN = 300  # settings of a workload that are drawn; the table and the exports have more
 TOLD = 100  # failures whose last words travel with the page
@@ -55,7 +56,6 @@ class Workload:
 
     name: str
     answer: Sequence[str]
-    target: str | None
     settings: int
     left_out: int
     board: Board
@@ -99,13 +99,14 @@ def compose(
     found = groups(latest)
     source = _study(folder)
     shown = looks(record.engine for record in latest)
-    workloads = [_workload(own, folder, shown, usd_per_core_hour) for own in by_workload(found)]
+    noise = {id(record): verdict for record, verdict in zip(latest, quiets(latest), strict=True)}
+    workloads = [_workload(own, folder, shown, noise, usd_per_core_hour) for own in by_workload(found)]
     return Content(
         title=folder.resolve().name,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
         answer=_answer(workloads),
-        caveats=[*(workloads[0].answer[1:] if len(workloads) == 1 else []), *disturbances(latest), *_crowded(latest)],
+        caveats=[*_caveats(workloads), *disturbances(latest), *_crowded(latest)],
         remarks=[*start_costs(found), *bounds(found), *batch_lines(found)],
         looks=shown,
         workloads=workloads,
@@ -126,17 +127,21 @@ def _answer(workloads: Sequence[Workload]) -> str:
     return "; ".join(f"{workload.name}: {workload.answer[0].split(';')[0].rstrip('.')}" for workload in workloads) + "."
 
 
-def _workload(own: Sequence[Group], folder: Path, shown: Sequence[Look], usd: float | None) -> Workload:
+def _caveats(workloads: Sequence[Workload]) -> list[str]:
+    several = len(workloads) > 1
+    return [f"{one.name}: {said}" if several else said for one in workloads for said in one.answer[1:]]
+
+
+def _workload(own: Sequence[Group], folder: Path, shown: Sequence[Look], noise: Noise, usd: float | None) -> Workload:
     order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
     scene = Scene(order[:DRAWN], folder, usd)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
     return Workload(
         name=own[0].first.workload,
         answer=answer(order),
-        target=mark(own[0].first.metric, target) if target is not None else None,
         settings=len(order),
         left_out=max(0, len(order) - DRAWN),
-        board=board(order, target),
+        board=board(order, target, noise),
         charts=drawn(scene, shown),
         workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:DRAWN])],
         certificates=certificates(order[:DRAWN]),
@@ -183,7 +188,8 @@ def _environment(records: Sequence[Record]) -> list[tuple[str, str]]:
 def _conditions(record: Record) -> list[tuple[str, str]]:
     found = record.environment
     memory = found.get("memory_bytes")
-    machine = [str(found.get("cpu", "")), f"{found.get('cpus')} CPUs", f"{memory / 2**30:.0f} GiB" if memory else ""]
+    cpus = f"{found['cpus']} CPUs" if found.get("cpus") else ""
+    machine = [str(found.get("cpu", "")), cpus, f"{memory / 2**30:.0f} GiB" if memory else ""]
     commit = found.get("commit") or {}
     changed = ", changed" if commit.get("changed") else ""
     versions = ", ".join(f"{name} {version}" for name, version in (found.get("packages") or {}).items())
@@ -204,15 +210,15 @@ def _conditions(record: Record) -> list[tuple[str, str]]:
 
 
 def _study(folder: Path) -> str | None:
-    """The study file that the records came from, if the run left a copy."""
-    path = folder / STUDY_COPY
-    return path.read_text(errors="replace") if path.is_file() else None
+    """The study file that the records came from, if the run left a copy; of a folder of studies, all of them."""
+    copies = [folder / STUDY_COPY, *sorted(folder.glob(f"*/{STUDY_COPY}"))]
+    return "\n\n".join(path.read_text(errors="replace") for path in copies if path.is_file()) or None
 
 
 def _command(study: str | None) -> str | None:
-    """The command that repeats it; the copy of the study begins with it."""
-    first = study.splitlines()[0] if study else ""
-    return first.removeprefix("# ").strip() if first.startswith("# trainoff run") else None
+    """The commands that repeat it; every copy of a study begins with its own."""
+    said = [line.removeprefix("# ") for line in (study or "").splitlines() if line.startswith("# trainoff run")]
+    return "\n".join(said) or None
 
 
 def as_script(value: Any) -> str:

@@ -18,7 +18,8 @@ LISTED = 60  # settings that get a line each
 AXES = {  # what a curve or a front can be drawn against: label, title of the axis
     "train_s": ("seconds", "seconds of training"),
     "samples": ("samples", "samples seen"),
-    "core_s": ("core-seconds", "CPU seconds"),
+    "core_s": ("core-seconds", "CPU seconds of training"),
+    "cpu_s": ("core-seconds", "CPU seconds of the whole trial"),
     "memory": ("memory", "bytes of memory at most"),
     "bytes": ("bytes", "bytes over the network"),
     "usd": ("money", "US dollars"),
@@ -57,11 +58,22 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
     return Chart(
         "curve",
         f"{first.metric.capitalize()} against what it took",
-        "A line per run; it ends in the engine's mark. Dotted across: the targets.",
+        f"{_line_of(scene)} It ends in the engine's mark, hollow where the trial failed. Dotted across: the targets.",
         charts.curve(looks, first.metric),
         {"curves": [row for row in data if row["train_s"]], "targets": targets},
         _against(data, ("train_s", "samples", "core_s", "bytes", "usd")),
     )
+
+
+def _line_of(scene: Scene) -> str:
+    few = len(scene.runs) <= rows.MOST_RUNS
+    return "A line per run." if few else "A line per setting: the median of its runs."
+
+
+def _cut(about: str, scene: Scene, most: int) -> str:
+    """What a chart is about, and that it leaves settings out."""
+    every = len(scene.groups)
+    return about if every <= most else f"{about} The best {most} of {every} settings."
 
 
 def _low(scene: Scene, data: Rows) -> float | None:
@@ -71,14 +83,20 @@ def _low(scene: Scene, data: Rows) -> float | None:
 
 
 def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
-    first, best, scene = scene.groups[0].first, headline_target(scene.groups), scene.best(LISTED)
+    first, best = scene.groups[0].first, headline_target(scene.groups)
+    about = _cut(
+        "Every run is a mark, the bar a setting's median with its interval. Hollow: ended there without the target.",
+        scene,
+        LISTED,
+    )
+    scene = scene.best(LISTED)
     data, order = rows.run_rows(scene), [group.name for group in scene.groups]
     badness = METRICS[first.metric].badness
     targets = sorted({row["target"] for row in data}, key=lambda target: (target != best, badness(target)))
     return Chart(
         "target",
         "Time to the target",
-        "Every run is a mark, the bar a setting's median with its interval. Hollow: ended there without the target.",
+        about,
         charts.target(looks, order),
         {"runs": data, "medians": rows.median_rows(scene)},
         [Choice(mark(first.metric, target), only={"target": target}) for target in targets],
@@ -87,11 +105,12 @@ def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
 
 
 def _phases(scene: Scene) -> Chart:
+    about = _cut("The median of each setting's runs, from its first process to its last.", scene, LISTED)
     scene = scene.best(LISTED)
     return Chart(
         "phases",
         "Where the time went",
-        "The median of each setting's runs, from its first process to its last.",
+        about,
         charts.phases([group.name for group in scene.groups]),
         {"phases": rows.phase_rows(scene)},
         [Choice("seconds", {"stack": "zero"}), Choice("shares", {"stack": "normalize"})],
@@ -111,7 +130,7 @@ def _scaling(scene: Scene, looks: Sequence[Look]) -> Chart:
         "What more workers bring",
         "Points are runs, lines join the medians of what differs in nothing but the workers.",
         charts.scaling(looks),
-        {"scaling": data},
+        {"scaling": data, "scaled": rows.scaled_rows(scene, target)},
         [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in offered.items() if _any(data, name)],
     )
 
@@ -126,10 +145,10 @@ def _pareto(scene: Scene, looks: Sequence[Look]) -> Chart | None:
     return Chart(
         "pareto",
         f"What {metric} costs",
-        "A mark per setting. The line joins those that nothing beats: nothing cheaper is as good.",
+        "A mark per setting. The line joins those that nothing beats in both. What takes none has no mark.",
         charts.pareto(looks, metric),
         {"pareto": data},
-        _against(data, ("train_s", "core_s", "memory", "bytes", "usd")),
+        _against(data, ("train_s", "cpu_s", "memory", "bytes", "usd")),
     )
 
 
@@ -161,7 +180,7 @@ def _resources(scene: Scene) -> Chart:
     return Chart(
         "resources",
         "What a trial used while it ran",
-        "One run of a setting, role by role.",
+        _cut("One run of a setting, role by role.", scene, rows.SHOWN),
         charts.resources(),
         {"resources": data},
         [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in USED.items() if _any(data, name)],

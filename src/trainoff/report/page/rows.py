@@ -20,7 +20,7 @@ MOST_RUNS = 300  # with more of them, a line is the median of a setting's runs
 MOST_POINTS = 12_000
 LEAST_ERROR = 1e-4
 FEWEST, MOST = 8, 60  # points of one line
-COSTS = ("train_s", "core_s", "memory", "bytes", "usd")
+COSTS = ("train_s", "cpu_s", "memory", "bytes", "usd")
 SHOWN = 60  # settings whose resources over time travel with the page
 
 
@@ -75,6 +75,7 @@ def _line(scene: Scene, group: Group, record: Record, most: int) -> Iterator[Row
             **names(group),
             "trial": f"{record.trial_id}.{record.attempt}",
             "seed": record.seed,
+            "status": record.status,
             **graded(point),
             "usd": scene.usd(record, point["train_s"]),
             "last": at == len(points) - 1,
@@ -83,7 +84,7 @@ def _line(scene: Scene, group: Group, record: Record, most: int) -> Iterator[Row
 
 def _median_line(scene: Scene, group: Group) -> Iterator[Row]:
     """The runs of a setting look at the same samples: what the median run had come to at each."""
-    lines = [list(_line(scene, group, record, FEWEST)) for record in group.records]
+    lines = [list(_line(scene, group, record, FEWEST)) for record in group.good]
     looks: dict[float, list[Row]] = {}
     for row in (row for line in lines for row in line):
         looks.setdefault(row["samples"], []).append(row)
@@ -110,19 +111,17 @@ def run_rows(scene: Scene) -> list[Row]:
 
 def _times(group: Group, record: Record) -> Iterator[Row]:
     for target in record.targets:
-        reached = record.time_to_target.get(str(target))
+        reached = record.time_to_target.get(str(target)) if record.status == "ok" else None
         ended = reached if reached is not None else record.train_s
         if ended and record.status != "wrong-result":
-            outcome = (
-                "got there" if reached is not None else "never got there" if record.status == "ok" else record.status
-            )
+            short_of = "never got there" if record.status == "ok" else record.status
             yield {
                 **names(group),
                 "target": target,
                 "seed": record.seed,
                 "s": short(ended),
                 "reached": reached is not None,
-                "outcome": outcome,
+                "outcome": "got there" if reached is not None else short_of,
             }
 
 
@@ -139,10 +138,15 @@ def median_rows(scene: Scene) -> list[Row]:
         for target in group.first.targets:
             found = spread(group, target)
             if found and math.isfinite(found.median):
-                high = found.high if math.isfinite(found.high) else found.median
+                high = found.high if math.isfinite(found.high) else _longest(group, found.median)
                 told = {"median": short(found.median), "low": short(found.low), "high": short(high), "runs": found.n}
                 rows.append({**names(group), "target": target, **told})
     return rows
+
+
+def _longest(group: Group, least: float) -> float:
+    """As far as any run of a setting went: where its interval is drawn to that has no end."""
+    return max([least, *(record.train_s or 0.0 for record in group.records)])
 
 
 def phase_rows(scene: Scene) -> list[Row]:
@@ -165,13 +169,17 @@ def resource_rows(scene: Scene) -> list[Row]:
     return rows
 
 
-def scaling_rows(scene: Scene, target: float | None) -> list[Row]:
-    """Runs of settings that were tried with several numbers of workers."""
-    families: dict[str, list[Group]] = {}
+def families(scene: Scene) -> dict[str, list[Group]]:
+    """Settings that differ in nothing but the workers, where several numbers of them were tried."""
+    found: dict[str, list[Group]] = {}
     for group in scene.groups:
         if group.good:
-            families.setdefault(_family(group), []).append(group)
-    several = {name: own for name, own in families.items() if len({group.first.workers for group in own}) > 1}
+            found.setdefault(_family(group), []).append(group)
+    return {name: own for name, own in found.items() if len({group.first.workers for group in own}) > 1}
+
+
+def scaling_rows(scene: Scene, target: float | None) -> list[Row]:
+    """Their runs that ended well."""
     return [
         {
             **names(group),
@@ -181,9 +189,24 @@ def scaling_rows(scene: Scene, target: float | None) -> list[Row]:
             "time": short(record.time_to_target.get(str(target))) if target is not None else None,
             "train_s": short(record.train_s),
         }
-        for family, own in several.items()
+        for family, own in families(scene).items()
         for group in own
         for record in group.good
+    ]
+
+
+def scaled_rows(scene: Scene, target: float | None) -> list[Row]:
+    """Their medians; a time to the target only where at least half of all runs got there."""
+    return [
+        {
+            **names(group),
+            "family": family,
+            "speed": short(group.median(lambda record: record.samples_per_s)),
+            "time": short(group.time_to(target)) if target is not None else None,
+            "train_s": short(group.median(lambda record: record.train_s)),
+        }
+        for family, own in families(scene).items()
+        for group in sorted(own, key=lambda group: group.first.workers)
     ]
 
 
@@ -203,9 +226,9 @@ def pareto_rows(scene: Scene) -> list[Row]:
             train = group.median(lambda record: record.train_s)
             figures = {
                 "train_s": train,
-                "core_s": group.median(lambda record: record.cpu_s),
+                "cpu_s": group.median(lambda record: record.cpu_s),
                 "memory": group.median(lambda record: record.peak_memory_bytes),
-                "bytes": group.median(lambda record: record.network_bytes) or None,
+                "bytes": group.median(lambda record: record.network_bytes),
                 "usd": scene.usd(group.first, train),
             }
             rows.append(
@@ -225,12 +248,15 @@ def _mark_fronts(rows: list[Row], badness: Callable[[float], float]) -> None:
         known = [row for row in rows if row[cost] is not None]
         for row, best in zip(known, pareto([(row[cost], badness(row["y"])) for row in known]), strict=True):
             row[f"front_{cost}"] = best
+            row[cost] = row[cost] or None  # nothing is as cheap as it gets, and has no place on an axis of powers
 
 
 def grid_rows(scene: Scene, target: float | None) -> list[Row]:
     """A cell per setting, where engines were tried in several."""
     rows = []
     for group in scene.groups:
+        if not group.good:
+            continue
         first = group.first
         time = group.time_to(target) if target is not None else None
         train, result = group.median(lambda record: record.train_s), group.median(lambda record: record.result)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse import Comparison, Group, bottleneck, comparisons, quiet
-from trainoff.analyse.words import mark, quality, seconds, size, times, told
+from trainoff.analyse import Comparison, Group, Quiet, bottleneck, comparisons
+from trainoff.analyse.words import mark, quality, seconds, size, span, times, told
 from trainoff.records import Record
 from trainoff.report.columns import heading, setting
 from trainoff.report.page.look import Look, look
 from trainoff.report.page.rows import spread
 
+Noise = Mapping[int, Quiet]  # the verdict on every record, by its identity
 ROWS = 500  # of a board; the exports have them all
 
 
@@ -45,7 +46,7 @@ class Board:
     left_out: int
 
 
-def board(order: Sequence[Group], target: float | None) -> Board:
+def board(order: Sequence[Group], target: float | None, noise: Noise) -> Board:
     """The settings of one workload; a column in which there is nothing is left out."""
     metric = order[0].first.metric
     keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
@@ -56,11 +57,17 @@ def board(order: Sequence[Group], target: float | None) -> Board:
         *((name, True) for name in ("workers", *figures)),
         ("arithmetic", False),
     ]
-    beside = {id(one.a): one for one in comparisons(order[:ROWS], target)}
+    beside = {id(one.a): one for one in comparisons(order, target)}
     rows = [_cells(group, keys, target, beside.get(id(group))) for group in order[:ROWS]]
     used = [at for at in range(len(names)) if at < 2 or any(row[at].text not in ("-", "") for row in rows)]
     lines = [
-        Line(group.first.engine, look(group.first.engine), bool(group.good), [row[at] for at in used], _details(group))
+        Line(
+            group.first.engine,
+            look(group.first.engine),
+            bool(group.good),
+            [row[at] for at in used],
+            _details(group, noise),
+        )
         for group, row in zip(order, rows, strict=False)
     ]
     return Board([names[at] for at in used], lines, max(0, len(order) - ROWS))
@@ -87,8 +94,7 @@ def _cells(group: Group, keys: Sequence[str], target: float | None, beside: Comp
     ]
 
 
-def _cell(value: float | None, text: object) -> Cell:
-    assert callable(text)
+def _cell(value: float | None, text: Callable[[float | None], str]) -> Cell:
     return Cell(text(value), math.inf if value is None else value)
 
 
@@ -96,13 +102,12 @@ def _time(group: Group, target: float | None) -> Cell:
     found = spread(group, target) if target is not None else None
     if found is None or not math.isfinite(found.median):
         return Cell("-", math.inf)
-    high = seconds(found.high) if math.isfinite(found.high) else "never"
-    return Cell(seconds(found.median), found.median, f"{seconds(found.low)} to {high}" if found.n > 1 else "")
+    return Cell(seconds(found.median), found.median, span(found.low, found.high) if found.n > 1 else "")
 
 
 def _beside(found: Comparison | None) -> Cell:
     """How many times as long as the first one a setting took, and the verdict where there are enough pairs for one."""
-    if found is None or found.ratio is None or not math.isfinite(found.ratio):
+    if found is None or not found.ratio or not math.isfinite(found.ratio):
         return Cell("-", math.inf)
     sure = found.low is not None and found.high is not None and found.n > 1
     spread = f"{times(found.low)} to {times(found.high)}" if sure else ""
@@ -113,16 +118,17 @@ def _beside(found: Comparison | None) -> Cell:
 def _outcome(group: Group) -> Cell:
     """The certificate of a setting that ended well, else how it ended."""
     text = str(group.good[0].equivalence.get("verdict") or "not checked") if group.good else group.first.status
-    return Cell(text, text)
+    wrong = sum(record.status == "wrong-result" for record in group.records)
+    return Cell(text, text, f"wrong in {wrong} of {len(group.records)}" if wrong and group.good else "")
 
 
-def _details(group: Group) -> list[tuple[str, str]]:
+def _details(group: Group, noise: Noise) -> list[tuple[str, str]]:
     """What there is to know about a setting beyond its line."""
     record = (group.good or group.records)[0]
     parameters = ", ".join(
         f"{key.replace('_', ' ')} {told(value)}" for key, value in record.params.items() if value is not None
     )
-    held, noise = bottleneck(record), quiet(record, group.records)
+    held = bottleneck(record)
     roles = ", ".join(f"{role} {seconds(spent)}" for role, spent in record.cpu_s_by_role.items())
     memory = ", ".join(f"{role} {size(peak)}" for role, peak in record.peak_memory_bytes_by_role.items())
     found = {
@@ -134,7 +140,7 @@ def _details(group: Group) -> list[tuple[str, str]]:
         "CPU by role": roles,
         "memory by role": memory,
         "bound": str(held) if held else "",
-        "machine": f"{noise.verdict}: {'; '.join(noise.reasons)}" if noise.reasons else noise.verdict,
+        "machine": _noise(group, noise),
         "speed": f"{record.samples_per_s:,.0f} samples/s" if record.samples_per_s else "",
         "counts": ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in record.counts.items()),
         "notes": "; ".join(record.notes.values()),
@@ -142,6 +148,15 @@ def _details(group: Group) -> list[tuple[str, str]]:
         "record": record.trial_id,
     }
     return [(name, value) for name, value in found.items() if value]
+
+
+def _noise(group: Group, noise: Noise) -> str:
+    """How quiet the machine was, of all runs."""
+    judged = [noise[id(record)] for record in group.records if id(record) in noise]
+    loud = [one for one in judged if one.verdict == "disturbed"]
+    if loud:
+        return f"disturbed in {len(loud)} of {len(judged)} runs: {'; '.join(loud[0].reasons)}"
+    return judged[0].verdict if judged else ""
 
 
 def _certificate(record: Record) -> str:
