@@ -34,7 +34,7 @@ demo: $(STAMP)
 	fi
 
 test: $(STAMP) $(CLASSES) lint browser
-	@$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m "not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	@$(BIN)/ruff check src tests benchmarks
