@@ -160,7 +160,9 @@ def test_the_board_sorts_unfolds_and_copies(report, watched):
     assert first.inner_text().startswith("torch-ddp")
     page.locator("#board thead button", has_text="train").click()
     assert page.locator("#board th[aria-sort=descending]").count() == 1
-    assert first.inner_text().startswith("sklearn"), "what is not known is longest"
+    assert first.inner_text().startswith("numpy")
+    last = page.locator("#board tbody tr:not(.details)").last
+    assert last.inner_text().startswith("sklearn"), "what is not known stays last"
     first.locator(".unfold").focus()
     page.keyboard.press("Enter")
     assert "parameters" in page.locator("tr.details:visible").inner_text()
@@ -169,6 +171,7 @@ def test_the_board_sorts_unfolds_and_copies(report, watched):
     copied = page.evaluate("navigator.clipboard.readText()").splitlines()
     assert len(copied) == 6
     assert copied[0].split("\t")[0] == "engine"
+    assert any(re.search(r"\t[\d.]+ s \([\d.]+ s to [\d.]+ s\)\t", line) for line in copied), copied
 
 
 def test_dark_is_dark_and_can_be_turned(report, watched):
@@ -234,9 +237,23 @@ def test_a_thousand_records_make_a_page_that_is_light_and_quick(tmp_path, watche
     assert path.stat().st_size < 8e6
     opened = watched(path)
     opened.draw_all()
-    assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 25
+    seen = opened.page.locator("#board tbody tr:not(.details):visible")
+    assert seen.count() == 25
+    engines = opened.page.locator(".chip").all_inner_texts()
+    best = seen.first.inner_text().split()[0]
+    opened.page.locator(".chip", has_text=re.compile(f"^{best}$")).click()
+    assert seen.count() == 25, "the next ones have moved up"
+    left = int(opened.page.locator(".more").inner_text().removeprefix("show all "))
+    assert left == 200 - 200 // len(engines)
+    opened.page.locator("#everything").click()
+    heads = opened.page.locator("#board thead th").all_inner_texts()
+    train = f"rows => rows.map(row => Number(row.cells[{heads.index('train')}].dataset.value))"
+    for _ in range(2):
+        opened.page.locator("#board thead button", has_text="train").click()
+    slowest = sorted(opened.page.locator("#board tbody tr:not(.details)").evaluate_all(train), reverse=True)
+    assert seen.evaluate_all(train) == slowest[:25], "the slowest of all, not of the first 25"
     opened.page.locator(".more").click()
-    assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 200
+    assert seen.count() == 200
 
 
 def test_the_command_writes_page_pictures_and_markdown(tmp_path):

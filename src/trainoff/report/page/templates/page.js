@@ -95,33 +95,48 @@ function redraw() {
 
 function filter() {
   for (const element of every("[data-engine]")) element.hidden = state.hidden.has(element.dataset.engine);
-  for (const row of every("tr.details")) if (row.previousElementSibling.hidden) row.hidden = true;
+  for (const button of every(".unfold")) unfold(button, button.getAttribute("aria-expanded") === "true");
+  every(".board").forEach(shorten);
   for (const section of every(".workload")) section.hidden = state.workload !== "" && section.dataset.workload !== state.workload;
   const all = one("#everything");
   if (all) all.hidden = state.hidden.size === 0;
   redraw();
 }
 
+// A long board shows the first 25 of whatever order and filter it has, until somebody asks for all.
+function shorten(board) {
+  const rows = every("tbody > tr:not(.details)", board).filter((row) => !row.hidden);
+  const short = rows.length > 25 && !("all" in board.dataset);
+  rows.forEach((row, at) => row.toggleAttribute("data-far", short && at >= 25));
+  const more = one(".more", board);
+  more.hidden = !short;
+  more.textContent = `show all ${rows.length}`;
+}
+
+// What is not known is null, and stands last whichever way a board is sorted.
 function valueOf(cell) {
   const value = cell.dataset.value ?? cell.textContent.trim();
-  return value === "inf" ? Infinity : value !== "" && !isNaN(value) ? Number(value) : value;
+  if (["inf", "-", ""].includes(value)) return null;
+  return isNaN(value) ? value : Number(value);
 }
 
 function sort(table, column, descending) {
   const body = one("tbody", table);
   const pairs = every("tbody > tr:not(.details)", table).map((row) => [row, row.nextElementSibling, valueOf(row.cells[column])]);
   const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
-  pairs.sort((one, other) => compare(one[2], other[2]) * (descending ? -1 : 1));
+  pairs.sort(([, , a], [, , b]) => (a === null || b === null ? (a === null) - (b === null) : compare(a, b) * (descending ? -1 : 1)));
   body.append(...pairs.flatMap(([row, details]) => [row, details]));
   every("thead th", table).forEach((head, at) => {
     if (at === column) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   });
+  shorten(table.closest(".board"));
 }
 
 async function copy(button) {
   const table = one("table", button.closest(".board"));
-  const cells = (row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " ")).join("\t");
+  const parts = (cell) => [...cell.childNodes].map((part) => (part.nodeName === "SMALL" ? ` (${part.textContent})` : part.textContent));
+  const cells = (row) => [...row.cells].map((cell) => parts(cell).join("").trim().replace(/\s+/g, " ")).join("\t");
   const text = every("tr:not(.details)", table).filter((row) => !row.hidden).map(cells).join("\n");
   try {
     await navigator.clipboard.writeText(text);
@@ -136,7 +151,8 @@ async function copy(button) {
 
 function unfold(button, open = button.getAttribute("aria-expanded") !== "true") {
   button.setAttribute("aria-expanded", open);
-  button.closest("tr").nextElementSibling.hidden = !open;
+  const row = button.closest("tr");
+  row.nextElementSibling.hidden = !open || row.hidden;
 }
 
 document.addEventListener("click", (event) => {
@@ -155,8 +171,9 @@ document.addEventListener("click", (event) => {
   } else if (button.classList.contains("unfold")) unfold(button);
   else if (button.classList.contains("copy")) copy(button);
   else if (button.classList.contains("more")) {
-    for (const row of every("tr[data-far]", button.closest(".board"))) row.classList.add("near");
-    button.remove();
+    const board = button.closest(".board");
+    board.dataset.all = "";
+    shorten(board);
   }
 });
 
