@@ -131,7 +131,7 @@ def test_engines_can_be_left_out_and_taken_back(report, watched):
     page.locator(".chip", has_text=re.compile("^torch-ddp$")).click()
     assert page.locator("#board tbody tr:not(.details):visible").count() == 3
     page.wait_for_function(
-        "document.querySelectorAll('figure[data-name=curve] svg .mark-line.role-mark path').length === 4"
+        "() => document.querySelectorAll('figure[data-name=curve] svg .mark-line.role-mark path').length === 4"
     )
     page.locator("#everything").click()
     assert page.locator("#board tbody tr:not(.details):visible").count() == 5
@@ -195,7 +195,7 @@ def test_a_narrow_screen_has_no_sideways_scroll(report, watched):
 def test_a_page_can_be_printed_with_all_its_charts(report, watched):
     opened = watched(report)
     assert len(opened.page.pdf()) > 20_000
-    opened.page.wait_for_function("document.querySelectorAll('figure.chart:not([data-drawn])').length === 0")
+    opened.page.wait_for_function("() => document.querySelectorAll('figure.chart:not([data-drawn])').length === 0")
 
 
 def test_only_failures_are_a_report_too(tmp_path, watched):

@@ -123,12 +123,19 @@ def test_the_page_grows_while_a_study_runs_and_says_when_it_has_ended(tmp_path, 
         page.locator("#live", has_text="steady on digits-mlp").wait_for(timeout=60_000)
         page.locator("#board tbody tr:not(.details)").first.wait_for(timeout=60_000)
         page.locator(".unfold").first.click()
+        page.locator('figure[data-name="curve"] label', has_text="samples").click()
+        page.locator("#board thead button", has_text="train").click()
         page.locator("#live[data-state=ended]").wait_for(timeout=60_000)
         assert run.wait(60) == 0
         page.wait_for_function(
-            "[...document.querySelectorAll('#board tr')].filter(r => r.innerText.includes('2/2')).length == 2"
+            "() => [...document.querySelectorAll('#board tr')].filter(r => r.innerText.includes('2/2')).length == 2"
         )
         assert page.locator("tr.details:visible").count() == 1, "what was unfolded stays so"
+        assert page.locator("#board th[aria-sort=ascending]").inner_text().strip() == "train"
+        assert page.evaluate("document.activeElement.dataset.key") == "sort train"
+        assert page.locator('figure[data-name="curve"] label:has(:checked)').inner_text() == "samples"
+        assert page.locator("#live [aria-live]").all_inner_texts() == ["the run has ended · 4 of 4 trials"]
+        assert page.locator("#live .trial").count() == 0
         page.locator('figure[data-name="curve"]').scroll_into_view_if_needed()
         page.locator('figure[data-name="curve"][data-drawn] svg .mark-line.role-mark path').nth(3).wait_for()
         page.close()

@@ -2,7 +2,7 @@
 // The page's behaviour: charts when they come into sight, filter, sorting, unfolding, copying, light and dark, news.
 const every = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 const one = (selector, inside = document) => inside.querySelector(selector);
-const state = { hidden: new Set(), workload: "", choice: {}, pick: {}, sort: {}, open: new Set() };
+const state = { hidden: new Set(), workload: "" };
 let charts = [];
 const views = new Map();
 
@@ -47,9 +47,12 @@ function config() {
   };
 }
 
+function chosen(chart, figure) {
+  return chart.choices[one("input[type=radio]:checked", figure)?.value || 0];
+}
+
 function rowsOf(chart, figure) {
-  const number = figure.dataset.chart;
-  const choice = chart.choices[state.choice[number] || 0];
+  const choice = chosen(chart, figure);
   const only = { ...choice.only };
   if (chart.pick) only[chart.pick] = one(".pick", figure).value;
   const datasets = {};
@@ -66,7 +69,7 @@ function height(chart, datasets) {
 
 async function draw(figure) {
   const chart = charts[figure.dataset.chart];
-  const choice = chart.choices[state.choice[figure.dataset.chart] || 0];
+  const choice = chosen(chart, figure);
   const datasets = rowsOf(chart, figure);
   const canvas = one(".canvas", figure);
   const spec = { ...fill(chart.spec, choice.holes), datasets, width: Math.max(200, canvas.clientWidth), height: height(chart, datasets),
@@ -77,7 +80,9 @@ async function draw(figure) {
     mode: "vega-lite", renderer: marks > 8000 ? "canvas" : "svg", tooltip: { theme: dark() ? "dark" : "light" },
     ast: true, logLevel: 1, actions: { export: true, source: false, compiled: false, editor: false },
   });
+  if (!figure.isConnected) { embedded.finalize(); return; } // a new page has come meanwhile
   views.set(figure, embedded);
+  canvas.style.minHeight = "";
   figure.dataset.drawn = "yes";
 }
 
@@ -186,9 +191,6 @@ document.addEventListener("change", (event) => {
   } else if (input.id === "workload") {
     state.workload = input.value;
     filter();
-  } else if (figure && input.type === "radio") {
-    state.choice[figure.dataset.chart] = Number(input.value);
-    draw(figure);
   } else if (figure) draw(figure);
 });
 
@@ -204,7 +206,12 @@ addEventListener("beforeprint", () => { for (const figure of every("figure.chart
 function start() {
   charts = JSON.parse(one("#charts").textContent);
   for (const chart of charts) for (const name of Object.keys(chart.data)) chart.data[name] = unpack(chart.data[name]);
-  for (const box of every("#filter input")) box.checked = !state.hidden.has(box.value);
+  const boxes = every("#filter input");
+  for (const engine of state.hidden) if (!boxes.some((box) => box.value === engine)) state.hidden.delete(engine);
+  for (const box of boxes) box.checked = !state.hidden.has(box.value);
+  const choice = one("#workload");
+  if (![...(choice?.options || [])].some((option) => option.value === state.workload)) state.workload = "";
+  if (choice) choice.value = state.workload;
   filter();
 }
 
@@ -223,46 +230,103 @@ function line(parent, words, kind = "p") {
 
 const STATES = { running: "running", waiting: "waiting for a run", ended: "the run has ended", stopped: "the run was stopped" };
 
+// Only what has changed is written: whoever listens is told the state and the trials done, and a log stays where it is.
+function say(element, words) {
+  if (element.textContent !== words) element.textContent = words;
+  element.hidden = words === "";
+}
+
 function progress(news) {
   const live = one("#live");
   live.hidden = false;
   live.dataset.state = news.state;
-  live.replaceChildren();
   const total = news.total ? ` of ${news.total}` : "";
-  const left = news.state === "running" && news.left_s ? ` · about ${clock(news.left_s)} left` : "";
-  line(live, `${STATES[news.state] || news.state} · ${news.done}${total} trials${left}`).className = "dim";
-  if (news.total) Object.assign(line(live, "", "progress"), { max: news.total, value: news.done });
-  for (const trial of news.running || []) {
-    const step = trial.step ? `, step ${trial.step}${trial.steps ? ` of ${trial.steps}` : ""}` : "";
-    line(live, `${trial.title}: ${trial.phase || "starting"}, ${clock(trial.seconds || 0)}${step}`);
-    if (trial.log && trial.log.length) line(live, trial.log.join("\n"), "pre");
+  say(one(".state", live), `${STATES[news.state] || news.state} · ${news.done}${total} trials`);
+  say(one(".left", live), news.state === "running" && news.left_s ? `· about ${clock(news.left_s)} left` : "");
+  say(one(".note", live), news.note || "");
+  Object.assign(one("progress", live), { hidden: !news.total, max: news.total || 1, value: news.done });
+  const running = news.running || [];
+  for (const part of every(".trial", live)) if (!running.some((trial) => trial.trial_id === part.dataset.trial)) part.remove();
+  for (const trial of running) underWay(live, trial);
+}
+
+function underWay(live, trial) {
+  let part = every(".trial", live).find((known) => known.dataset.trial === trial.trial_id);
+  if (!part) {
+    part = line(live, "", "div");
+    part.className = "trial";
+    part.dataset.trial = trial.trial_id;
+    line(part, "");
+    line(part, "", "pre");
   }
+  const step = trial.step ? `, step ${trial.step}${trial.steps ? ` of ${trial.steps}` : ""}` : "";
+  const log = one("pre", part);
+  const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
+  say(one("p", part), `${trial.title}: ${trial.phase || "starting"}, ${clock(trial.seconds || 0)}${step}`);
+  say(log, (trial.log || []).join("\n"));
+  if (atEnd) log.scrollTop = log.scrollHeight;
+}
+
+// What a reader has chosen and opened outlives a new page by its name: of the workload, the chart, and the thing itself.
+function nameOf(element) {
+  const within = (selector, name) => element.closest(selector)?.dataset[name];
+  return JSON.stringify([within("[data-workload]", "workload"), within("[data-name]", "name"), element.dataset.key || element.id]);
+}
+
+function remember() {
+  const named = (selector) => new Map(every(selector).map((element) => [nameOf(element), element]));
+  return {
+    opened: named("details[data-key][open], .unfold[aria-expanded=true], input[type=radio]:checked, .board[data-all]"),
+    picked: named("select.pick"),
+    sorted: named("th[aria-sort]"),
+    moved: new Map(every(".scroll").map((box) => [nameOf(box), box.scrollLeft])),
+    drawn: new Map(every("figure.chart").map((figure) => [nameOf(figure), one(".canvas", figure).offsetHeight])),
+    focused: document.activeElement === document.body ? "" : nameOf(document.activeElement),
+    at: scrollY,
+  };
+}
+
+function recall(known) {
+  for (const element of every("details[data-key], .unfold, input[type=radio], .board")) {
+    if (!known.opened.has(nameOf(element))) continue;
+    if (element.matches("details")) element.open = true;
+    else if (element.matches("input")) element.checked = true;
+    else if (element.matches(".board")) element.dataset.all = "";
+    else unfold(element, true);
+  }
+  for (const select of every("select.pick")) {
+    const before = known.picked.get(nameOf(select))?.value;
+    if ([...select.options].some((option) => option.value === before)) select.value = before;
+  }
+  for (const head of every(".sortable th[data-key]")) {
+    const before = known.sorted.get(nameOf(head))?.getAttribute("aria-sort");
+    if (before) sort(head.closest("table"), head.cellIndex, before === "descending");
+  }
+  for (const box of every(".scroll")) box.scrollLeft = known.moved.get(nameOf(box)) || 0;
+  for (const figure of every("figure.chart")) one(".canvas", figure).style.minHeight = `${known.drawn.get(nameOf(figure)) || 0}px`;
 }
 
 async function renew() {
-  const answer = await fetch(location.href, { cache: "no-store" });
-  if (!answer.ok) return;
+  const answer = await fetch(location.href, { cache: "no-store" }).catch(() => null); // the view may have ended
+  if (!answer?.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const live = one("#live");
-  const [scroll, unfolded] = [scrollY, every(".unfold[aria-expanded=true]").map((button) => button.textContent)];
+  const [live, known] = [one("#live"), remember()];
   one("#page").replaceWith(document.adoptNode(one("#page", fresh)));
   one("#live").replaceWith(live);
   document.title = fresh.title;
-  if (one("#workload")) one("#workload").value = state.workload;
-  for (const figure of every("figure.chart")) {
-    const choice = one(`input[value="${state.choice[figure.dataset.chart] || 0}"]`, figure);
-    if (choice) choice.checked = true;
-  }
-  for (const button of every(".unfold")) if (unfolded.includes(button.textContent)) unfold(button, true);
+  for (const view of views.values()) view.finalize();
   views.clear();
+  recall(known);
   start();
-  scrollTo(0, scroll);
+  if (known.focused) every("button, input, select, summary, .scroll, details[data-key]").find((element) => nameOf(element) === known.focused)?.focus({ preventScroll: true });
+  scrollTo(0, known.at);
 }
 
 function listen() {
   const news = new EventSource(`events${location.search}`);
   news.addEventListener("progress", (event) => progress(JSON.parse(event.data)));
-  news.addEventListener("records", () => renew());
+  let renewed = Promise.resolve(); // one after the other: the newest page is the one that stays
+  news.addEventListener("records", () => { renewed = renewed.then(renew); });
 }
 
 start();
