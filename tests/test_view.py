@@ -1,11 +1,13 @@
 """The live view's server: who may look, what is answered, and that nothing but looking is possible."""
 
 import os
+import re
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -222,6 +224,21 @@ def test_a_page_that_comes_back_is_told_only_what_is_new(folder):
         assert "records" in [name for name, _ in back.until(lambda name, _: name == "records")]
         assert len(data(port)["records"]) == 3
         back.close()
+
+
+def test_a_new_page_is_not_told_to_load_itself_again(folder):
+    with served(folder) as port:
+        (seen,) = re.findall(rb'data-live="([^"]+)"', get(port).body)
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", f"/events?seen={seen.decode()}")
+        told = connection.getresponse()
+        heard = []
+        while b"event: records\n" not in heard:
+            heard.append(told.readline())
+            if heard[-1] == b"event: progress\n" and heard.count(heard[-1]) == 1:
+                store(folder, trained("jax-3", engine="jax"))
+        assert told.readline() != f"id: {seen.decode()}\n".encode(), "only what is new is told"
+        connection.close()
 
 
 def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder, monkeypatch):

@@ -6,7 +6,7 @@ import json
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from trainoff.errors import TrainoffError
 from trainoff.report.view.lookout import Sight
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = urlsplit(self.path).path
         if path == "/":
-            self._send(HTTPStatus.OK, HTML, self._server.desk.page())
+            self._page()
         elif path == "/data.json":
             self._data()
         elif path == "/events":
@@ -88,6 +88,12 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NO_CONTENT, TEXT, b"")
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _page(self) -> None:
+        """The page, told what it shows at least: then its first question for news need not be answered by itself."""
+        seen = self._id(self._server.lookout.sight())
+        page = self._server.desk.page().replace(b" data-live>", f' data-live="{seen}">'.encode(), 1)
+        self._send(HTTPStatus.OK, HTML, page)
 
     def _data(self) -> None:
         version, data = self._server.desk.json()
@@ -118,7 +124,8 @@ class Handler(BaseHTTPRequestHandler):
             sight = lookout.sight()
             self.wfile.write(f"retry: {RETRY_MS}\n\n".encode())
             self._tell("progress", sight)
-            if self.headers["Last-Event-ID"] != self._id(sight):
+            asked = parse_qs(urlsplit(self.path).query).get("seen", [None])[0]
+            if (self.headers["Last-Event-ID"] or asked) != self._id(sight):
                 self._tell("records", sight)
             while not lookout.over:
                 sight = self._tell_news(sight, lookout.wait(sight, HEARTBEAT_S))

@@ -323,7 +323,7 @@ async function renew() {
 }
 
 function listen() {
-  const news = new EventSource(`events${location.search}`);
+  const news = new EventSource(`events?${new URLSearchParams([...new URLSearchParams(location.search), ["seen", document.documentElement.dataset.live]])}`);
   news.addEventListener("progress", (event) => progress(JSON.parse(event.data)));
   let renewed = Promise.resolve(); // one after the other: the newest page is the one that stays
   news.addEventListener("records", () => { renewed = renewed.then(renew); });
