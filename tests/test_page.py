@@ -181,8 +181,20 @@ def test_dark_is_dark_and_can_be_turned(report, watched):
         return opened.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
 
     assert light() == "rgb(18, 22, 27)"
-    opened.page.locator("#theme").click()
+    button = opened.page.locator("#theme")
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
     assert light() == "rgb(255, 255, 255)"
+    assert button.get_attribute("aria-pressed") == "false"
+    opened.page.reload()
+    assert light() == "rgb(255, 255, 255)", "the choice is remembered"
+    button.click()
+    assert light() == "rgb(18, 22, 27)"
+    opened.draw_all()
+    opened.page.emulate_media(media="print")
+    assert light() == "rgb(255, 255, 255)", "paper is white"
+    words = opened.page.locator("figure.chart svg .role-axis-label text")
+    assert words.first.evaluate("text => getComputedStyle(text).fill") == "rgb(27, 31, 36)"
 
 
 def test_a_narrow_screen_has_no_sideways_scroll(report, watched):

@@ -30,6 +30,16 @@ function dark() {
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
+// A browser may refuse to keep anything for a file: then the choice lasts as long as the page.
+function theme(chosen) {
+  try {
+    if (chosen) localStorage.setItem("trainoff-theme", chosen);
+    else chosen = localStorage.getItem("trainoff-theme");
+  } catch { /* refused */ }
+  if (["light", "dark"].includes(chosen)) document.documentElement.dataset.theme = chosen;
+  one("#theme").setAttribute("aria-pressed", dark());
+}
+
 function config() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
@@ -164,7 +174,7 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   if (button.id === "theme") {
-    document.documentElement.dataset.theme = dark() ? "light" : "dark";
+    theme(dark() ? "light" : "dark");
     redraw();
   } else if (button.id === "everything") {
     state.hidden.clear();
@@ -200,7 +210,7 @@ addEventListener("resize", () => {
   clearTimeout(waiting);
   waiting = setTimeout(() => { if (innerWidth !== width) { width = innerWidth; redraw(); } }, 200);
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { theme(); redraw(); });
 addEventListener("beforeprint", () => { for (const figure of every("figure.chart:not([data-drawn])")) draw(figure); });
 
 function start() {
@@ -212,6 +222,7 @@ function start() {
   const choice = one("#workload");
   if (![...(choice?.options || [])].some((option) => option.value === state.workload)) state.workload = "";
   if (choice) choice.value = state.workload;
+  theme();
   filter();
 }
 
