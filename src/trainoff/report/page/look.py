@@ -26,6 +26,7 @@ COLOURS = {
     "dask-sklearn": "#c49a6c",
     "dask-torch": "#b0522d",
 }
+STRANGERS = ("#5f6caf", "#b5478e", "#4f8f2f", "#a8741a", "#3f93a8", "#d05c5c", "#6d5a8c", "#2f7d5b", "#9c5fd0")
 MARKS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 PHASES = {
     "import": "#b8bec6",
@@ -49,11 +50,11 @@ class Look:
 
 
 def look(engine: str) -> Look:
-    """An engine's look; one that did not come with trainoff gets one by its name."""
-    names = list(COLOURS)
-    place = names.index(engine) if engine in COLOURS else zlib.crc32(engine.encode())
-    colour = COLOURS.get(engine) or COLOURS[names[place % len(names)]]
-    return Look(engine, colour, MARKS[place % len(MARKS)])
+    """An engine's look; one that did not come with trainoff gets one by its name, in a colour that no other has."""
+    if engine in COLOURS:
+        return Look(engine, COLOURS[engine], MARKS[list(COLOURS).index(engine) % len(MARKS)])
+    turn, place = divmod(zlib.crc32(engine.encode()), len(STRANGERS))
+    return Look(engine, STRANGERS[place], MARKS[turn % len(MARKS)])
 
 
 def looks(engines: Iterable[str]) -> list[Look]:
