@@ -10,6 +10,8 @@ from made import folder_of_made, made, many
 from running import trainoff
 from trainoff.analyse import groups, ranked
 from trainoff.report.page import gather, render
+from trainoff.report.page.charts import fill
+from trainoff.report.page.look import COLOURS, look
 from trainoff.report.page.rows import Scene, grid_rows, pareto_rows, scaled_rows
 
 pytestmark = pytest.mark.browser
@@ -122,6 +124,9 @@ def test_the_axis_can_be_switched(report, watched):
     assert opened.marks("curve", "line") == 8
     figure.locator("label", has_text="bytes").click()
     figure.locator("svg.marks", has_text="bytes over the network").wait_for()
+    ticks = figure.locator("svg .role-axis-label").first.text_content()
+    assert re.search(r"\d[kM]", ticks), ticks
+    assert "000" not in ticks
 
 
 def test_engines_can_be_left_out_and_taken_back(report, watched):
@@ -133,6 +138,12 @@ def test_engines_can_be_left_out_and_taken_back(report, watched):
     page.wait_for_function(
         "() => document.querySelectorAll('figure[data-name=curve] svg .mark-line.role-mark path').length === 4"
     )
+    legend = page.locator("figure[data-name=curve] svg .role-legend-label text")
+    assert legend.all_text_contents() == ["numpy", "torch"], "only those that are drawn"
+    offered = page.locator("figure[data-name=resources] .pick option:not([disabled])").all_inner_texts()
+    assert offered
+    assert not any(name.startswith("torch-ddp") for name in offered)
+    assert page.locator("figure[data-name=resources] .pick").input_value() == offered[0]
     page.locator("#everything").click()
     assert page.locator("#board tbody tr:not(.details):visible").count() == 5
 
@@ -202,6 +213,22 @@ def test_a_narrow_screen_has_no_sideways_scroll(report, watched):
     opened.page.set_viewport_size({"width": 375, "height": 700})
     opened.draw_all()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 375
+
+
+def test_an_engine_may_be_named_like_a_hole(tmp_path, watched):
+    opened = watched(page_of(tmp_path / "hole", [made("me@x", 1, 2.0), made("numpy")]))
+    opened.draw_all()
+    legend = opened.page.locator("figure[data-name=curve] svg .role-legend-label text")
+    assert legend.all_text_contents() == ["numpy", "me@x"]
+    filled = fill({"scale": {"domain": ["me@x"]}, "title": "to @x", "x": ["front_@x", "@y"]}, {"x": "samples"})
+    assert filled == {"scale": {"domain": ["me@x"]}, "title": "to samples", "x": ["front_samples", "@y"]}
+
+
+def test_engines_of_others_have_looks_of_their_own():
+    shipped = {(look(engine).colour, look(engine).mark) for engine in COLOURS}
+    strangers = [look(f"mine-{number}") for number in range(200)]
+    assert not {one.colour for one in strangers} & {colour for colour, _ in shipped}
+    assert len({(one.colour, one.mark) for one in strangers}) > 60, "colour and mark are drawn apart from each other"
 
 
 def test_a_page_can_be_printed_with_all_its_charts(report, watched):

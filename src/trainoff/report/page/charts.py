@@ -1,11 +1,12 @@
 """The charts, as Vega-Lite: what is drawn of which columns. The page, the pictures and notebooks share them.
 
 A specification has holes such as `@x`, filled by the choices that a chart offers ("against seconds, or samples?").
+The lists under `domain` and `sort` hold data, names that may look like holes, and are left as they are.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 LEGEND = {"orient": "bottom", "columns": 5, "title": None}
 DASHES = {"single": [1, 0], "sync": [8, 2], "local": [4, 2], "async": [2, 2], "model-parallel": [8, 2, 2, 2]}
+HOLE = re.compile("@([a-z_]+)")
 STEP = {"step": 21}  # a line of a list
 LABELS = {"labelLimit": 280, "title": None}
 
@@ -58,13 +60,17 @@ class Chart:
         return {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", **spec, "datasets": datasets}
 
 
-def fill(spec: Spec, holes: Mapping[str, str]) -> Spec:
-    """The specification with its holes filled."""
-    text = json.dumps(spec)
-    for name, value in holes.items():
-        text = text.replace(f"@{name}", json.dumps(value)[1:-1])
-    filled: Spec = json.loads(text)
-    return filled
+def fill(part: Any, holes: Mapping[str, str]) -> Any:
+    """The specification, or a part of it, with its holes filled."""
+    if isinstance(part, str):
+        return HOLE.sub(lambda found: holes.get(found[1], found[0]), part)
+    if isinstance(part, dict):
+        return {key: one if _is_data(key, one) else fill(one, holes) for key, one in part.items()}
+    return [fill(one, holes) for one in part] if isinstance(part, list) else part
+
+
+def _is_data(key: str, part: Any) -> bool:
+    return key in ("domain", "sort") and isinstance(part, list)
 
 
 def _counts(row: Mapping[str, Any], only: Mapping[str, Any]) -> bool:
@@ -97,7 +103,9 @@ def tooltip(*fields: str) -> list[Spec]:
 def measure(hole: str) -> Spec:
     """An axis of a figure that is chosen on the page."""
     scale = {"type": f"@{hole}_scale", "nice": False, "padding": 12}
-    return {"field": f"@{hole}", "type": "quantitative", "title": f"@{hole}_title", "scale": scale}
+    of_bytes = f"indexof(['memory', 'bytes'], '@{hole}') >= 0"  # 400M instead of 400,000,000
+    axis = {"labelExpr": f"datum.label && {of_bytes} ? format(datum.value, '~s') : datum.label"}
+    return {"field": f"@{hole}", "type": "quantitative", "title": f"@{hole}_title", "scale": scale, "axis": axis}
 
 
 def quality(metric: str) -> Spec:

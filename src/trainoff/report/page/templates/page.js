@@ -15,10 +15,28 @@ function unpack(packed) {
   return Array.from({ length: packed.rows }, (_, at) => Object.fromEntries(names.map((name, i) => [name, read[i](at)])));
 }
 
-function fill(spec, holes) {
-  let text = JSON.stringify(spec);
-  for (const [name, value] of Object.entries(holes)) text = text.replaceAll(`@${name}`, JSON.stringify(value).slice(1, -1));
-  return JSON.parse(text);
+function eachPart(part, change) {
+  if (Array.isArray(part)) return part.map((inner) => change(inner));
+  if (part === null || typeof part !== "object") return part;
+  return Object.fromEntries(Object.entries(part).map(([key, inner]) => [key, change(inner, key)]));
+}
+
+// Holes such as @x are filled as in charts.py: the lists under `domain` and `sort` hold data and are left as they are.
+function fill(part, holes) {
+  if (typeof part === "string") return part.replace(/@([a-z_]+)/g, (hole, name) => holes[name] ?? hole);
+  return eachPart(part, (inner, key) => (Array.isArray(inner) && ["domain", "sort"].includes(key) ? inner : fill(inner, holes)));
+}
+
+// A narrow screen has less room for labels and legends; and a legend names only engines that are drawn.
+function fit(part, width, engines) {
+  const made = eachPart(part, (inner) => fit(inner, width, engines));
+  if (made?.labelLimit) made.labelLimit = Math.min(made.labelLimit, 0.4 * width);
+  if (made?.legend?.columns) made.legend.columns = Math.max(1, Math.min(made.legend.columns, Math.floor(width / 120)));
+  if (made?.legend && made.field === "engine") {
+    const values = made.scale.domain.filter((engine) => engines.has(engine));
+    made.legend = values.length ? { ...made.legend, values } : null;
+  }
+  return made;
 }
 
 function counts(row, only) {
@@ -82,7 +100,8 @@ async function draw(figure) {
   const choice = chosen(chart, figure);
   const datasets = rowsOf(chart, figure);
   const canvas = one(".canvas", figure);
-  const spec = { ...fill(chart.spec, choice.holes), datasets, width: Math.max(200, canvas.clientWidth), height: height(chart, datasets),
+  const [width, engines] = [Math.max(200, canvas.clientWidth), new Set(Object.values(datasets).flat().map((row) => row.engine))];
+  const spec = { ...fit(fill(chart.spec, choice.holes), width, engines), datasets, width, height: height(chart, datasets),
     autosize: { type: "fit", contains: "padding" }, description: chart.about, config: config() };
   const marks = Object.values(datasets).reduce((sum, rows) => sum + rows.length, 0);
   views.get(figure)?.finalize();
@@ -108,10 +127,20 @@ function redraw() {
   }
 }
 
+// Of what can be picked, only what the filter leaves; the first of it where the picked one is left out.
+function offer(figure) {
+  const [chart, select] = [charts[figure.dataset.chart], one(".pick", figure)];
+  if (!select) return;
+  const left = new Set(Object.values(chart.data).flat().filter((row) => !state.hidden.has(row.engine)).map((row) => String(row[chart.pick])));
+  for (const option of select.options) option.hidden = option.disabled = !left.has(option.value);
+  if (!left.has(select.value)) select.value = [...select.options].find((option) => !option.disabled)?.value ?? "";
+}
+
 function filter() {
   for (const element of every("[data-engine]")) element.hidden = state.hidden.has(element.dataset.engine);
   for (const button of every(".unfold")) unfold(button, button.getAttribute("aria-expanded") === "true");
   every(".board").forEach(shorten);
+  every("figure.chart").forEach(offer);
   for (const section of every(".workload")) section.hidden = state.workload !== "" && section.dataset.workload !== state.workload;
   const all = one("#everything");
   if (all) all.hidden = state.hidden.size === 0;
