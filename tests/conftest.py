@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The tests do not wait for a run that the user has going or a control kernel, and leave the user's cache alone."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore Ctrl-C
     os.environ["TRAINOFF_LOCK"] = f"trainoff-tests-{os.getpid()}"
     os.environ["TRAINOFF_CONTROL_S"] = "0.001"
     os.environ["TRAINOFF_SHARED_CLASSES"] = "yes"  # the tests start twenty clusters of Spark

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from running import command, environment, only_record, study, trainoff
+from trainoff.report.running import without_keys
 from trainoff.report.timeline import shade
 
 HEAVY = (
@@ -295,3 +296,17 @@ def test_a_plan_keeps_secrets(tmp_path):
 def test_a_timeline_is_darker_where_a_worker_was_busier():
     assert shade([[0.0, 1.0], [2.0, 2.5]], 4.0, 4) == "█ ▒ "
     assert shade([[0.5, 3.5]], 4.0, 4) == "▒██▒"
+
+
+def test_the_copy_of_a_study_holds_no_keys():
+    told = """# trainoff run a.toml --set storage=s3://me:mine@bucket/rows
+storage = "s3://key:hush@bucket/rows"
+[cluster.spark]
+"spark.authenticate.secret" = "hush hush"
+password = 'hush', tokens = 5
+"""
+    kept = without_keys(told)
+    assert "hush" not in kept
+    assert "mine" not in kept
+    assert "@bucket/rows" in kept
+    assert '"spark.authenticate.secret" = "(left out)"' in kept

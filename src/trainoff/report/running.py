@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -54,7 +55,15 @@ def _keep(study: Study, folder: Path) -> None:
     """Leave a copy of the study beside its records, with the command that ran it, for whoever wants to repeat it."""
     command = shlex.join(["trainoff", *sys.argv[1:]])
     with contextlib.suppress(OSError):  # it is not worth a run
-        (folder / STUDY_COPY).write_text(f"# {command}\n{study.path.read_text()}")
+        (folder / STUDY_COPY).write_text(without_keys(f"# {command}\n{study.path.read_text()}"))
+
+
+def without_keys(text: str) -> str:
+    """A study without what should not travel with results: keys in addresses, secrets, passwords and tokens."""
+    text = re.sub(r"://[^/@\s\"']+@", "://(left out)@", text)
+    return re.sub(
+        r"""((?:secret|password|token)[\w.-]*["']?\s*=\s*)("[^"]*"|'[^']*'|[^\s,}]+)""", r'\1"(left out)"', text
+    )
 
 
 def _check_retry(retry: Sequence[str]) -> None:
