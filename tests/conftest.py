@@ -50,7 +50,7 @@ def lacks(marker: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what cannot run here, and begin with what takes longest: two processes share the files."""
+    """Skip what cannot run here, and begin with what takes longest: several processes share the files."""
     reasons: dict[str, str | None] = {}
     for item in items:
         for mark in item.iter_markers():

@@ -10,8 +10,8 @@ from typing import Any
 
 import polars
 
-from test_records import record
-from trainoff.records import Record, Store
+from recorded import record, store
+from trainoff.records import Record
 
 TARGETS = [0.95, 0.97]
 PHASES = {"import": 0.5, "cluster_start": 1.0, "train": 4.0, "test": 0.1, "teardown": 0.2}
@@ -75,17 +75,11 @@ def samples(ticks: int = 20) -> polars.DataFrame:
 
 def folder_of_made(folder: Path, records: Sequence[Record], points: int = 10, ticks: int = 20) -> Path:
     """A study's folder that holds these records, with curves and samples of those that trained."""
-    store = Store(folder)
-    store.prepare()
-    used = samples(ticks) if ticks else None
-    for one in records:
-        with store.stage(one.trial_id) as staged:
-            if one.train_s:
-                curve(one, points).write_parquet(staged / "curve.parquet")
-            if used is not None:
-                used.write_parquet(staged / "samples.parquet")
-            store.commit(one, staged)
-    return folder
+
+    def learnt(one: Record) -> polars.DataFrame | None:
+        return curve(one, points) if one.train_s else None
+
+    return store(folder, *records, curve=learnt, samples=samples(ticks) if ticks else None)
 
 
 def many(count: int, repeats: int = 5) -> Iterator[Record]:

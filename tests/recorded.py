@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import polars
@@ -18,7 +19,7 @@ CURVE = {
     "loss": [2.0, 1.0, 0.5],
     "accuracy": [0.25, 0.5, 0.875],
 }
-SAMPLES = {"t_s": [0.2, 0.2], "role": ["driver", "machine"], "rss": [1000, None], "load": [None, 0.5]}
+SAMPLES = polars.DataFrame({"t_s": [0.2, 0.2], "role": ["driver", "machine"], "rss": [1000, None], "load": [None, 0.5]})
 
 
 def record(trial_id: str = "numpy-1", **more: object) -> Record:
@@ -44,15 +45,21 @@ def trained(trial_id: str = "numpy-1", **more: object) -> Record:
     return record(trial_id, **{**facts, **more})
 
 
-def store(folder: Path, *records: Record, curves: bool = True) -> Path:
+def store(
+    folder: Path,
+    *records: Record,
+    curve: Callable[[Record], polars.DataFrame | None] = lambda _: polars.DataFrame(CURVE),
+    samples: polars.DataFrame | None = SAMPLES,
+) -> Path:
     """A study's folder that holds these records, each with a curve, samples and a log; returns the folder."""
     made = Store(folder)
     made.prepare()
     for one in records:
         with made.stage(one.trial_id) as staged:
             (staged / "log.txt").write_text(f"the log of {one.trial_id}\n")
-            if curves:
-                polars.DataFrame(CURVE).write_parquet(staged / "curve.parquet")
-                polars.DataFrame(SAMPLES).write_parquet(staged / "samples.parquet")
+            if (learnt := curve(one)) is not None:
+                learnt.write_parquet(staged / "curve.parquet")
+            if samples is not None:
+                samples.write_parquet(staged / "samples.parquet")
             made.commit(one, staged)
     return folder

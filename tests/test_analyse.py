@@ -2,7 +2,7 @@
 
 import pytest
 
-from test_records import record
+from recorded import record
 from trainoff.analyse import (
     answer,
     batch_lines,

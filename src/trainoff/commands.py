@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,33 +21,25 @@ UNWRAPPED = 1000
 def doctor(options: argparse.Namespace) -> int:
     from trainoff.report.doctor import examine, tell
 
-    facts = examine()
-    print(json.dumps(facts, indent=1)) if options.json else tell(facts, console())
-    return 0
+    return _tell(examine(), tell, options)
 
 
 def list_engines(options: argparse.Namespace) -> int:
     from trainoff.report.lists import engine_rows, print_engines
 
-    rows = engine_rows()
-    print(json.dumps(rows, indent=1)) if options.json else print_engines(rows, console())
-    return 0
+    return _tell(engine_rows(), print_engines, options)
 
 
 def list_workloads(options: argparse.Namespace) -> int:
     from trainoff.report.lists import print_workloads, workload_rows
 
-    rows = workload_rows()
-    print(json.dumps(rows, indent=1)) if options.json else print_workloads(rows, console())
-    return 0
+    return _tell(workload_rows(), print_workloads, options)
 
 
 def data_list(options: argparse.Namespace) -> int:
     from trainoff.report.lists import dataset_rows, print_datasets
 
-    rows = dataset_rows()
-    print(json.dumps(rows, indent=1)) if options.json else print_datasets(rows, console())
-    return 0
+    return _tell(dataset_rows(), print_datasets, options)
 
 
 def data_get(options: argparse.Namespace) -> int:
@@ -75,9 +68,7 @@ def data_verify(options: argparse.Namespace) -> int:
 def plan(options: argparse.Namespace) -> int:
     from trainoff.report.planned import plan_of, tell
 
-    planned = plan_of(_read(options), options.out)
-    print(json.dumps(planned, indent=1)) if options.json else tell(planned, console())
-    return 0
+    return _tell(plan_of(_read(options), options.out), tell, options)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -152,6 +143,12 @@ def check(options: argparse.Namespace) -> int:
     from trainoff.report.checking import check_engine
 
     return check_engine(options.engine, console())
+
+
+def _tell(facts: Any, show: Callable[[Any, Console], object], options: argparse.Namespace) -> int:
+    """For programs to read, or for a person."""
+    print(json.dumps(facts, indent=1)) if options.json else show(facts, console())
+    return 0
 
 
 def _read(options: argparse.Namespace) -> Study:

@@ -8,7 +8,7 @@ from trainoff.analyse.compare import Comparison, Match, compare, compare_all, co
 from trainoff.analyse.figures import FIGURES, Figure, time_to
 from trainoff.analyse.groups import Group, by_workload, groups, newest, setting_of, varying
 from trainoff.analyse.interval import Interval, interval
-from trainoff.analyse.pareto import Front, Point, fronts, pareto
+from trainoff.analyse.pareto import COSTS, Front, Point, fronts, pareto
 from trainoff.analyse.price import Price, prices
 from trainoff.analyse.quiet import Quiet, disturbances, quiet, quiets
 from trainoff.analyse.ranking import headline_target, ranked
@@ -16,6 +16,7 @@ from trainoff.analyse.spent import Spent, spent, start_costs
 from trainoff.analyse.workers import Bound, bound, bounds, resources, staleness, work, worker_lines
 
 __all__ = [
+    "COSTS",
     "FIGURES",
     "Band",
     "Bound",

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from trainoff.analyse.figures import time_to
+from trainoff.analyse.interval import Interval, interval
 from trainoff.analyse.words import count, told
 from trainoff.records import Record
 
@@ -78,6 +79,11 @@ class Group:
         """The times of the repetitions that had this target; infinite where one failed or never got there."""
         value = time_to(target, self.first.metric).value
         return [found for record in self.records if (found := value(record)) is not None]
+
+    def spread(self, target: float) -> Interval | None:
+        """The median time to a target with what encloses it; None where no repetition had that target."""
+        values = self.times_to(target)
+        return interval(values) if values else None
 
 
 def _phase(record: Record, name: str) -> float | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainoff.analyse.groups import Group
 from trainoff.records import METRICS, Record
 
-COSTS: dict[str, Callable[[Record], float | None]] = {
+Cost = Callable[[Record], float | None]
+COSTS: dict[str, Cost] = {
     "seconds": lambda record: record.train_s,
     "core-seconds": lambda record: record.cpu_s,
     "memory": lambda record: record.peak_memory_bytes,
@@ -46,10 +47,10 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
     return best
 
 
-def fronts(groups: Sequence[Group]) -> list[Front]:
+def fronts(groups: Sequence[Group], costs: Mapping[str, Cost] = COSTS) -> list[Front]:
     """A front for every kind of cost that is known, over the settings of one workload that ended well."""
     found = []
-    for against, cost in COSTS.items():
+    for against, cost in costs.items():
         known = [
             (group, spent, quality)
             for group in groups

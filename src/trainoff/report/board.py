@@ -13,7 +13,6 @@ from trainoff.analyse import (
     by_workload,
     failure,
     headline_target,
-    interval,
     ranked,
     spent,
     worker_lines,
@@ -78,9 +77,8 @@ def _time(group: Group, target: float | None) -> str:
 
 def _spread(group: Group, target: float | None) -> str:
     """What encloses the time to the target: the interval of its median from six repetitions on, else all of them."""
-    values = group.times_to(target) if target else []
-    found = interval(values) if len(values) > 1 else None
-    return span(found.low, found.high) if found and math.isfinite(found.low) else "-"
+    found = group.spread(target) if target else None
+    return span(found.low, found.high) if found and found.n > 1 and math.isfinite(found.low) else "-"
 
 
 def _repeated(rows: Sequence[Group]) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainoff.analyse import Group, Interval, interval, pareto
+from trainoff.analyse import COSTS, Group, fronts
 from trainoff.analyse.words import quality, seconds, size
-from trainoff.records import METRICS, Record
+from trainoff.records import Record
 from trainoff.report.page.look import PHASES
 from trainoff.report.page.series import curve, resources, short
 
@@ -20,7 +20,7 @@ MOST_RUNS = 300  # with more of them, a line is the median of a setting's runs
 MOST_POINTS = 12_000
 LEAST_ERROR = 1e-4
 FEWEST, MOST = 8, 60  # points of one line
-COSTS = ("train_s", "cpu_s", "memory", "bytes", "usd")
+COLUMNS = {"seconds": "train_s", "core-seconds": "cpu_s", "memory": "memory", "bytes": "bytes", "money": "usd"}
 SHOWN = 60  # settings whose resources over time travel with the page
 
 
@@ -39,6 +39,10 @@ class Scene:
     def best(self, most: int) -> Scene:
         """Only so many of the best settings."""
         return Scene(self.groups[:most], self.folder, self.usd_per_core_hour)
+
+    def money(self, record: Record) -> float | None:
+        """What a trial's training cost."""
+        return self.usd(record, record.train_s)
 
     def usd(self, record: Record, spent_s: float | None) -> float | None:
         """What some seconds of a trial's cores cost."""
@@ -125,18 +129,12 @@ def _times(group: Group, record: Record) -> Iterator[Row]:
             }
 
 
-def spread(group: Group, target: float) -> Interval | None:
-    """The times of a setting's runs to a target; a run that never came there takes for ever."""
-    times = group.times_to(target)
-    return interval(times) if times else None
-
-
 def median_rows(scene: Scene) -> list[Row]:
     """The median time of every setting to every target that it reaches, with its interval."""
     rows = []
     for group in scene.groups:
         for target in group.first.targets:
-            found = spread(group, target)
+            found = group.spread(target)
             if found and math.isfinite(found.median):
                 high = found.high if math.isfinite(found.high) else _longest(group, found.median)
                 told = {"median": short(found.median), "low": short(found.low), "high": short(high), "runs": found.n}
@@ -218,37 +216,15 @@ def _family(group: Group) -> str:
 
 
 def pareto_rows(scene: Scene) -> list[Row]:
-    """A point per setting that ended well: its quality, and everything it took."""
-    rows = []
-    for group in scene.groups:
-        result = group.median(lambda record: record.result)
-        if group.good and result is not None:
-            train = group.median(lambda record: record.train_s)
-            figures = {
-                "train_s": train,
-                "cpu_s": group.median(lambda record: record.cpu_s),
-                "memory": group.median(lambda record: record.peak_memory_bytes),
-                "bytes": group.median(lambda record: record.network_bytes),
-                "usd": scene.usd(group.first, train),
-            }
-            rows.append(
-                {
-                    **names(group),
-                    **graded({"y": short(result)}),
-                    **{key: short(value) for key, value in figures.items()},
-                }
-            )
-    _mark_fronts(rows, METRICS[scene.groups[0].first.metric].badness)
-    return rows
-
-
-def _mark_fronts(rows: list[Row], badness: Callable[[float], float]) -> None:
-    """Mark what nothing beats: nothing that costs less is as good."""
-    for cost in COSTS:
-        known = [row for row in rows if row[cost] is not None]
-        for row, best in zip(known, pareto([(row[cost], badness(row["y"])) for row in known]), strict=True):
-            row[f"front_{cost}"] = best
-            row[cost] = row[cost] or None  # nothing is as cheap as it gets, and has no place on an axis of powers
+    """A point per setting that ended well: its quality, what it took of each kind, and whether anything beats it."""
+    rows: dict[int, Row] = {}
+    for front in fronts(scene.groups, {**COSTS, "money": scene.money}):
+        name = COLUMNS[front.against]
+        for point in front.points:
+            row = rows.setdefault(id(point.group), {**names(point.group), **graded({"y": short(point.quality)})})
+            row[name] = short(point.cost) or None  # nothing has no place on an axis of powers
+            row[f"front_{name}"] = point.best
+    return list(rows.values())
 
 
 def grid_rows(scene: Scene, target: float | None) -> list[Row]:

@@ -11,7 +11,6 @@ from trainoff.analyse.words import mark, quality, seconds, size, span, times, to
 from trainoff.records import Record
 from trainoff.report.columns import heading, setting
 from trainoff.report.page.look import Look, look
-from trainoff.report.page.rows import spread
 
 Noise = Mapping[int, Quiet]  # the verdict on every record, by its identity
 ROWS = 500  # of a board; the exports have them all
@@ -99,7 +98,7 @@ def _cell(value: float | None, text: Callable[[float | None], str]) -> Cell:
 
 
 def _time(group: Group, target: float | None) -> Cell:
-    found = spread(group, target) if target is not None else None
+    found = group.spread(target) if target is not None else None
     if found is None or not math.isfinite(found.median):
         return Cell("-", math.inf)
     return Cell(seconds(found.median), found.median, span(found.low, found.high) if found.n > 1 else "")
