@@ -22,7 +22,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(PIP_FIND_LINKS
 # Python compiles a module when it is first imported. That should not be in the first trial's time.
 COMPILED := tensorflow torch.distributed.run,torch.nn.parallel,jax,sklearn.neural_network,distributed,ray.train.torch,pyspark.sql
 
-.PHONY: demo test lint soak bench picture clean lock setup browser
+.PHONY: demo test lint soak bench picture clean lock setup browser sshd
 
 demo: $(STAMP)
 	@if $(BIN)/trainoff data get mnist; then \
@@ -33,7 +33,7 @@ demo: $(STAMP)
 	    $(BIN)/trainoff report results/quick-digits; exit $$code; \
 	fi
 
-test: $(STAMP) $(CLASSES) lint browser
+test: $(STAMP) $(CLASSES) lint browser sshd
 	@$(BIN)/python -m pytest -m "not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
@@ -44,7 +44,7 @@ lint: $(STAMP)
 # Two hours: all the kills that `make test` only takes a sample of.
 soak: $(STAMP) $(CLASSES)
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
-	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py tests/test_run_models.py tests/test_shared_classes.py
+	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py tests/test_run_models.py tests/test_shared_classes.py tests/test_lab.py
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
 # How Spark's own MLlib compares with the other engines on Spark, tf-ps with
@@ -61,6 +61,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/tf_on_spark.py
 	@$(BIN)/python benchmarks/torch_ddp.py
 	@$(BIN)/python benchmarks/spark_vs_dask.py
+	@$(BIN)/python benchmarks/lab.py
 
 # The picture in the README: the report of `make demo`, as Chromium shows it.
 picture: $(STAMP) browser
@@ -73,6 +74,16 @@ browser:
 	    echo "Installing Chromium for the tests of the report ..."; \
 	    apt-get -qq update && apt-get -qq install -y chromium >/dev/null || echo "Chromium could not be installed; tests that need it are skipped."; \
 	else echo "The tests of the report need Chromium: apt-get install chromium"; fi
+
+# The tests of hosts start an ssh server of their own, out of everybody's reach. It is unpacked and not installed, for
+# installed it would let others log in to this machine.
+sshd:
+	@PATH="$$PATH:/usr/sbin" command -v sshd >/dev/null || test -x build/openssh/usr/sbin/sshd || if command -v apt-get >/dev/null; then \
+	    echo "Unpacking an OpenSSH server for the tests of hosts ..."; \
+	    mkdir -p build/openssh/packages; cd build/openssh/packages; fetch="apt-get -qq download openssh-server libwrap0"; \
+	    { $$fetch || { apt-get -qq update && $$fetch; }; } 2>/dev/null && for each in *.deb; do dpkg -x "$$each" ..; done \
+	    || echo "It could not be fetched; tests that need it are skipped."; \
+	else echo "The tests of hosts need sshd, OpenSSH's server."; fi
 
 setup: $(STAMP)
 

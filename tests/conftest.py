@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from machines import sshd
 from trainoff.clusters import Processes
 from trainoff.clusters.java import find_java
+from trainoff.clusters.lab import able
 from trainoff.clusters.spark import SparkFolder, start_standalone
 from trainoff.conduct import isolate
 
@@ -30,7 +32,9 @@ SLOW = (
     "test_engine_jax.py",
     "test_kill.py",
     "test_torch_ddp.py",
+    "test_faults_run.py",
     "test_storage.py",
+    "test_hosts.py",
 )  # the slowest first
 skipped_here: list[str] = []
 
@@ -41,9 +45,13 @@ def lacks(marker: str) -> str | None:
         return isolate.why_not()
     if marker == "root":
         return None if os.geteuid() == 0 else "needs root"
+    if marker == "lab":
+        return isolate.why_not() or able.missing()
     if marker == "java":
         java = find_java()
         return java.lacks if java else "needs Java 17"
+    if marker == "sshd":
+        return None if sshd() else "needs an sshd, which `make test` unpacks"
     if marker == "browser":
         return None if shutil.which("chromium") else "needs Chromium"
     return None
@@ -78,6 +86,7 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TRAINOFF_LOCK"] = f"trainoff-tests-{os.getpid()}"
     os.environ["TRAINOFF_CONTROL_S"] = "0.001"
     os.environ["TRAINOFF_SHARED_CLASSES"] = "yes"  # the tests start twenty clusters of Spark
+    os.environ["TRAINOFF_RUNTIME"] = str(tmp_path_factory.mktemp("runtime"))
     os.environ["TRAINOFF_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 

@@ -297,7 +297,7 @@ def test_what_a_training_used_is_told_role_by_role():
 
 
 def test_modes_are_told_apart_by_what_they_are_bound_by():
-    fault = {"fault": {"action": "slow", "worker": 1, "share": 0.25}}
+    fault = {"fault": {"action": "slow", "node": 1, "at": 0.3, "share": 0.25, "for_s": None}}
     found = groups(
         [
             distributed("tf-ps", "sync", computing=2.0, communicating=2.0),
@@ -309,7 +309,7 @@ def test_modes_are_told_apart_by_what_they_are_bound_by():
         "On digits-mlp, tf-ps sync is wait-bound (60% of the workers' time spent waiting); "
         "tf-ps async is network-bound (70% of the workers' time spent on calls and transfers)."
     ]
-    assert "tf-ps (async, 2 workers) with fault slow worker 1 to 25%" in [group.name for group in found]
+    assert "tf-ps (async, 2 workers) with fault slow node 1 to 25%" in [group.name for group in found]
 
 
 def batch(size: int, speed: float, accuracy: float, **more):

@@ -65,6 +65,8 @@ def test_doctor_says_what_is_missing_and_how_to_get_it():
     assert needy["status"] == "unavailable"
     assert needy["reason"] == "needs a left-handed screwdriver; touch $NEEDY"
     assert "needs a left-handed screwdriver; touch $NEEDY" in trainoff("doctor").stdout
+    told = trainoff("doctor", PATH="/nowhere").stdout
+    assert "apt-get install openssh-client" in " ".join(told.split())
 
 
 def test_engines_and_workloads_are_listed_for_programs_and_people():

@@ -147,8 +147,8 @@ def test_a_training_that_diverges_says_so_by_its_loss() -> None:
     assert not np.isfinite(np.array(watch.losses, float)[-1])
 
 
-@pytest.mark.parametrize("cores", [1, 3.5])
-def test_the_threads_are_those_of_the_cores_in_a_process_of_its_own(cores: float) -> None:
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (3.5, 4)])
+def test_the_threads_are_those_of_the_cores_in_a_process_of_its_own(cores: float, threads: int) -> None:
     code = (
         "from pathlib import Path\n"
         "from trainings import make_job, train\n"
@@ -159,7 +159,7 @@ def test_the_threads_are_those_of_the_cores_in_a_process_of_its_own(cores: float
     )
     words = [sys.executable, "-c", code]
     ran = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    assert ran.stdout == f"{int(cores)} {int(cores)}\n"
+    assert ran.stdout == f"{threads} {threads}\n"
     assert ran.stderr == ""
 
 

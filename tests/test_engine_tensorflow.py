@@ -257,7 +257,7 @@ def test_in_a_process_of_its_own_it_has_the_threads_of_the_cores_and_no_neighbou
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     )
-    assert ran.stdout.splitlines() == ["2 1 {'threads': 2}", "set()"]
+    assert ran.stdout.splitlines() == ["3 1 {'threads': 3}", "set()"]
     assert ran.stderr == ""  # TensorFlow keeps quiet
 
 

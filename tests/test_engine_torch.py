@@ -160,8 +160,8 @@ def test_it_books_its_phases_and_warming_up_leaves_no_trace(kind: str, optimizer
     engine, watch = Torch(), QuietWatch(steps=job.order.steps)
     engine.open(job, watch)
     assert watch.phases == ["import", "ship", "compile"]
-    assert watch.counts == {"threads": 2}
-    assert torch.get_num_threads() == 2
+    assert watch.counts == {"threads": 3}
+    assert torch.get_num_threads() == 3
     assert fingerprint(engine._learner.weights()) == before
     others = engine._learner.state[len(job.weights) :]
     assert not any(part.any() for part in others)  # velocities, moments and the count of steps

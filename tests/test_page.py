@@ -8,6 +8,7 @@ import pytest
 
 from made import folder_of_made, made, many
 from running import trainoff
+from test_fault_tables import RECORDS
 from trainoff.analyse import groups, ranked
 from trainoff.report.page import gather, render
 from trainoff.report.page.charts import fill
@@ -367,3 +368,13 @@ def test_figures_for_notebooks(tmp_path):
         results.plot("phase")
     with pytest.raises(TrainoffError, match="there is train_s, samples, core_s"):
         results.plot("curve", x="parsecs")
+
+
+def test_faults_are_marked_on_the_curves_and_told_in_a_table(tmp_path, watched):
+    opened = watched(page_of(tmp_path / "made", RECORDS))
+    opened.page.wait_for_function("() => document.querySelector('figure.chart').dataset.drawn === 'yes'")
+    marks = opened.page.locator('figure[data-name="curve"] svg [aria-label*="noticed after"]')
+    assert marks.count() == 5, "four faults, and one of them was healed"
+    assert opened.page.locator(".faults tbody tr").count() == 4
+    opened.page.locator('label.chip:has-text("torch-ddp")').click()
+    assert opened.page.locator(".faults tbody tr:visible").count() == 2, "the filter holds here, too"

@@ -32,6 +32,11 @@ def test_a_quiet_trial_is_quiet_without_reasons():
     assert (quiet(run()).verdict, quiet(run()).reasons) == ("quiet", [])
 
 
+def test_a_hand_on_its_nodes_disturbs_a_trial():
+    touched = trial("numpy", 1.0, 1, noise=CALM, notes={"by hand: cut node-1": "done", "blas": "fast"})
+    assert quiet(touched).reasons == ["somebody's hand was on its nodes (cut node-1)"]
+
+
 @pytest.mark.parametrize(
     ("noise", "reason"),
     [

@@ -15,7 +15,7 @@ KNOWS = {
     "records": {"study"},
     "conduct": {"study", "data", "models", "engines", "clusters", "records"},
     "analyse": {"study", "records"},
-    "report": {"study", "data", "engines", "conduct", "records", "analyse"},
+    "report": {"study", "data", "engines", "clusters", "conduct", "records", "analyse"},
 }
 FILES = [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in sorted(SOURCE.rglob("*.py"))]
 

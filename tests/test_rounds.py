@@ -80,13 +80,16 @@ class Notes:
     """A watch that writes down what it hears."""
 
     def __init__(self):
-        self.steps, self.snapshots = [], []
+        self.steps, self.snapshots, self.losses = [], [], []
 
     def progress(self, step, loss, samples_seen=None):
         self.steps.append((step, loss))
 
     def due(self):
         return True
+
+    def lost(self, who, redone):
+        self.losses.append((who, redone))
 
     def snapshot(self, samples_seen, weights):
         self.snapshots.append((samples_seen, flatten(weights)[:2].tolist()))
@@ -106,6 +109,7 @@ def test_the_line_carries_progress_and_weights():
         worker.wait_for_start()
         for step in range(1, ORDER.steps + 1):
             worker.progress(step, 1 / step, lambda step=step: [np.full((4, 3), step), np.zeros(3)])
+        worker.lost("worker-1", 10)
         worker.end({"counts": {"a": 1}})
         worker.answer(lambda question: question + 1)
 
@@ -122,6 +126,7 @@ def test_the_line_carries_progress_and_weights():
     assert watch.snapshots == [(10, [1.0, 1.0]), (193, [20.0, 20.0]), (309, [33.0, 33.0])]
     assert weights[0][0, 0] == 33
     assert watch.steps[-1] == (33, 1 / 33)
+    assert watch.losses == [("worker-1", 10)]
 
 
 def test_nobody_waits_for_workers_that_have_failed():

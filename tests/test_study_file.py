@@ -10,6 +10,7 @@ from study_examples import ENGINES, HEAD, sentence, study
 from trainoff.errors import TrainoffError
 from trainoff.study import EngineFacts, Limits, read
 
+HOSTS = 'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster]\nkind = "hosts"\n'
 FULL = """
 name = "quick"
 workload = "mnist-mlp"
@@ -244,9 +245,9 @@ MISTAKES = {
         HEAD + "[params]\ntau = 0",
         "my.toml, line 4: `tau` is 0; expected a whole number of at least 1",
     ),
-    "kind of cluster to come": (
-        HEAD + '[cluster]\nkind = "lab"',
-        'my.toml, line 4: `kind` is "lab", which is not available yet; expected one of processes, attach',
+    "kind of cluster": (
+        HEAD + '[cluster]\nkind = "cloud"',
+        'my.toml, line 4: `kind` is "cloud"; expected one of processes, lab, hosts, attach',
     ),
     "nothing to attach to": (
         'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster]\nkind = "attach"',
@@ -256,6 +257,34 @@ MISTAKES = {
         'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster]\nmaster = "yarn"',
         "my.toml, line 4: `master` names a cluster that exists, but `spark-mllib` would start one; "
         'write kind = "attach"',
+    ),
+    "no hosts": (
+        HEAD + '[cluster]\nkind = "hosts"\n[params]\nmode = "sync"',
+        'my.toml, line 4: `torch` has no hosts to run on; name them, as in hosts = ["alpha", "user@10.0.0.2:2222"]',
+    ),
+    "hosts of another kind": (
+        HEAD + '[cluster]\nhosts = ["alpha"]',
+        'my.toml, line 4: `hosts` says something about hosts only; write kind = "hosts"',
+    ),
+    "a host that is none": (
+        HOSTS + 'hosts = ["alpha", "beta:ssh"]',
+        'my.toml, line 5: `beta:ssh` is not a host; expected one as in "alpha" or "user@10.0.0.2:2222"',
+    ),
+    "an option for ssh": (
+        HOSTS + 'hosts = ["-oProxyCommand=id", "beta"]',
+        'my.toml, line 5: `-oProxyCommand=id` is not a host; expected one as in "alpha" or "user@10.0.0.2:2222"',
+    ),
+    "a host twice": (
+        HOSTS + 'hosts = ["alpha", "alpha"]',
+        "my.toml, line 5: `alpha` is among the hosts twice; a host has one worker",
+    ),
+    "more workers than hosts": (
+        HOSTS + 'hosts = ["alpha", "beta"]\n[grid]\nworkers = [2, 3]',
+        "my.toml, line 7: 3 workers need as many hosts, and there are 2; name more hosts, or leave `workers` out",
+    ),
+    "fewer workers than hosts": (
+        HOSTS + 'hosts = ["alpha", "beta", "gamma"]\n[params]\nworkers = 2',
+        "my.toml, line 7: `workers` is 2, and there are 3 hosts; leave it out, or sweep it in [grid]",
     ),
     "a property that is a list": (
         'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster.spark]\nspark.jars = []',
@@ -345,7 +374,8 @@ MISTAKES = {
     "a key of two lines": (
         HEAD + '"a\\nb" = 1',
         "my.toml, line 3: `a\\nb` is not a study key; "
-        "the keys are name, workload, engines, targets, repeat, params, grid, case, engine, cluster, limits",
+        "the keys are name, workload, engines, targets, repeat, params, fault, grid, case, engine, cluster, machine, "
+        "limits",
     ),
     "only a comment": (
         "# nothing yet\n",

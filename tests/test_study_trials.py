@@ -85,9 +85,11 @@ def test_the_batch_of_an_asynchronous_worker_is_its_own(tmp_path: Path) -> None:
 
 
 def test_a_fault_is_said_only_where_there_is_one_and_workers_to_have_it(tmp_path: Path) -> None:
-    text = ALL + "[params]\nworkers = 2\n[[case]]\nepochs = 3\n[[case]]\nepochs = 3\nfault = { worker = 1 }"
+    text = (
+        ALL + "[params]\nworkers = 2\n[[case]]\nepochs = 3\n[[case]]\nepochs = 3\nfault = { action = 'slow', node = 1 }"
+    )
     found = [trial.params.get("fault") for trial in trials(tmp_path, text, "torch")]
-    assert sorted(map(str, found)) == ["None", "{'action': 'slow', 'worker': 1, 'share': 0.25}"]
+    assert sorted(map(str, found)) == ["None", "{'action': 'slow', 'node': 1, 'at': 0.3, 'share': 0.25, 'for_s': None}"]
     assert ["fault" in trial.params for trial in trials(tmp_path, text, "numpy")] == [False]
 
 
@@ -241,3 +243,32 @@ def test_an_engine_may_have_larger_workers_than_the_others(tmp_path: Path) -> No
     text = ALL + "[engine.torch]\ncores = 3\nmemory_gb = 2\n[cluster]\ncores = 2"
     assert [(trial.cores, trial.memory_gb) for trial in trials(tmp_path, text, "torch")] == [(3, 2)]
     assert [(trial.cores, trial.memory_gb) for trial in trials(tmp_path, text, "numpy")] == [(2, None)]
+
+
+HOSTS = ALL + '[cluster]\nkind = "hosts"\nhosts = ["alpha", "ann@10.0.0.2:2222", "gamma"]\nssh_config = "near/config"\n'
+
+
+def test_there_is_a_worker_for_every_host_and_a_single_node_engine_stays_here(tmp_path: Path) -> None:
+    (spread,) = trials(tmp_path, HOSTS, "spark-mllib")
+    assert (spread.cluster, spread.workers, spread.params["hosts"]) == (
+        "hosts",
+        3,
+        ["alpha", "ann@10.0.0.2:2222", "gamma"],
+    )
+    (alone,) = trials(tmp_path, HOSTS, "numpy")
+    assert (alone.cluster, alone.workers) == ("processes", 1)
+    assert "hosts" not in alone.params
+
+
+def test_fewer_workers_in_a_grid_take_the_first_hosts(tmp_path: Path) -> None:
+    found = trials(tmp_path, HOSTS + "[grid]\nworkers = [1, 2]", "spark-mllib")
+    assert sorted(trial.params["hosts"] for trial in found) == [["alpha"], ["alpha", "ann@10.0.0.2:2222"]]
+
+
+def test_how_hosts_are_reached_is_not_what_a_trial_is(tmp_path: Path) -> None:
+    (one,) = trials(tmp_path, HOSTS, "spark-mllib")
+    (other,) = trials(tmp_path, HOSTS.replace("near", "far") + 'here = "10.0.0.9"\n', "spark-mllib")
+    assert one.params["ssh_config"] == str(tmp_path / "near" / "config")
+    assert one.id() == other.id()
+    (elsewhere,) = trials(tmp_path, HOSTS.replace("gamma", "delta"), "spark-mllib")
+    assert one.id() != elsewhere.id()

@@ -91,7 +91,7 @@ checkpoint_every = 50
 [grid]
 epochs = [{epochs}]
 """
-SLOW = 'fault = { action = "slow", worker = 1, share = 0.25 }'
+SLOW = 'fault = { action = "slow", node = 1, share = 0.25, at = 0 }'
 
 
 def run(path, out):
@@ -227,7 +227,7 @@ def test_a_slow_worker_is_waited_for_in_sync_and_makes_async_stale(tmp_path):
 def test_what_cannot_be_is_refused_in_a_sentence(tmp_path):
     for more, reason in {
         'mode = "sync"\nworkers = 2\nbackup_workers = 2': "leaves none of 2 workers",
-        "workers = 2\nfault = { worker = 2 }": "there are only workers 0 to 1",
+        "workers = 2\nfault = { action = 'slow', node = 2 }": "there are only nodes 0 to 1",
         "stop = { tol = 0.1, patience = 3 }": "leave `stop` out",
     }.items():
         out = tmp_path / str(abs(hash(more)))

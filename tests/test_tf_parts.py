@@ -6,18 +6,21 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
-from trainoff.clusters import Brake
 from trainoff.clusters.ports import free_ports
+from trainoff.conduct.brake import Brake
 from trainoff.conduct.sockets import Sockets
 from trainoff.data import Csr, Order
 from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.handover import in_file
 from trainoff.engines.losses import Losses
+from trainoff.engines.tf_cluster import base
+from trainoff.engines.tf_cluster.allreduce import TfAllReduce
 from trainoff.engines.tf_cluster.gate import Deal, Gate
 from trainoff.engines.tf_cluster.pipeline import spans, stages
 from trainoff.engines.tf_cluster.store import place
@@ -163,6 +166,22 @@ def test_rows_are_found_in_their_files(tmp_path):
     assert found[np.array([0])].columns.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "lost"),
+    [
+        (-9, "", True),
+        (1, "UnavailableError: tasks are unhealthy (stopped sending heartbeats): task:2", True),
+        (1, "ValueError: a mistake of its own", False),
+        (None, "warning: task:2 stopped sending heartbeats", False),
+    ],
+)
+def test_who_is_killed_or_given_up_by_the_others_is_lost_and_who_errs_is_not(monkeypatch, code, said, lost):
+    monkeypatch.setattr(base, "EXPLAIN_S", 0.1)
+    engine = TfAllReduce()
+    engine._processes = [SimpleNamespace(exit_code=code, tail=lambda: said)]
+    assert engine._was_lost() == lost
+
+
 def test_ports_are_free_and_different():
     assert len(set(free_ports(["127.0.0.1"] * 5))) == 5
 
@@ -171,11 +190,13 @@ def test_a_brake_leaves_a_process_its_share():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         process = psutil.Process(busy.pid)
-        with Brake(lambda: [busy.pid], 0.25):
-            time.sleep(0.3)
-            spent, start = process.cpu_times().user, time.monotonic()
-            time.sleep(1.5)
-            share = (process.cpu_times().user - spent) / (time.monotonic() - start)
+        brake = Brake(lambda: [busy.pid], 0.25)
+        brake.start()
+        time.sleep(0.3)
+        spent, start = process.cpu_times().user, time.monotonic()
+        time.sleep(1.5)
+        share = (process.cpu_times().user - spent) / (time.monotonic() - start)
+        brake.release()
         assert 0.05 < share < 0.5
         assert process.status() != psutil.STATUS_STOPPED
     finally:

@@ -15,6 +15,15 @@ from typing import Any, NoReturn
 from trainoff import __version__, commands
 from trainoff.errors import TrainoffError
 
+HARM = {  # what can be done to a node of a lab by hand
+    "kill": "kill every process of a node",
+    "pause": "let a node stand still",
+    "resume": "let it go on",
+    "slow": "leave a node a share of its CPU time",
+    "restore": "give it back the rest",
+    "cut": "cut a node from the network",
+    "heal": "join it again",
+}
 ABOUT = "Train the same neural network on many training systems, and learn which one to use."
 
 
@@ -100,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     asking = with_json(command("sql", commands.sql, "a question to the tables `records`, `curves` and `samples`"))
     asking.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
     asking.add_argument("question", metavar="QUESTION", help='such as "select engine, train_s from records"')
+    _add_lab(command("lab", commands.lab_status, "emulated nodes on this machine, to play with"))
     checking = command("check", commands.check, "the contract tests, for authors of engines")
     checking.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
     return top
@@ -171,6 +181,37 @@ def _add_data(one: argparse.ArgumentParser) -> None:
     getting.set_defaults(command=commands.data_get)
     actions.add_parser("verify", help="compare every cached byte with its checksum").set_defaults(
         command=commands.data_verify
+    )
+    one.set_defaults(json=False)
+
+
+def _add_lab(one: argparse.ArgumentParser) -> None:
+    actions = one.add_subparsers(metavar="ACTION")
+    starting = actions.add_parser("up", help="start a lab; it stays until `trainoff lab down`")
+    starting.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (3)")
+    starting.add_argument("--cores", type=float, metavar="C", help="CPU cores of each; equal parts by default")
+    starting.add_argument("--memory-gb", type=float, metavar="GB", help="memory of each; not limited by default")
+    starting.add_argument("--bandwidth-mbit", type=float, metavar="M", help="speed of each link; unlimited by default")
+    starting.add_argument("--latency-ms", type=float, metavar="MS", help="delay of each link, where the kernel can")
+    starting.add_argument("--machine", metavar="NAME", help="a type of machine from the catalogue, such as m4.xlarge")
+    starting.add_argument("--scale", type=float, metavar="S", help="what part of that machine's cores (1)")
+    starting.add_argument("--memory-scale", type=float, metavar="S", help="what part of its memory (as --scale)")
+    starting.set_defaults(command=commands.lab_up)
+    with_json(actions.add_parser("status", help="the nodes of every lab that is up, and what they are doing"))
+    entering = actions.add_parser("exec", help="run a command on a node: trainoff lab exec node-1 -- ip addr")
+    entering.add_argument("--lab", metavar="LAB", help="which lab, where several are up")
+    entering.add_argument("node", metavar="NODE", help="a node's name, or its number")
+    entering.add_argument("words", nargs="+", metavar="COMMAND", help="what to run there")
+    entering.set_defaults(command=commands.lab_exec)
+    for action, about in HARM.items():
+        harming = actions.add_parser(action, help=about)
+        harming.add_argument("--lab", metavar="LAB", help="which lab, where several are up")
+        harming.add_argument("node", metavar="NODE", help="a node's name, or its number")
+        if action == "slow":
+            harming.add_argument("--share", type=float, default=0.25, metavar="S", help="the share (0.25)")
+        harming.set_defaults(command=commands.lab_harm, action=action, share=0.25)
+    actions.add_parser("down", help="end the lab, and remove what crashed runs left").set_defaults(
+        command=commands.lab_down
     )
     one.set_defaults(json=False)
 

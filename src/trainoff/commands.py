@@ -139,6 +139,47 @@ def sql(options: argparse.Namespace) -> int:
     return tell(options.folder, options.question, console())
 
 
+def lab_up(options: argparse.Namespace) -> int:
+    from trainoff.conduct.playground import crowded, specs_of, up
+
+    specs = specs_of(vars(options))
+    entry = up(specs)
+    if warning := crowded(specs):
+        print(warning)
+    print(f"{len(entry.plan.specs)} nodes are up: {entry.plan.nodes[0].address} to {entry.plan.nodes[-1].address}")
+    print("trainoff lab status        trainoff lab exec node-0 -- COMMAND        trainoff lab down")
+    return 0
+
+
+def lab_status(options: argparse.Namespace) -> int:
+    from trainoff.conduct.playground import status
+    from trainoff.report.laboratory import tell_status
+
+    return _tell(status(), tell_status, options)
+
+
+def lab_exec(options: argparse.Namespace) -> int:
+    from trainoff.conduct.playground import enter
+
+    command = enter(options.node, options.words, options.lab)
+    os.execvp(command[0], command)
+
+
+def lab_harm(options: argparse.Namespace) -> int:
+    from trainoff.conduct.mischief import do
+
+    print(do(options.action, options.node, options.lab, options.share))
+    return 0
+
+
+def lab_down(options: argparse.Namespace) -> int:
+    from trainoff.conduct.playground import down
+    from trainoff.report.laboratory import tell_down
+
+    tell_down(*down(), console())
+    return 0
+
+
 def check(options: argparse.Namespace) -> int:
     from trainoff.report.checking import check_engine
 

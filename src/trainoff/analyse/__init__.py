@@ -5,9 +5,11 @@ from trainoff.analyse.band import Band, band_of
 from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.bottleneck import bottleneck, bottleneck_sentence
 from trainoff.analyse.compare import Comparison, Match, compare, compare_all, comparisons
+from trainoff.analyse.faults import Struck, left_alone, struck
 from trainoff.analyse.figures import FIGURES, Figure, time_to
 from trainoff.analyse.groups import Group, by_workload, groups, newest, setting_of, varying
 from trainoff.analyse.interval import Interval, interval
+from trainoff.analyse.nodes import node_lines, node_rows
 from trainoff.analyse.pareto import COSTS, Front, Point, fronts, pareto
 from trainoff.analyse.price import Price, prices
 from trainoff.analyse.quiet import Quiet, disturbances, quiet, quiets
@@ -30,6 +32,7 @@ __all__ = [
     "Price",
     "Quiet",
     "Spent",
+    "Struck",
     "answer",
     "arithmetic",
     "band_of",
@@ -48,7 +51,10 @@ __all__ = [
     "groups",
     "headline_target",
     "interval",
+    "left_alone",
     "newest",
+    "node_lines",
+    "node_rows",
     "pareto",
     "prices",
     "quiet",
@@ -59,6 +65,7 @@ __all__ = [
     "spent",
     "staleness",
     "start_costs",
+    "struck",
     "time_to",
     "varying",
     "work",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from trainoff.analyse.compare import Comparison, comparisons
+from trainoff.analyse.faults import left_alone
 from trainoff.analyse.groups import Group
 from trainoff.analyse.ranking import headline_target, ranked
 from trainoff.analyse.ratio import RANKING
@@ -24,7 +25,7 @@ def answer(groups: Sequence[Group]) -> list[str]:
     said = []
     for workload in workloads:
         own = ranked([group for group in groups if group.first.workload == workload])
-        told = [sentence for sentence in [_winner(own), _caution(own), *arithmetic(own)] if sentence]
+        told = [sentence for sentence in [_winner(left_alone(own)), _caution(own), *arithmetic(own)] if sentence]
         several = len(workloads) > 1
         said += [s if f"on {workload}" in s or not several else f"{workload}: {s}" for s in told]
     return said

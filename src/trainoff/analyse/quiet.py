@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from trainoff.analyse.groups import setting_of
 from trainoff.analyse.words import count, percent
-from trainoff.records import Record
+from trainoff.records import BY_HAND, Record
 
 STEAL = 0.1  # cores; neighbours that one does not notice take less than half of that
 OTHERS = 0.25  # cores; conductor, sampler and an idle system take about a tenth
@@ -85,8 +85,14 @@ def _speeds(record: Record) -> dict[str, float]:
     return {when: speed for when, speed in found.items() if speed}
 
 
+def _by_hand(record: Record) -> list[str]:
+    """What somebody did to its nodes."""
+    done = [name.removeprefix(BY_HAND) for name in record.notes if name.startswith(BY_HAND)]
+    return [f"somebody's hand was on its nodes ({', '.join(done)})"] if done else []
+
+
 def _judged(record: Record, usual: Usual) -> Quiet:
-    reasons = [*_taken(record), *_waited(record, usual), *_slowed(record, usual)]
+    reasons = [*_by_hand(record), *_taken(record), *_waited(record, usual), *_slowed(record, usual)]
     if reasons:
         return Quiet("disturbed", reasons)
     return Quiet("quiet" if "other_cores" in record.noise else "unknown", [])

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
+
+from trainoff.study.fault import ALWAYS, LAST
 
 
 def seconds(value: float | None) -> str:
@@ -61,10 +65,25 @@ def quality(value: float | None) -> str:
 
 
 def told(value: object) -> str:
-    """The value of a parameter; a fault as what is done: `slow worker 1 to 25%`."""
-    if isinstance(value, dict) and "action" in value:
-        return f"{value['action']} worker {value['worker']} to {percent(value['share'])}"
-    return str(value)
+    """The value of a parameter; a fault as what is done."""
+    return fault(value) if isinstance(value, dict) and "action" in value else str(value)
+
+
+def fault(asked: Mapping[str, Any]) -> str:
+    """What is done to a node, less what is usual: `kill-process`, `pause for 10 s`, `slow node 1 to 25% at 0%`."""
+    parts = [str(asked["action"])]
+    if asked.get("node", LAST) != LAST:
+        parts.append(f"node {asked['node']}")
+    if "share" in asked:
+        parts.append(f"to {percent(asked['share'])}")
+    if "bandwidth_mbit" in asked:
+        parts.append(f"to {asked['bandwidth_mbit']:g} Mbit/s")
+    if asked.get("for_s"):
+        parts.append(f"for {asked['for_s']:g} s")
+    at = asked.get("at", ALWAYS["at"])
+    if at != ALWAYS["at"]:
+        parts.append(f"at {at}" if isinstance(at, str) else f"at {percent(at)}")
+    return " ".join(parts)
 
 
 def count(number: int, word: str) -> str:

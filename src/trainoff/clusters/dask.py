@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainoff.clusters.crowd import crowded
 from trainoff.clusters.ports import free_ports
 from trainoff.clusters.process import Process
 from trainoff.clusters.processes import Cluster
@@ -73,7 +74,7 @@ class DaskCluster:
         return self.cluster.spawn(node, argv, self._environment(), role)
 
     def wait_for(self, worker: Process) -> None:
-        worker.wait_ready(lambda each: each.says("Registered to:"), READY_S)
+        worker.wait_ready(lambda each: each.says("Registered to:"), crowded(READY_S, len(self.cluster.nodes)))
 
     def dashboard_port(self) -> int | None:
         """Where the scheduler shows its dashboard."""

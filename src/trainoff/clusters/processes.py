@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +26,18 @@ class Cluster(Protocol):
     """What every kind of cluster offers to an engine."""
 
     nodes: Sequence[Node]
+    here: Node  # where the driver is: the process that calls the engine
     processes: Sequence[Process]  # those that were started and not ended yet
+    python: str  # the interpreter on the nodes
+
+    def prepare(self, modules: Sequence[str], *, java: bool) -> None:
+        """Reach the nodes, and see that each has these modules as they are here, and Java if it is needed."""
+
+    def bring(self, paths: Iterable[Path]) -> None:
+        """See that processes on the nodes find these files and folders, where they have other disks."""
+
+    def bring_logs(self) -> None:
+        """See that what processes on the nodes have written into the folder of logs is here."""
 
     def spawn(
         self,
@@ -47,6 +60,9 @@ class Cluster(Protocol):
     def stop(self) -> None:
         """End every process, the last one started first."""
 
+    def timed(self) -> AbstractContextManager[None]:
+        """What holds while a training or a test is timed: only then emulated nodes are slow."""
+
     def failed(self) -> Process | None:
         """The first process that ended with an error, if one did."""
 
@@ -64,6 +80,8 @@ class Processes(Cluster):
 
     def __init__(self, workers: int, folder: Path) -> None:
         self.nodes = [Node(f"node-{number}", "127.0.0.1") for number in range(workers)]
+        self.here = self.nodes[0]
+        self.python = sys.executable
         self._logs = folder / "logs"
         self._started: list[Process] = []
 
@@ -83,13 +101,28 @@ class Processes(Cluster):
     ) -> Process:
         self._logs.mkdir(exist_ok=True)
         try:
-            process = Process(argv, env, role, self._logs / f"{role}.txt")
+            process = self._start(node, argv, env, role)
         except OSError as error:
             raise TrainoffError(f"{role} could not be started on {node.name}: {error}") from error
         self._started.append(process)
         if ready:
             process.wait_ready(ready, timeout_s)
         return process
+
+    def timed(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def prepare(self, modules: Sequence[str], *, java: bool) -> None:
+        """Nothing has to be reached."""
+
+    def bring(self, paths: Iterable[Path]) -> None:
+        """Everything is here."""
+
+    def bring_logs(self) -> None:
+        """They are here, too."""
+
+    def _start(self, node: Node, argv: Sequence[str], env: Mapping[str, str], role: str) -> Process:
+        return Process(argv, env, role, self._logs / f"{role}.txt")
 
     def failed(self) -> Process | None:
         return next((process for process in self._started if process.exit_code not in (None, 0)), None)

@@ -1,6 +1,7 @@
 """A Ray cluster: a head without cores, and a node for every worker, as processes of a cluster.
 
-An engine connects to its address. What Ray leaves on disk lies in the trial's folder, and is gone with it.
+The head is beside the driver, which needs a part of Ray on its own machine. An engine connects to its address. What
+Ray leaves on disk lies in the trial's folder, and is gone with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainoff.clusters.crowd import crowded
 from trainoff.clusters.ports import LOOPBACK
 from trainoff.clusters.process import Process
 from trainoff.clusters.processes import Cluster, Node
@@ -36,7 +38,7 @@ class RayCluster:
     @property
     def address(self) -> str:
         """Where the head is."""
-        return f"{self.cluster.nodes[0].address}:{self.port}"
+        return f"{self.cluster.here.address}:{self.port}"
 
     @property
     def lives(self) -> bool:
@@ -47,10 +49,11 @@ class RayCluster:
         """Start the head, then all nodes; returns when they have joined."""
         dashboard = ["--include-dashboard", "true" if self.dashboard_port else "false"]
         if self.dashboard_port:
-            dashboard += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.dashboard_port)]
+            where = self.cluster.here.address
+            dashboard += ["--dashboard-host", where, "--dashboard-port", str(self.dashboard_port)]
         # Without the monitor, for nodes neither come nor go by themselves.
         options = ["--head", "--port", str(self.port), "--num-cpus", "0", "--no-monitor", *dashboard]
-        self.head = self._spawn(self.cluster.nodes[0], "head", options)
+        self.head = self._spawn(self.cluster.here, "head", options)
         self._wait_for([self.head])
         self.nodes = [self._join(number) for number in range(len(self.cluster.nodes))]
         self._wait_for(self.nodes)
@@ -91,7 +94,7 @@ class RayCluster:
 
     def _wait_for(self, processes: Sequence[Process]) -> None:
         for process in processes:
-            process.wait_ready(lambda each: each.says(STARTED), READY_S)
+            process.wait_ready(lambda each: each.says(STARTED), crowded(READY_S, len(processes)))
 
     def stop(self) -> None:
         """End all processes at once; asked politely, Ray takes half a minute."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainoff.clusters.crowd import crowded
 from trainoff.clusters.java import find_java
 from trainoff.clusters.process import Process
 from trainoff.clusters.processes import Cluster
@@ -113,7 +114,7 @@ def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb
         argv = [*_class(WORKER), *offer, *spark.properties, "-d", str(spark.trial / "logs" / role), url]
         workers.append(cluster.spawn(node, argv, spark.environment(node.address), role))
     for worker in workers:
-        worker.wait_ready(lambda each: each.says("Successfully registered with master"), READY_S)
+        worker.wait_ready(lambda each: each.says("Successfully registered with master"), crowded(READY_S, len(workers)))
     return url
 
 
@@ -138,10 +139,10 @@ class SparkDriver:
 
 
 def start_driver(cluster: Cluster, spark: SparkFolder) -> SparkDriver:
-    """Start a driver's JVM on the first node, with what is configured in the folder and in this environment."""
+    """Start a driver's JVM beside this process, with what is configured in the folder and in this environment."""
     told = spark.trial / "spark" / "gateway"  # where it writes its port and a secret
     process = cluster.spawn(
-        cluster.nodes[0],
+        cluster.here,
         [str(home() / "bin" / "spark-submit"), *spark.properties, "pyspark-shell"],
         {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
         "driver",

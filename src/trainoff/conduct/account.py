@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from trainoff.conduct.nodes import book_nodes
 from trainoff.conduct.story import Event, Story
 from trainoff.records import Record
+from trainoff.study.nodes import NodeSpec
 
 
-def book_resources(record: Record, story: Story) -> None:
-    """Fill in every figure of consumption, from the kernel's account and the samples."""
+def book_resources(record: Record, story: Story, nodes: Sequence[NodeSpec] = ()) -> None:
+    """Fill in every figure of consumption, from the kernel's account and the samples; `nodes` are the emulated ones."""
+    record.nodes = book_nodes(nodes, story)
     usage = story.usage or {}
     if usage:
         # The kernel's account is exact, but lacks processes that outlived their parents; the samples have seen those.
-        record.cpu_s = max(usage["user_s"] + usage["system_s"], sum(story.spent.values()))
+        here = max(usage["user_s"] + usage["system_s"], sum(story.spent.values()))
+        record.cpu_s = here + max(story.host_s, sum(story.host_spent.values()))
         record.context_switches, record.orphans = usage["switches"], usage["orphans"]
-        record.cpu_s_by_role = _account_for(record.cpu_s, story.spent)
+        record.cpu_s_by_role = _account_for(record.cpu_s, _sum(story.spent, story.host_spent))
         record.sampler = {"cpu_s": usage["sampler_s"]}
     ticks = _by_tick(story.samples)
     record.sampler["samples"] = len(ticks)
@@ -41,7 +45,7 @@ def book_resources(record: Record, story: Story) -> None:
     if machine:
         record.network_bytes = machine[-1]["network_bytes"]
         record.network_bytes_by_phase = story.network_bytes_by_phase(record.network_bytes)
-        record.noise |= noise(machine, story.cpu_at())
+        record.noise |= noise(machine, story.cpu_at(here=True))
     record.counts = {name: value for name, value in story.counts.items() if math.isfinite(value)}
     record.notes = dict(story.notes)
     record.timeline = dict(story.timeline)
@@ -70,7 +74,8 @@ def _training(record: Record, story: Story) -> dict[str, Any]:
     if start is None or end is None or end <= start:
         return {}
     cpus = record.environment.get("cpus") or 1
-    given = min(cpus, math.ceil(record.workers * record.cores)) if record.cluster != "attach" else cpus
+    asked = sum(node["cores"] for node in record.nodes) or math.ceil(record.workers * record.cores)
+    given = {"attach": cpus, "hosts": asked}.get(record.cluster, min(cpus, asked))
     roles = dict.fromkeys(row["role"] for row in story.samples if row["role"] != "machine")
     cores = {role: round(_spent(story.cpu_at(role), start, end) / (end - start), 4) for role in roles}
     machine = [row for row in story.samples if row["role"] == "machine" and start <= row["tick"] <= end]
@@ -95,6 +100,11 @@ def _spent(series: Sequence[tuple[float, float]], start: float, end: float) -> f
     times, values = zip(*series, strict=True)
     first, last = np.interp([start, end], times, values)
     return float(last - first)
+
+
+def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Both together, by role."""
+    return {role: round(one.get(role, 0.0) + other.get(role, 0.0), 3) for role in (*one, *other)}
 
 
 def _account_for(total: float, by_role: Mapping[str, float]) -> dict[str, float]:

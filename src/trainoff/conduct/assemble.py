@@ -14,6 +14,8 @@ from trainoff import engines
 from trainoff.conduct.account import book_resources
 from trainoff.conduct.certify import certificate
 from trainoff.conduct.evaluate import curve, objectives
+from trainoff.conduct.faults import fault_of
+from trainoff.conduct.harm import harm
 from trainoff.conduct.machine import environment
 from trainoff.conduct.performance import Ending
 from trainoff.conduct.story import Story
@@ -21,6 +23,7 @@ from trainoff.conduct.verdict import Verdict, judge
 from trainoff.engines import Engine, Job
 from trainoff.records import METRICS, Record, error_of, measured, time_to_target
 from trainoff.study import Trial
+from trainoff.study.nodes import nodes_of
 
 LOG_TAIL = 50
 ASTRAY = 50  # times the loss of guessing: the weights may still be numbers, but the training has gone astray
@@ -70,13 +73,13 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
     )
 
 
-def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -> None:
+def full_record(record: Record, trial: Trial, ending: Ending, job: Job, differs: str | None) -> None:
     """Add to a bare record all that was measured; writes curve.parquet and samples.parquet beside it.
 
     What cannot be evaluated still becomes a record, with everything that was measured.
     """
     _book_times(record, ending)
-    book_resources(record, ending.story)
+    book_resources(record, ending.story, nodes_of(trial) if trial.emulated else ())
     record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test), **job.data.facts}
     record.model = {
         "kind": job.model.kind,
@@ -91,6 +94,8 @@ def full_record(record: Record, ending: Ending, job: Job, differs: str | None) -
         reason = f"the result could not be evaluated: {type(error).__name__}: {error}"
         verdict = replace(verdict, status="wrong-result", reason=reason) if verdict.status == "ok" else verdict
     _apply(record, verdict)
+    if asked := fault_of(trial):
+        record.fault = harm(asked, ending.story, record.failed)
     _drop_snapshots(job.folder)
     _gather_logs(job.folder)
     if record.failed:

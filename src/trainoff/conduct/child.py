@@ -11,19 +11,15 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from trainoff.clusters import THREADS, Brake, Cluster, Process
-from trainoff.clusters.brake import of_role
+from trainoff.clusters import THREADS, Process
 from trainoff.clusters.orphans import die_with_parent
 from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.traffic import bytes_so_far
 from trainoff.engines.watch import Channel, Diverged, TrialWatch
-
-if TYPE_CHECKING:
-    from trainoff.study import Trial
 
 
 class Ended(BaseException):
@@ -64,15 +60,17 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
     trial = Trial.from_json(spec["trial"])
     engine = engines.get(trial.engine)
     with make_cluster(trial, folder) as cluster:
+        with watch.phase("cluster_start"):
+            cluster.prepare(engine.modules, java=engine.cluster == "spark")
         with watch.phase("data_load"):
             job = make_job(trial, cluster, folder)
         every = trial.params["snapshot_every"] or job.order.rows // 3
         watch.expect(job.order, job.model.parameters, every, trial.params["stop"])
         try:
             engine.open(job, watch)
-            with watch.phase("train"), fault(trial, cluster):
+            with cluster.timed(), watch.phase("train"):
                 engine.train(job, watch)
-            with watch.phase("test"):
+            with cluster.timed(), watch.phase("test"):
                 labels = np.asarray(engine.predict(job.data.x_test))
                 if labels.dtype.kind not in "iu":
                     raise TypeError(f"predict returned {labels.dtype} instead of whole numbers")
@@ -84,14 +82,6 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
         finally:
             _enter_teardown(channel)
             engine.close()
-
-
-def fault(trial: Trial, cluster: Cluster) -> AbstractContextManager[object]:
-    """What is done to a worker on purpose while the trial trains."""
-    if not (asked := trial.params.get("fault")):
-        return nullcontext()
-    role = f"worker-{asked['worker']}"
-    return Brake(lambda: of_role(cluster.processes, role), asked["share"])
 
 
 def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> None:
@@ -123,7 +113,7 @@ def claim_cores(cpus: list[int], cores: float) -> None:
 
 def threads(cores: float) -> int:
     """How many threads a library may use on so many cores."""
-    return max(1, int(cores))
+    return ceil(cores)
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -9,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainoff import data
+from trainoff.clusters import Processes
 from trainoff.conduct import isolate
 from trainoff.conduct.assemble import Identity, bare_record, full_record
 from trainoff.conduct.child import threads
 from trainoff.conduct.control import Control
-from trainoff.conduct.job import make_cluster, make_job, model_of, rows_of
+from trainoff.conduct.job import make_job, model_of, rows_of
 from trainoff.conduct.lock import machine_lock
 from trainoff.conduct.performance import Ending, Performance, Stage, choose_cpus
 from trainoff.conduct.refusal import cannot
@@ -22,9 +24,12 @@ from trainoff.conduct.verdict import Verdict
 from trainoff.conduct.view import View
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
-from trainoff.study import Study
+from trainoff.study import Study, Trial
 
-HOST_NETWORK = "the cluster it attaches to is on the host's network"
+HOST_NETWORK = {
+    "attach": "the cluster it attaches to is on the host's network",
+    "hosts": "its workers are on other hosts, which only the host's network reaches",
+}
 MOST_PARAMETERS = 10**9
 
 
@@ -79,11 +84,11 @@ class Conductor:
                     return
                 self._view.started(task)
                 # Made before the trial: what it takes to judge the trial is at hand when it ends.
-                job = make_job(task.trial, make_cluster(task.trial, folder), folder)
+                job = make_job(task.trial, Processes(1, folder), folder)
                 ending = self._perform(task, record, folder)
                 with finish_first():
                     record.noise["control_after"] = None if ending.stopped else self._control.after(_cpu(record))
-                    full_record(record, ending, job, task.engine.differs(task.trial))
+                    full_record(record, task.trial, ending, job, task.engine.differs(task.trial))
                     self._store.commit(record, folder)
                     task.record, task.again = record, False
         except OSError as error:
@@ -92,21 +97,28 @@ class Conductor:
     def _perform(self, task: Task, record: Record, folder: Path) -> Ending:
         """Run the trial on its stage, to whatever end."""
         trial = task.trial
-        outside = HOST_NETWORK if trial.attached else task.engine.outside(trial)
+        outside = HOST_NETWORK.get(trial.cluster) or task.engine.outside(trial)
         cpus, record.oversubscribed = choose_cpus(trial)
-        stage = Stage(folder, cpus, namespaces=self._why_not is None, network=outside is None)
+        why_not = self._why_not or _no_namespaces(trial)
+        stage = Stage(folder, cpus, why_not is None, outside is None, task.engine.trainer)
         record.isolation = {
-            "kind": "process-group" if self._why_not else "namespaces",
-            "own_network": self._why_not is None and outside is None,
+            "kind": "process-group" if why_not else "namespaces",
+            "own_network": why_not is None and outside is None,
             "cpus": cpus,
             "threads": threads(trial.cores),
-            "reason": self._why_not or outside,
+            "reason": why_not or outside,
         }
         record.noise["control_before"] = self._control.before(_cpu(record))
         with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
             ending = performance.run()
         self._interrupted = ending.stopped
         return ending
+
+
+def _no_namespaces(trial: Trial) -> str | None:
+    """Why a trial keeps the machine's namespaces though it could have its own: in a user's, ssh trusts no file."""
+    mapped = trial.cluster == "hosts" and os.geteuid() != 0
+    return "ssh does not trust the system's files in a user namespace" if mapped else None
 
 
 def _cpu(record: Record) -> int:

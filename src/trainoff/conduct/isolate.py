@@ -26,8 +26,11 @@ def adopt_orphans() -> None:
         call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def unshare(network: bool) -> None:
-    """Leave the machine's namespaces; children forked from now on live in a PID namespace of their own."""
+def unshare(network: bool, lab: bool = False) -> None:
+    """Leave the machine's namespaces; children forked from now on live in a PID namespace of their own.
+
+    Who is not root on the machine is in a lab, for only root may go from one node's network to another's.
+    """
     wanted = _CLONE["pid"] | _CLONE["mount"] | (_CLONE["network"] if network else 0)
     if os.geteuid() == 0:
         call("unshare", wanted)
@@ -35,8 +38,8 @@ def unshare(network: bool) -> None:
     uid, gid = os.getuid(), os.getgid()
     call("unshare", wanted | _CLONE["user"])
     Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    Path("/proc/self/uid_map").write_text(f"{0 if lab else uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{0 if lab else gid} {gid} 1")
 
 
 def settle(network: bool) -> None:

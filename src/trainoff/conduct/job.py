@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from trainoff import data
 from trainoff.clusters import Attached, Cluster, Processes
+from trainoff.clusters.hosts.cluster import Hosts, Plan
+from trainoff.clusters.hosts.ssh import Ssh
+from trainoff.clusters.lab import nodes as lab
+from trainoff.clusters.lab.cluster import LabCluster
 from trainoff.data import Csr, Data, Order
 from trainoff.engines import Job
 from trainoff.errors import TrainoffError
 from trainoff.models import Cnn, Logreg, Mlp, Model, initial_weights, rates
 from trainoff.study import Trial
+from trainoff.study.nodes import GIB
+
+GUARD = "trainoff.conduct.guard"
+PRIVATE = (  # files in a trial's folder that no worker needs, and some that no other machine should have
+    "*.json",
+    "lock",
+    "log.txt",
+    "events*",
+    "snapshot-*",
+    "predictions.npy",
+    "door-*",
+    "spark/local/*",
+    "spark/gateway",
+    "ray/head/*",
+)
 
 
 def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
@@ -41,7 +61,24 @@ def make_cluster(trial: Trial, folder: Path) -> Cluster:
     """Where the trial runs."""
     if trial.attached:
         return Attached(trial.address, trial.properties, folder)
+    if trial.emulated:
+        return LabCluster(lab.Plan.read(folder), folder)
+    if trial.cluster == "hosts":
+        return Hosts(_plan(trial), folder)
     return Processes(trial.workers, folder)
+
+
+def _plan(trial: Trial) -> Plan:
+    params, memory = trial.params, trial.memory_gb
+    return Plan(
+        params["hosts"],
+        Ssh(params.get("python", sys.executable), params.get("ssh_config")),
+        GUARD,
+        trial.cores,
+        int(memory * GIB) if memory else None,
+        params.get("here"),
+        PRIVATE,
+    )
 
 
 def rows_of(trial: Trial, loaded: Data) -> Data:

@@ -14,6 +14,8 @@ from pathlib import Path
 from trainoff.clusters.orphans import die_with_parent
 from trainoff.conduct import isolate
 from trainoff.conduct.warden import Orders, Warden
+from trainoff.engines.watch import Channel
+from trainoff.errors import TrainoffError
 
 LIFE_LINE = 0
 
@@ -28,7 +30,8 @@ def main() -> int:
         isolate.adopt_orphans()
         return _guard(orders)
     die_with_parent()
-    isolate.unshare(orders.network)
+    assert orders.network or not orders.lab, "a lab is made in a network of its own"
+    isolate.unshare(orders.network, lab=orders.lab is not None)
     warden = os.fork()
     if warden == 0:
         die_with_parent()
@@ -47,6 +50,10 @@ def _guard(orders: Orders) -> int:
         if error.errno == errno.ENXIO:
             return 1
         raise
+    except TrainoffError as error:  # it could not make what the trial needs
+        said = {"status": "start-failed", "reason": str(error), "traceback": None, "unfinished": False}
+        Channel(Path(orders.folder) / "events").say("error", phase="cluster_start", **said)
+        return 1
     return warden.run()
 
 

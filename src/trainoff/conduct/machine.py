@@ -14,9 +14,11 @@ from typing import Any
 import psutil
 
 import trainoff
+from trainoff.clusters.hosts.ssh import INSTALL as BRING_SSH
 from trainoff.clusters.java import INSTALL, find_java
 
-INSTALL_JAVA = INSTALL
+INSTALL_JAVA, INSTALL_SSH = INSTALL, BRING_SSH
+
 NUMERIC = (
     "numpy",
     "scipy",
@@ -36,7 +38,7 @@ NUMERIC = (
 def environment() -> dict[str, Any]:
     """What the record needs to be understood elsewhere: hardware, system, versions."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpus": len(cpus()),
         "memory_bytes": psutil.virtual_memory().total,
         "system": platform.platform(),
@@ -82,12 +84,20 @@ def gpu() -> str | None:
     return said.stdout.strip().splitlines()[0] if said.returncode == 0 and said.stdout.strip() else None
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def ssh() -> str | None:
+    """The version of the ssh by which hosts are reached, or None if there is none."""
+    if not (command := shutil.which("ssh")):
+        return None
+    return subprocess.run([command, "-V"], capture_output=True, text=True).stderr.strip().split(",")[0] or command
 
 
 def _blas() -> str | None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,15 +19,18 @@ from typing import Any, Self
 
 import psutil
 
+from trainoff.clusters.lab.able import too_much_memory
+from trainoff.clusters.lab.ground import Ground
 from trainoff.clusters.process import GRACE_S
+from trainoff.conduct.faults import Cue, fault_of
 from trainoff.conduct.machine import cpus
 from trainoff.conduct.story import Story
 from trainoff.conduct.warden import Orders
 from trainoff.data import cache
 from trainoff.engines.door import Outside
+from trainoff.study.nodes import GIB, nodes_of
 from trainoff.study.trial import Trial
 
-GIB = 2**30
 TICK_S = 0.5  # how often deadlines are checked and the view is refreshed when nothing happens
 
 
@@ -39,6 +42,7 @@ class Stage:
     cpus: list[int]
     namespaces: bool
     network: bool = True
+    trainer: str | None = None  # by which part of its command line the process is known that trains
 
 
 @dataclass
@@ -65,13 +69,20 @@ class Performance:
     _stopped: bool = field(default=False, init=False)
     _reason: str | None = field(default=None, init=False)
     _kill_at: float = field(default=math.inf, init=False)
+    _announced: bool = field(default=False, init=False)  # whether others can find its lab
     _doors: list[Outside] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
         folder = self.stage.folder
         # On a cluster that exists, the memory is that of its executors, which are not here.
         memory = None if self.trial.attached else self.trial.memory_gb
-        Orders(str(folder), self.stage.namespaces, self.stage.network, int(memory * GIB) if memory else None).write()
+        fault = fault_of(self.trial)
+        self._cue = Cue(fault)
+        limit = int(memory * GIB) if memory and not self.trial.emulated else None
+        self._lab = Ground(nodes_of(self.trial)) if self.trial.emulated else None
+        plan = self._lab.plan if self._lab else None
+        trainer = self.stage.trainer
+        Orders(str(folder), self.stage.namespaces, self.stage.network, limit, fault, trainer, plan).write()
         spec = {"trial": self.trial.to_json(), "cpus": self.stage.cpus}
         (folder / "trial.json").touch(mode=0o600)  # a cluster's secrets may be in it
         (folder / "trial.json").write_text(json.dumps(spec))
@@ -101,6 +112,8 @@ class Performance:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._kill()
+        if self._lab:
+            self._lab.close()
         for handle in (*self._wakers, self._life_line):
             os.close(handle)
         self._events.close()
@@ -111,7 +124,8 @@ class Performance:
         """Listen until the last process is gone. Ctrl-C ends it politely, a second one at once."""
         while self._launcher.poll() is None:
             try:
-                self._listen(TICK_S)
+                self._listen(min(TICK_S, max(0.0, self._cue.wait(self.story, time.monotonic()))))
+                self._give_cues()
                 self._check_deadlines()
                 self.update(self.story)
             except KeyboardInterrupt:
@@ -137,6 +151,12 @@ class Performance:
         self._cut_short, self._reason = status, reason
         self._kill_at = time.monotonic() + GRACE_S + 2
         self._launcher.terminate()
+
+    def _give_cues(self) -> None:
+        """Tell the warden when it is time for a fault, and when it is over."""
+        for word in self._cue.words(self.story, time.monotonic()):
+            with contextlib.suppress(BrokenPipeError):  # it has ended already
+                os.write(self._life_line, f"{word}\n".encode())
 
     def _check_deadlines(self) -> None:
         now, limits = time.monotonic(), self.trial.limits
@@ -182,7 +202,11 @@ class Performance:
             self.story.hear(event)
             if event["kind"] == "page":
                 self._open_door(str(event["name"]))
-            if event["kind"] != "sample":
+            if event["kind"] == "phase" and self._lab and not self._announced:
+                self._announced = True
+                with contextlib.suppress(OSError):  # then only `lab status` does not know of it
+                    self._lab.announce(self.stage.folder.name, self._launcher.pid, self.stage.folder)
+            if event["kind"] not in ("sample", "node", "host-sample"):
                 self._events.write(line + b"\n")
         except (ValueError, TypeError, KeyError, AttributeError):
             return  # not an event: somebody else wrote into the pipe
@@ -202,18 +226,32 @@ def _kill_tree(pid: int) -> None:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since the machine started."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+    """How many processes the kernel has killed for want of memory: of our own control group, or of the machine."""
+    for path in (*_own_memory_files(), Path("/proc/vmstat")):
+        with contextlib.suppress(OSError):
+            for line in path.read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
     return 0
+
+
+def _own_memory_files() -> Iterator[Path]:
+    """Where the kernel counts for the control group of this process; the group of all has no such file."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            number, kinds, path = line.split(":", 2)
+            if number == "0":
+                yield Path("/sys/fs/cgroup", path.lstrip("/"), "memory.events")
+            elif "memory" in kinds.split(","):
+                yield Path("/sys/fs/cgroup/memory", path.lstrip("/"), "memory.oom_control")
 
 
 def choose_cpus(trial: Trial) -> tuple[list[int], bool]:
     """The CPUs for a trial, and whether it asks for more than there are."""
     here = cpus()
-    if trial.attached:
+    if trial.away:
         return here, False
+    if trial.emulated:
+        return here, too_much_memory(nodes_of(trial), psutil.virtual_memory().total) is not None
     wanted = math.ceil(trial.workers * trial.cores)
     return here[:wanted], wanted > len(here)

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from trainoff.conduct.sockets import Sockets
+from trainoff.engines.traffic import bytes_so_far
 
 FIRST_S, PERIOD_S, LONGEST_S = 0.2, 1.0, 2.0  # between samples: often while memory grows, then seldom
 GROWTH = 1.1
@@ -77,7 +78,7 @@ class Tracked:
 class Probe:
     """Follows the process tree below this process and adds up what it uses, by role."""
 
-    def __init__(self, own_pid_namespace: bool, own_network: bool) -> None:
+    def __init__(self, own_pid_namespace: bool, own_network: bool, sockets: Sockets | None = None) -> None:
         self._own_pid_namespace = own_pid_namespace
         self._own_network = own_network
         self._tracked: dict[int, Tracked] = {}
@@ -85,7 +86,7 @@ class Probe:
         self._dear_s = 0.0
         self._rss = 0
         self._start = time.monotonic()
-        self._sockets = Sockets() if own_network else None
+        self._sockets = sockets or (Sockets() if own_network else None)
         self.period_s = FIRST_S
 
     def sample(self) -> list[dict[str, Any]]:
@@ -228,7 +229,7 @@ def machine(own_network: bool) -> dict[str, Any]:
         "runnable": _runnable(),
     }
     row |= {f"pressure_{what}_s": _pressure(what) for what in ("cpu", "memory", "io")}
-    row["network_bytes"] = psutil.net_io_counters(nowrap=False).bytes_recv if own_network else None
+    row["network_bytes"] = bytes_so_far() if own_network else None
     return row
 
 

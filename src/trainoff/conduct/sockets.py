@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 SOCK_DIAG = 4  # the netlink family
@@ -18,6 +18,7 @@ DUMP = 0x301  # a request for all of them
 TCP_INFO = 2  # the attribute with the counters
 ALL_STATES = 0xFFF
 HEADER, MESSAGE = 16, 72  # sizes of a netlink header and of what comes behind it
+SOURCE, TARGET = slice(8, 24), slice(24, 40)  # the two addresses in that
 INODE_AT = 68  # in that
 ACKED_AT = 120  # in TCP_INFO: bytes that have arrived at the other end, then bytes received
 DONE, ERROR = 3, 2
@@ -27,8 +28,14 @@ Traffic = tuple[int, int]  # sent, received
 
 @dataclass
 class Sockets:
-    """The traffic of all connections of this network namespace, by the role of the process that holds them."""
+    """The traffic of all connections, by the role of the process that holds them.
 
+    `ears` are the network namespaces to ask in; by default it is this process's. With `between`, what never leaves its
+    machine is left out.
+    """
+
+    ears: Sequence[socket.socket] | None = None
+    between: bool = False
     _owners: dict[int, str] = field(default_factory=dict)  # inode -> role
     _now: dict[int, Traffic] = field(default_factory=dict)
     _ended: dict[str, Traffic] = field(default_factory=dict)
@@ -36,7 +43,7 @@ class Sockets:
     def look(self, roles: Mapping[int, str]) -> None:
         """Take the counts as they are now; `roles` says which role each process has."""
         try:
-            found = dict(connections())
+            found = dict(connections(self.ears, self.between))
         except OSError:  # half an answer would look as if the rest had ended
             return
         for inode in self._now.keys() - found.keys():
@@ -70,18 +77,21 @@ def held_by(pid: int) -> Iterator[int]:
                     yield int(target[8:-1])
 
 
-def connections() -> Iterator[tuple[int, Traffic]]:
+def connections(ears: Sequence[socket.socket] | None, between: bool) -> Iterator[tuple[int, Traffic]]:
     """Every TCP connection, as its inode with what it has sent and received. OSError where the kernel does not tell."""
     if not hasattr(socket, "AF_NETLINK"):
         return
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (TCP_INFO - 1), ALL_STATES)
-            link.send(struct.pack("=IHHII", HEADER + len(request), BY_FAMILY, DUMP, 0, 0) + request)
-            yield from _answers(link)
+    with contextlib.ExitStack() as stack:
+        if ears is None:
+            ears = [stack.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG))]
+        for link in ears:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (TCP_INFO - 1), ALL_STATES)
+                link.send(struct.pack("=IHHII", HEADER + len(request), BY_FAMILY, DUMP, 0, 0) + request)
+                yield from _answers(link, between)
 
 
-def _answers(link: socket.socket) -> Iterator[tuple[int, Traffic]]:
+def _answers(link: socket.socket, between: bool) -> Iterator[tuple[int, Traffic]]:
     while True:
         data = link.recv(1 << 16)
         while len(data) >= HEADER:
@@ -90,7 +100,9 @@ def _answers(link: socket.socket) -> Iterator[tuple[int, Traffic]]:
                 raise OSError("the kernel does not tell")
             if kind == DONE:
                 return
-            yield from _connection(data[HEADER:length])
+            message = data[HEADER:length]
+            if not between or message[SOURCE] != message[TARGET]:
+                yield from _connection(message)
             data = data[(length + 3) & ~3 :]
 
 

@@ -18,6 +18,8 @@ class Story:
 
     start: float  # when the conductor started it; all times are of the monotonic clock
     phase: str = "import"
+    expected: int = 0  # samples that the whole training will see; 0 until that is known
+    reached: str = "import"  # the last phase before teardown
     step: int = 0
     samples_seen: int = 0
     loss: float | None = None
@@ -28,16 +30,24 @@ class Story:
     worker_log: Event | None = None
     over_memory: Event | None = None
     usage: Event | None = None
+    fault: Event | None = None  # with what the trial had come to
+    healed: Event | None = None
+    losses: list[Event] = field(default_factory=list)
+    beats: list[tuple[float, int]] = field(default_factory=list)  # when progress was told, and the samples seen by then
     snapshots: list[Event] = field(default_factory=list)
     objectives: list[Event] = field(default_factory=list)
     samples: list[Event] = field(default_factory=list)
     latest: dict[str, Event] = field(default_factory=dict)  # the newest sample of each role
+    nodes: dict[int, list[Event]] = field(default_factory=lambda: defaultdict(list))  # samples of each emulated node
     counts: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     pages: dict[str, str] = field(default_factory=dict)  # what there is to look at, and its address
     breakdowns: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     timeline: dict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))  # tasks by worker
     spent: dict[str, float] = field(default_factory=dict)  # CPU seconds by role, at the end
+    host_spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # the same, on other hosts
+    host_s: float = 0.0  # the CPU seconds of all processes on other hosts, by their kernels' accounts
+    _hosts: dict[tuple[str, str], Event] = field(default_factory=dict)  # the newest sample of each host and role
     last_progress: float = 0.0
     train_start: float | None = None
     train_end: float | None = None
@@ -63,11 +73,11 @@ class Story:
             spent["train"] -= self.paused_s
         return {name: spent.get(name) for name in PHASES}
 
-    def cpu_at(self, role: str | None = None) -> list[tuple[float, float]]:
-        """The CPU seconds of the trial (or of one role) as a series of (time, seconds so far)."""
+    def cpu_at(self, role: str | None = None, *, here: bool = False) -> list[tuple[float, float]]:
+        """The CPU seconds of the trial (or of one role, or `here` alone) as a series of (time, seconds so far)."""
         series: dict[float, float] = defaultdict(float)
         for row in self.samples:
-            if row["role"] != "machine" and role in (None, row["role"]):
+            if row["role"] != "machine" and role in (None, row["role"]) and not (here and "host" in row):
                 series[row["tick"]] += row["user_s"] + row["system_s"]
         return sorted(series.items())
 
@@ -96,13 +106,18 @@ class Story:
             self.train_end = event["t"]
         self._phases[self.phase] += event["t"] - self._since
         self.phase, self._since = event["name"], event["t"]
+        self.reached = self.reached if self.phase == "teardown" else self.phase
         self.last_progress = event["t"]
         if self.phase == "train" and self.train_start is None:
             self.train_start = event["t"]
 
+    def _hear_expected(self, event: Event) -> None:
+        self.expected = event["samples"]
+
     def _hear_progress(self, event: Event) -> None:
         self.step, self.samples_seen, self.loss = event["step"], event["samples_seen"], event["loss"]
         self.last_progress = event["t"]
+        self.beats.append((event["t"], event["samples_seen"]))
 
     def _hear_snapshot(self, event: Event) -> None:
         self.snapshots.append(event)
@@ -135,6 +150,22 @@ class Story:
     def _hear_sample(self, event: Event) -> None:
         self.samples.append(event)
         self.latest[event["role"]] = event
+        if event["role"] == "machine":  # the last of its moment
+            self.samples += [{**row, "tick": event["tick"]} for row in self._hosts.values()]
+
+    def _hear_host_sample(self, event: Event) -> None:
+        """What a host last told counts at every moment until it tells something else."""
+        row = {**event, "sent_bytes": 0, "received_bytes": 0}
+        self._hosts[event["host"], event["role"]] = self.latest[event["role"]] = row
+
+    def _hear_host_spent(self, event: Event) -> None:
+        self.host_spent[event["role"]] += event["cpu_s"]
+
+    def _hear_host_usage(self, event: Event) -> None:
+        self.host_s += event["cpu_s"]
+
+    def _hear_node(self, event: Event) -> None:
+        self.nodes[event["node"]].append(event)
 
     def _hear_error(self, event: Event) -> None:
         self.error = event
@@ -147,6 +178,19 @@ class Story:
 
     def _hear_over_memory(self, event: Event) -> None:
         self.over_memory = event
+
+    def _hear_fault(self, event: Event) -> None:
+        """What is done to a node on purpose is not held against the trial: it has its whole patience from here."""
+        trained = event["t"] - (self.train_start or event["t"]) - self.paused_s
+        self.fault = {**event, "at_s": trained, "step": self.step, "samples_seen": self.samples_seen}
+        self.last_progress = event["t"]
+
+    def _hear_healed(self, event: Event) -> None:
+        self.healed = event
+        self.last_progress = event["t"]
+
+    def _hear_lost(self, event: Event) -> None:
+        self.losses.append(event)
 
     def _hear_usage(self, event: Event) -> None:
         self.usage = event

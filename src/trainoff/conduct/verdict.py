@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from trainoff.conduct.performance import GIB, Ending
+from trainoff.conduct.performance import Ending
+from trainoff.study.nodes import GIB
 
 BEFORE_TRAINING = ("import", "cluster_start", "data_load", "ship")
 STATUSES = (
@@ -42,7 +43,7 @@ def judge(ending: Ending) -> Verdict:
     if story.over_memory:
         used, limit = story.over_memory["bytes"] / GIB, story.over_memory["limit"] / GIB
         reason = f"{story.over_memory['role']} used {used:.2f} GiB of its {limit:g} GiB"
-        return Verdict("out-of-memory", phase, reason)
+        return Verdict("out-of-memory", story.reached if phase == "teardown" else phase, reason)
     if story.error:
         return _failed(ending, phase)
     if story.done and (story.usage or {}).get("exit") == 0:

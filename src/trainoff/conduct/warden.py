@@ -1,7 +1,7 @@
 """The warden: process 1 of a trial. It starts the trial, samples it, reaps it, and outlives nobody.
 
 Whatever happens to the conductor, the life line (a pipe whose other end only the conductor holds) closes
-and the warden ends everything.
+and the warden ends everything. While it lives it says through it when a fault is due.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from trainoff.clusters.lab.nodes import Plan
 from trainoff.clusters.process import GRACE_S
+from trainoff.conduct.hand import FAULT, HEAL, Hand
+from trainoff.conduct.lab import Lab, OfLab
 from trainoff.conduct.probe import Probe
-from trainoff.engines.traffic import OWN_NETWORK
+from trainoff.conduct.reach import OfProcesses
+from trainoff.conduct.sockets import Sockets
+from trainoff.engines.traffic import ALONE, LAB, OWN_NETWORK
 from trainoff.engines.watch import Channel
 
 LOOK_S = 0.25  # how often the traffic is looked at
@@ -42,13 +48,17 @@ class Orders:
     namespaces: bool
     network: bool  # a network of its own
     memory_bytes: int | None  # no role may use more
+    fault: dict[str, Any] | None = None  # what is done to a node when the conductor says so
+    trainer: str | None = None  # by which part of its command line the process is known that trains
+    lab: Plan | None = None  # the emulated nodes, if it has some
 
     @staticmethod
     def read(folder: Path) -> Orders:
-        return Orders(**json.loads((folder / "orders.json").read_text()))
+        told = json.loads((folder / "orders.json").read_text())
+        return Orders(**{**told, "lab": Plan.from_json(told["lab"]) if told["lab"] else None})
 
     def write(self) -> None:
-        (Path(self.folder) / "orders.json").write_text(json.dumps(self.__dict__))
+        (Path(self.folder) / "orders.json").write_text(json.dumps(asdict(self)))
 
 
 class Warden:
@@ -59,7 +69,13 @@ class Warden:
         self._life_line = life_line
         self._channel = Channel(Path(orders.folder) / "events")
         self._own_network = orders.namespaces and orders.network
-        self._probe = Probe(orders.namespaces, self._own_network)
+        self._lab = Lab(orders.lab, Path(orders.folder)) if orders.lab else None
+        if self._own_network:
+            os.environ[OWN_NETWORK] = LAB if self._lab else ALONE
+        sockets = Sockets(self._lab.ears(), between=True) if self._lab else None
+        self._probe = Probe(orders.namespaces, self._own_network, sockets)
+        reach = OfLab(orders.trainer, self._lab) if self._lab else OfProcesses(orders.trainer)
+        self._hand = Hand(orders.fault, reach, self._channel.say) if orders.fault else None
         self._trial: subprocess.Popen[bytes] | None = None
         self._exit: int | None = None
         self._end_by: float | None = None  # when politeness is over
@@ -71,15 +87,15 @@ class Warden:
 
     def run(self) -> int:
         """Start the trial process and watch it until nothing is left; returns its exit code."""
-        folder = Path(self._orders.folder)
+        folder, door = Path(self._orders.folder), self._lab.plan.door(0) if self._lab else []
         with (folder / "log.txt").open("ab") as log:
             self._trial = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainoff.conduct.child", str(folder)],
+                [*door, sys.executable, "-P", "-m", "trainoff.conduct.child", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={**KEEP_MEMORY, **os.environ, **({OWN_NETWORK: "1"} if self._own_network else {})},
+                env={**KEEP_MEMORY, **os.environ},
                 start_new_session=True,
             )
         if self._end_by is not None:  # asked to end before there was a trial
@@ -105,20 +121,39 @@ class Warden:
     def _sleep(self, seconds: float) -> None:
         ready, _, _ = select.select([self._life_line, self._wake], [], [], max(seconds, 0.0))
         if self._life_line in ready:
-            self._end_by = 0.0  # the conductor is gone: no time for politeness
+            self._obey(os.read(self._life_line, 4096).decode())
         if self._wake in ready:
             os.read(self._wake, 4096)
+
+    def _obey(self, said: str) -> None:
+        """Do what the conductor says through the life line; if nothing is ever said there again, it is gone."""
+        if not said:
+            self._end_by = 0.0  # no time for politeness
+        for word in said.split():
+            if self._hand:
+                {FAULT: self._hand.strike, HEAL: self._hand.heal}[word]()
 
     def _sample(self) -> None:
         rows, tick = self._probe.sample(), time.monotonic()
         for row in rows:
             self._channel.say("sample", tick=tick, **row)
+        if self._lab:
+            self._sample_nodes(self._lab, tick)
         limit = self._orders.memory_bytes
         if limit and self._over(limit):
             self._probe.measure_memory()
             if worst := self._over(limit):
                 self._channel.say("over-memory", role=worst[0], bytes=worst[1], limit=limit)
                 self._end_by = 0.0
+
+    def _sample_nodes(self, lab: Lab, tick: float) -> None:
+        rows = lab.rows()
+        for row in rows:
+            self._channel.say("node", tick=tick, **row)
+        filled = self._hand is not None and self._hand.filled  # then it is not the trial's own doing
+        if (over := lab.over_memory(rows)) and not filled:
+            self._channel.say("over-memory", **over)
+            self._end_by = 0.0
 
     def _over(self, limit: int) -> tuple[str, int] | None:
         over = [(round(used.pss), role) for role, used in self._probe.by_role().items() if used.pss > limit]

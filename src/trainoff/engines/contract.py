@@ -119,6 +119,9 @@ class Watch(Phases, Protocol):
     def objective(self, step: int, samples_seen: int, train_s: float, loss: float) -> None:
         """Tell afterwards what the training loss was at a step, where a system says so only at its end."""
 
+    def lost(self, who: str, redone: int = 0, ago_s: float = 0.0) -> None:
+        """Say at once that somebody is lost, and how many samples must be seen again; or that it was some time ago."""
+
     def count(self, name: str, value: float) -> None:
         """Put a figure of the engine's own into the record, under `counts`."""
 
@@ -151,6 +154,7 @@ class Engine:
     modules: ClassVar[tuple[str, ...]] = ()  # what must be importable
     knobs: ClassVar[Mapping[str, Knob]] = {}
     cluster: ClassVar[str | None] = None  # the cluster software it runs on, as in "spark"; None: plain processes
+    trainer: ClassVar[str | None] = None  # a part of the command line of the process that trains, if a worker has more
 
     @property
     def distributed(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+from trainoff.clusters.crowd import crowded
 from trainoff.data.order import spans
 from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job, Watch
@@ -24,9 +26,9 @@ class Course:
     """
 
     def __init__(
-        self, job: Job, host: str, keeper: Keeper, check: Callable[[], None], restart: Callable[[], None]
+        self, job: Job, watch: Watch, host: str, keeper: Keeper, check: Callable[[], None], restart: Callable[[], None]
     ) -> None:
-        self._job, self._keeper, self._check_others, self._restart = job, keeper, check, restart
+        self._job, self._watch, self._keeper, self._check_others, self._restart = job, watch, keeper, check, restart
         self._line = Driver(host, self._check, explain_s=0.0)
         self._losses, self._pulse = Losses(), Pulse()
         self.over = False  # whether all steps are made
@@ -40,13 +42,13 @@ class Course:
         """Wait until all workers are so far, though they may have to be started again meanwhile."""
         while True:
             try:
-                return self._line.wait_for(word, READY_S)
+                return self._line.wait_for(word, crowded(READY_S, self._job.workers))
             except HungUp as error:
                 self._lose(error)
 
-    def run(self, watch: Watch) -> None:
+    def run(self) -> None:
         """Follow the training to its end, and tell what it was like."""
-        ready = True
+        watch, ready = self._watch, True
         while not self.over:
             try:
                 if not ready:
@@ -76,6 +78,7 @@ class Course:
 
     def _lose(self, error: HungUp | Stuck) -> None:
         """Get ready for the workers to begin again from the last checkpoint; raises if they will not."""
+        noticed = time.monotonic()
         self._line.hear_complaints()
         self._check_others()
         self._losses.begin(self._pulse.heard)
@@ -86,8 +89,9 @@ class Course:
                 raise error
             self._restart()
         resume = self._keeper.load()
-        kept = len(resume.done) if resume else 0
+        kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
         self._losses.redo(self._pulse.step - kept)
+        self._watch.lost("worker", max(0, seen(self._pulse.step) - seen(kept)), time.monotonic() - noticed)
         self._pulse.step = kept
 
     def _check(self) -> None:

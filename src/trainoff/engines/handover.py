@@ -1,4 +1,7 @@
-"""A job on its way to processes of the same machines: the rows stay in their files, and every process maps them."""
+"""A job on its way to other processes: the rows stay in their files, and every process maps them.
+
+Where processes are on machines with other disks, the files are brought there.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +70,16 @@ def _array(array: NDArray[Any], folder: Path, name: str) -> InFile:
     return InFile(str(root.filename), offset, array.shape, array.dtype.str)
 
 
+def parts_of(rows: Rows) -> list[InFile]:
+    """The arrays that rows are made of."""
+    return [rows] if isinstance(rows, InFile) else [getattr(rows, part) for part in ARRAYS]
+
+
 def hand_over(job: Job) -> Job:
     """The job for another process: without what only the driver has, its rows as places in files."""
     nowhere: Any = None
     rows: dict[str, Any] = {name: in_file(getattr(job.data, name), job.folder, name) for name in PARTS}
+    job.cluster.bring({Path(part.path) for each in rows.values() for part in parts_of(each)})
     return replace(job, data=replace(job.data, **rows), cluster=nowhere)
 
 

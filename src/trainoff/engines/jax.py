@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import Engine, Job, Watch
@@ -29,7 +30,7 @@ class Jax(Engine):
     modules = ("jax",)
 
     def open(self, job: Job, watch: Watch) -> None:
-        data, threads = job.data, max(1, int(job.cores))
+        data, threads = job.data, ceil(job.cores)
         os.environ.update(JAX_PLATFORMS="cpu", NPROC=str(threads))  # read as JAX starts: the threads of XLA's pools
         with watch.phase("import"):
             import jax

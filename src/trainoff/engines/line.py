@@ -63,6 +63,14 @@ class Complaint:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """The training goes on without somebody; others see so many samples again."""
+
+    role: str
+    samples: int
+
+
+@dataclass(frozen=True)
 class End:
     """All steps are done."""
 
@@ -155,7 +163,10 @@ class Driver:
         assert line
         line.send("start")
         weights = job.weights
-        while isinstance(message := self._hear(line, line.recv), Progress):
+        while not isinstance(message := self._hear(line, line.recv), End):
+            if isinstance(message, Loss):
+                watch.lost(message.role, message.samples)
+                continue
             watch.progress(message.step, message.loss, message.samples_seen)
             heard(message.step)
             if message.weights:
@@ -241,6 +252,10 @@ class Leader:
             self._line.send_bytes(flatten(weights()).astype(np.float32, copy=False).tobytes())
             self._line.recv()
             self.pace.taken(samples)
+
+    def lost(self, role: str, samples: int) -> None:
+        """Say at once that the training goes on without somebody, and how many samples are seen again."""
+        self._line.send(Loss(role, samples))
 
     def told(self, step: int, loss: float | None, samples_seen: int) -> None:
         """What else to do with progress that has been told."""

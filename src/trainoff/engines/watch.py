@@ -77,6 +77,7 @@ class TrialWatch:
         """Learn what training will look like: which steps there are, how many weights, how often to look."""
         self._order, self._room = order, Room(parameters)
         self.pace = Pace(order, snapshot_every)
+        self._channel.say("expected", samples=order.samples_after(order.steps))
         self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
 
     @property
@@ -162,6 +163,9 @@ class TrialWatch:
         self._pause_start = None
         travelled = (bytes_so_far() or 0) - (self._travelled or 0)
         self._channel.say("pause", seconds=pause, network_bytes=travelled)
+
+    def lost(self, who: str, redone: int = 0, ago_s: float = 0.0) -> None:
+        self._channel.say("lost", role=who, samples=redone, ago_s=round(ago_s, 3))
 
     def count(self, name: str, value: float) -> None:
         if not math.isfinite(value):

@@ -3,13 +3,14 @@
 from trainoff.records.curve import time_to_target
 from trainoff.records.metrics import METRICS, Metric, error_of, measured
 from trainoff.records.reading import EXPORTED, Damaged, scan
-from trainoff.records.schema import SCHEMA_VERSION, Record
+from trainoff.records.schema import BY_HAND, SCHEMA_VERSION, Record
 from trainoff.records.series import curves, samples, series_of
 from trainoff.records.shelf import Shelf
 from trainoff.records.store import STAGING, STUDY_COPY, Store, abandoned, cannot_write, folder_of
 from trainoff.records.table import table
 
 __all__ = [
+    "BY_HAND",
     "EXPORTED",
     "METRICS",
     "SCHEMA_VERSION",

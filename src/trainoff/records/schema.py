@@ -8,6 +8,9 @@ from typing import Any
 SCHEMA_VERSION = 1
 
 
+BY_HAND = "by hand: "  # how the name of a note begins that tells what somebody did to a trial's nodes
+
+
 @dataclass
 class Record:
     """What came out of one trial. Written once, never edited. None means: not known or not reached."""
@@ -46,6 +49,7 @@ class Record:
     test_metrics: dict[str, float] = field(default_factory=dict)
     time_to_target: dict[str, float | None] = field(default_factory=dict)
     equivalence: dict[str, Any] = field(default_factory=dict)
+    fault: dict[str, Any] = field(default_factory=dict)
     # how long
     train_s: float | None = None
     test_s: float | None = None
@@ -72,6 +76,7 @@ class Record:
     breakdowns: dict[str, dict[str, float]] = field(default_factory=dict)
     timeline: dict[str, list[list[float]]] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
     cost_usd: float | None = None
     # under which conditions
     isolation: dict[str, Any] = field(default_factory=dict)

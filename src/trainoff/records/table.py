@@ -10,7 +10,7 @@ from trainoff.records.schema import Record
 if TYPE_CHECKING:
     import polars
 
-_NESTED = ("params", "phases_s", "time_to_target", "equivalence", "noise", "cpu_s_by_role", "counts")
+_NESTED = ("params", "phases_s", "time_to_target", "equivalence", "noise", "cpu_s_by_role", "counts", "fault")
 _LEFT_OUT = ("environment", "traceback", "log_tail", "limits", "targets", "peak_memory_bytes_by_role")
 
 

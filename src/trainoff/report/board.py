@@ -17,6 +17,7 @@ from trainoff.analyse import (
     spent,
     worker_lines,
 )
+from trainoff.analyse.nodes import crowding
 from trainoff.analyse.words import mark, quality, seconds, size, span
 from trainoff.records import Record, folder_of
 from trainoff.report.columns import ALWAYS, Column, heading, setting
@@ -111,9 +112,8 @@ def remarks(found: Sequence[Group], folder: Path) -> list[str]:
                 log = folder_of(folder, record) / "log.txt"
                 where = f" (log: {log})" if record.failed and log.exists() else ""
                 said.append(f"{group.name}, seed {record.seed}: {failure(record)}{where}")
-        if group.first.oversubscribed:
-            asked = group.first.workers * group.first.cores
-            said.append(f"{group.name} asked for {asked:g} cores and had {group.first.environment.get('cpus')}")
+        if crowded := crowding(group.first):
+            said.append(f"{group.name} {crowded}")
     return said
 
 

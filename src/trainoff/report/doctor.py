@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from trainoff.clusters.lab import able
 from trainoff.conduct import isolate, machine
 from trainoff.report.lists import dataset_rows, engine_rows
 
@@ -16,8 +17,9 @@ def examine() -> dict[str, Any]:
     """Everything that decides what runs here."""
     why_not = isolate.why_not()
     return {
-        "machine": {**machine.environment(), "gpu": machine.gpu(), "root": os.geteuid() == 0},
+        "machine": {**machine.environment(), "gpu": machine.gpu(), "ssh": machine.ssh(), "root": os.geteuid() == 0},
         "isolation": {"namespaces": why_not is None, "reason": why_not},
+        "lab": {"ready": why_not is None and able.missing() is None, "reason": why_not or able.missing()},
         "engines": engine_rows(),
         "datasets": [{"name": row["name"], "cached": row["cached"]} for row in dataset_rows()],
     }
@@ -37,8 +39,10 @@ def tell(facts: dict[str, Any], console: Console) -> None:
         ("python", here["python"]),
         ("java", here["java"] or f"none; only engines on Spark need it: {machine.INSTALL_JAVA}"),
         ("gpu", here["gpu"] or "none"),
+        ("ssh", here["ssh"] or f"none; only clusters of the kind hosts need it: {machine.INSTALL_SSH}"),
         ("cgroups", here["cgroup"] or "none"),
         ("namespaces", _namespaces(isolation)),
+        ("lab", f"no: {facts['lab']['reason']}" if facts["lab"]["reason"] else "yes: nodes can be emulated"),
         ("datasets", ", ".join(row["name"] for row in facts["datasets"] if row["cached"]) or "none yet"),
     ]
     table = Table.grid(padding=(0, 2, 0, 0))

@@ -18,12 +18,14 @@ from trainoff.analyse import (
     disturbances,
     groups,
     newest,
+    node_lines,
     resources,
     start_costs,
 )
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
+from trainoff.report.faults import fault_boards
 from trainoff.report.prices import price_boards
 from trainoff.report.timeline import picture
 
@@ -51,6 +53,8 @@ def tell(folder: Path, console: Console) -> int:
                 console.print("\nwhile it trained", style="dim")
             for line in lines:
                 console.print(f"  {line}", style="dim", soft_wrap=True)
+            for line in node_lines(record):
+                console.print(f"  {line}", style="dim", soft_wrap=True)
             if held := bottleneck_sentence(record):
                 console.print(held, style="dim", soft_wrap=True)
             for place, line in enumerate(picture(record, console.width)):
@@ -72,6 +76,9 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
         console.print("\nwhat the workers did", style="dim")
         for line in lines:
             console.print(line, style="dim", soft_wrap=True)
+    for table in fault_boards(found, console.width):
+        console.print("\nwhat the faults did", style="dim")
+        console.print(table)
     for table in price_boards(found, console.width):
         console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
         console.print(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,11 +32,12 @@ class Key:
     minimum: float | None = None
     above: float | None = None  # a lower bound that is itself too low
     maximum: float = _FAR
-    later: tuple[str, ...] = ()  # words that are known, but not available yet
     named: bool = False  # whether the text names something, a folder among others
     item: Key | None = None  # of a list: what each value must be
     fields: Mapping[str, Key] = field(default_factory=dict)  # of a table: its keys
+    several: Key | None = None  # a list of unlike ones may stand for the number of equal ones
     free: bool = False  # a table of any keys, which are another program's
+    fit: Callable[[Any], Any] | None = None  # what else must hold: the value as the program uses it, or `Wrong`
 
     def expected(self) -> str:
         """What a value must be, in words: `a whole number from 1 to 1,000`."""
@@ -69,18 +70,20 @@ _NOUNS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 def check(key: Key, value: Any) -> Any:
     """The value as the program uses it (1 becomes 1.0 where a float is meant), or else `Wrong`."""
+    if key.several and isinstance(value, list):
+        return check(key.several, value)
     if key.item:
         return _check_list(key, key.item, value)
     if key.fields:
         return _check_fields(key, value)
     if key.free:
         return _check_free(key, value)
+    if key.fit:
+        return key.fit(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = is_number if key.kind is float else type(value) is key.kind
     if not fits or (is_number and not _in_range(key, value)) or (key.named and not _NAME.fullmatch(value)):
         raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
-    if value in key.later:
-        raise Wrong(f"{quote(key.name)} is {show(value)}, which is not available yet; expected {key.expected()}")
     if key.choices and value not in key.choices:
         near = nearest(value, (str(choice) for choice in key.choices)) if isinstance(value, str) else None
         hint = f"; did you mean {quote(near)}?" if near else ""
@@ -105,13 +108,17 @@ def _check_list(key: Key, item: Key, value: Any) -> list[Any]:
     return [check(item, each) for each in value]
 
 
-def _check_fields(key: Key, value: Any) -> dict[str, Any]:
+def _check_fields(key: Key, value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
     for name in value:
         if name not in key.fields:
             raise Wrong(f"{quote(name)} is not a key of {quote(key.name)}; expected {key.expected()}")
-    return {name: check(inner, value[name]) if name in value else inner.default for name, inner in key.fields.items()}
+    given = {name: check(inner, value[name]) for name, inner in key.fields.items() if name in value}
+    if key.fit:
+        fit: dict[str, Any] | None = key.fit(given)
+        return fit
+    return {name: given.get(name, inner.default) for name, inner in key.fields.items()}
 
 
 def _check_free(key: Key, value: Any, prefix: str = "") -> dict[str, str]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainoff.study.facts import EngineFacts
-from trainoff.study.keys import CLUSTER, OF_SOFTWARE, PARAMS
+from trainoff.study.keys import CLUSTER, OF_HOSTS, OF_SOFTWARE, PARAMS
+from trainoff.study.nodes import settle_nodes
 from trainoff.study.workloads import Workload
 
 Values = Mapping[str, Any]
@@ -21,7 +22,7 @@ FOREIGN = {  # keys that say nothing about a model
     "cnn": (),
     "logreg": ("channels", "kernel", "hidden", "activation"),
 }
-OF_WORKERS = ("workers", "fault")  # these make a difference only where there is more than one worker
+OF_WORKERS = ("workers", "nodes", "fault")  # these make a difference only where there is more than one worker
 WHOLE_BATCHES = ("async", "model-parallel")  # modes in which a worker's batch is nobody else's, or everybody's
 _DEFAULTS = {key.name: key.default for key in (*PARAMS.values(), *CLUSTER.values())}
 
@@ -36,12 +37,13 @@ class Layers:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # [grid]
     cases: Sequence[Values] = field(default_factory=lambda: [{}])  # [[case]]; multiplied with the grid
     sets: Values = field(default_factory=dict)  # --set key=value
+    machines: Mapping[str, Values] = field(default_factory=dict)  # by their names
     engine_sets: Mapping[str, Values] = field(default_factory=dict)  # --set engine.NAME.key=value
 
 
 def knows(engine: EngineFacts, key: str) -> bool:
     """Whether a key makes a difference to an engine; those of workers make none to a single-node engine."""
-    if key in OF_WORKERS:
+    if key in OF_WORKERS or key in OF_HOSTS:
         return engine.distributed
     if key in OF_SOFTWARE:
         return engine.cluster == OF_SOFTWARE[key]
@@ -90,7 +92,10 @@ def settings(
         layers.engine_sets.get(engine.name, {}),
     ]
     chosen = {key: value for layer in asked for key, value in layer.items()}
-    mode, _ = _mode_and_workers(engine, chosen.get("mode"), chosen.get("workers", 1))
+    if chosen.get("kind") == "hosts":
+        chosen.setdefault("workers", len(chosen.get("hosts", [1])))
+        asked = [{"workers": chosen["workers"]}, *asked]
+    mode, _ = _mode_and_workers(engine, chosen.get("mode"), _workers(chosen))
     stack: list[Values] = [
         _DEFAULTS,
         {name: knob.default for name, knob in engine.knobs.items()},
@@ -100,16 +105,36 @@ def settings(
         *asked,
     ]
     merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
-    unsaid = [key for key in ("fault", *OF_SOFTWARE) if merged.get(key) is None]
+    unsaid = [key for key in ("fault", *OF_SOFTWARE, *OF_HOSTS) if merged.get(key) is None]
     for key in (*FOREIGN[workloads[workload].model], *unsaid):
         merged.pop(key, None)
-    if engine.cluster is None:
-        merged["kind"] = "processes"  # there is nothing that it could attach to
-    merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged.get("workers", 1))
+    merged.setdefault("workers", 1)
+    settle_nodes(merged, layers.machines, chosen)
+    merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged["workers"])
+    _find_place(engine, merged)
     if merged.pop("batch_per") == "worker" and merged["mode"] not in WHOLE_BATCHES:
         merged["batch_size"] *= merged["workers"]
     settled = engine.settle(dict(merged))
     return {**settled, "settled": sorted(key for key in settled if settled[key] != merged.get(key))}
+
+
+def _workers(values: Values) -> int:
+    """How many workers are asked for, by whichever word."""
+    nodes = values.get("nodes") if values.get("kind") == "lab" else None
+    found: int = len(nodes) if isinstance(nodes, list) else nodes or values.get("workers", 1)
+    return found
+
+
+def _find_place(engine: EngineFacts, values: dict[str, Any]) -> None:
+    """Keep to this machine what can neither attach to a cluster nor be spread over hosts; else take enough hosts."""
+    if values["kind"] == "attach" and engine.cluster is None:
+        values["kind"] = "processes"
+    elif values["kind"] == "hosts" and (values["mode"] == "single" or not engine.distributed):
+        values["kind"] = "processes"
+        for key in OF_HOSTS:
+            values.pop(key, None)
+    elif "hosts" in values:
+        values["hosts"] = values["hosts"][: values["workers"]]
 
 
 def _mode_and_workers(engine: EngineFacts, asked: str | None, workers: int) -> tuple[str, int]:

@@ -11,11 +11,13 @@ from trainoff.errors import TrainoffError
 from trainoff.study.check import show
 from trainoff.study.expand import Layers
 from trainoff.study.facts import EngineFacts
+from trainoff.study.fault import FAULT
 from trainoff.study.keys import CLUSTER, LIMITS, TOP
+from trainoff.study.machines import read_machines
 from trainoff.study.near import clean, quote, suggest
 from trainoff.study.own import choose, read_workloads
 from trainoff.study.sets import Sets, read_sets
-from trainoff.study.size import check_attached, check_batches, check_size
+from trainoff.study.size import check_attached, check_batches, check_hosts, check_lab, check_size
 from trainoff.study.source import Source
 from trainoff.study.study import Study
 from trainoff.study.tables import read_cases, read_grid, read_table, table
@@ -24,7 +26,7 @@ from trainoff.study.vocabulary import Vocabulary, checked
 from trainoff.study.vocabulary import only as exactly
 from trainoff.study.workloads import Workload
 
-_TABLES = ("params", "grid", "case", "engine", "cluster", "limits")  # `workload` is a name or a table
+_TABLES = ("params", "fault", "grid", "case", "engine", "cluster", "machine", "limits")  # or `workload`, also a name
 _LIMITS, _CLUSTER = exactly(LIMITS), exactly(CLUSTER)
 
 
@@ -55,7 +57,9 @@ def read(
         limits=Limits(**{**read_table(source, words, _LIMITS, "limits"), **asked.limits}),
         layers=layers,
     )
+    check_lab(study, source)
     check_size(study, source)
+    check_hosts(study, source)
     check_batches(study, source)
     check_attached(study, source)
     return study
@@ -98,14 +102,27 @@ def _layers(
     cases = read_cases(source, words, sweepable)
     base = {
         **read_table(source, words, words.params(), "params"),
+        **_fault(source),
         **read_table(source, words, _CLUSTER, "cluster"),
     }
+    if "ssh_config" in base:  # a path from the file's folder
+        base["ssh_config"] = str((source.path.parent / Path(base["ssh_config"]).expanduser()).absolute())
     otherwise = "workload" in grid or "workload" in asked.values or all("workload" in case for case in cases)
     workload = choose(source, workloads, otherwise)
     if workload is not None:
         base["workload"] = workload
     by_engine = {name: _engine_table(source, words, name) for name in table(source, "engine")}
-    return Layers(base, by_workload, by_engine, grid, cases, asked.values, asked.by_engine)
+    machines = read_machines(source, words)
+    return Layers(base, by_workload, by_engine, grid, cases, asked.values, machines, asked.by_engine)
+
+
+def _fault(source: Source) -> dict[str, Any]:
+    """[fault] is the same as `fault` in [params]."""
+    if "fault" not in source.tables:
+        return {}
+    if "fault" in table(source, "params"):
+        raise source.at("fault")("there is a [fault] and a `fault` in [params]; keep one")
+    return {"fault": checked([FAULT], source.tables["fault"], source.at("fault"))}
 
 
 def _engine_table(source: Source, words: Vocabulary, name: str) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from trainoff.study.check import Key
+from trainoff.study.fault import FAULT
 
 
 def _by_name(keys: Iterable[Key]) -> dict[str, Key]:
@@ -78,37 +80,69 @@ PARAMS = _by_name(
                 "patience": Key("patience", int, "epochs without it", 10, minimum=1, maximum=10**6),
             },
         ),
-        Key(
-            "fault",
-            dict,
-            "what is done to a worker on purpose while it trains",
-            fields={
-                "action": Key(
-                    "action",
-                    str,
-                    "what is done",
-                    "slow",
-                    ("slow",),
-                    later=("kill", "pause", "cut", "limit", "fill"),
-                ),
-                "worker": Key("worker", int, "to which worker", 0, minimum=0, maximum=10_000),
-                "share": Key("share", float, "at which share of its speed it runs", 0.25, minimum=0.01, maximum=1),
-            },
-        ),
+        FAULT,
         Key("seed", int, "repetition r is trained with this seed plus r", 0, minimum=0, maximum=2**31),
         Key("mode", str, "how workers agree; the engine's first mode by default"),
         Key("workers", int, "over how many workers a training is spread", 1, minimum=1, maximum=10_000),
     ]
 )
 
+_CORES = Key("cores", float, "CPU cores per worker", 1.0, above=0, maximum=1024)
+_MEMORY = Key("memory_gb", float, "memory per worker; not limited by default", above=0, maximum=10**6)
+LINK = (
+    Key("bandwidth_mbit", float, "the speed of a lab node's link; as fast as the machine is by default", above=0),
+    Key("latency_ms", float, "how long a lab node's packets are on their way", above=0, maximum=60_000),
+)
+_MACHINE = Key("machine", str, "the type of machine that it is")
+NODE = {key.name: replace(key, default=None) for key in (_CORES, _MEMORY, *LINK, _MACHINE)}
+MACHINE = _by_name(
+    [
+        _CORES,
+        _MEMORY,
+        LINK[0],
+        Key("usd_per_hour", float, "what an hour of it costs, in dollars", minimum=0, maximum=10**6),
+    ]
+)
+
 CLUSTER = _by_name(
     [
-        Key("kind", str, "where engines run", "processes", ("processes", "attach"), later=("lab", "hosts")),
-        Key("cores", float, "CPU cores per worker", 1.0, above=0, maximum=1024),
-        Key("memory_gb", float, "memory per worker; not limited by default", above=0, maximum=10**6),
+        Key("kind", str, "where engines run", "processes", ("processes", "lab", "hosts", "attach")),
+        _CORES,
+        _MEMORY,
+        Key(
+            "nodes",
+            int,
+            "the emulated nodes of a lab, one worker on each; or a list of unlike ones",
+            minimum=1,
+            maximum=1000,
+            several=Key(
+                "nodes",
+                list,
+                "unlike nodes",
+                minimum=1,
+                maximum=1000,
+                item=Key("nodes", dict, "one node", fields=NODE),
+            ),
+        ),
+        Key("first", dict, "how a lab's first node differs, which has drivers and masters, too", fields=NODE),
+        *LINK,
+        Key("machine", str, "the type of machine that a lab's nodes are, by its name in the catalogue"),
+        Key("scale", float, "what part of the machine's cores a node has", 1.0, above=0, maximum=1),
+        Key("memory_scale", float, "what part of its memory; as `scale` by default", above=0, maximum=1),
         Key("master", str, 'the Spark cluster to attach to: "spark://host:7077", "yarn" or "k8s://https://host:443"'),
         Key("scheduler", str, 'the Dask cluster to attach to: "tcp://host:8786" or "tls://host:8786"'),
         Key("head", str, 'the Ray cluster to attach to: "host:6379"'),
+        Key(
+            "hosts",
+            list,
+            "the machines to run on, one worker each, as ssh knows them",
+            minimum=1,
+            maximum=10_000,
+            item=Key("hosts", str, 'a machine, as in "alpha" or "user@10.0.0.2:2222"'),
+        ),
+        Key("python", str, "the Python on the hosts; the same path as here by default"),
+        Key("here", str, "this machine's address as the hosts see it; found by itself by default"),
+        Key("ssh_config", str, "a configuration file for ssh; the user's own by default"),
         Key("executor_cores", int, "cores per Spark executor; all of a worker's by default", minimum=1, maximum=1024),
         Key("spark", dict, "any Spark properties", free=True),
         Key(
@@ -130,6 +164,8 @@ OF_SOFTWARE = {  # keys that only its engines know
     "dask": "dask",
     **{key: software for software, (key, _) in ADDRESSES.items()},
 }
+
+OF_HOSTS = ("hosts", "python", "here", "ssh_config")  # keys that say something only with kind = "hosts"
 
 LIMITS = _by_name(
     [

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from typing import Any
+
 from trainoff.study.expand import MOST_TRIALS, WHOLE_BATCHES, cases_of, count, swept
-from trainoff.study.keys import ADDRESSES
-from trainoff.study.near import quote
+from trainoff.study.keys import ADDRESSES, OF_HOSTS
+from trainoff.study.near import quote, suggest
+from trainoff.study.nodes import OF_LAB
 from trainoff.study.sets import complaint
 from trainoff.study.source import Complain, Source
 from trainoff.study.study import Study
+
+HOST = re.compile(r"(?!-)(?:(?P<user>[^@\s]+)@)?(?P<name>\[[0-9A-Fa-f:.]+\]|[^@:\s]+)(?::(?P<port>\d+))?")
 
 
 def check_size(study: Study, source: Source) -> None:
@@ -41,6 +48,46 @@ def check_batches(study: Study, source: Source) -> None:
             )
 
 
+def check_lab(study: Study, source: Source) -> None:
+    """What only a lab has is a mistake elsewhere; its machines must be known, and its workers are its nodes."""
+    kinds = {kind for _, kind in _said(study, source, "kind")}
+    for key in OF_LAB:
+        for complain, _ in _said(study, source, key):
+            if "lab" not in kinds:
+                raise complain(f'{quote(key)} is of an emulated cluster; write kind = "lab" in [cluster]')
+    for complain, name in _machines(study, source):
+        if name not in study.layers.machines:
+            options = study.layers.machines
+            raise complain(f"{quote(name)} is not a machine; {suggest(name, options, 'the machines are')}")
+    for complain, _ in _said(study, source, "nodes"):
+        if any(True for _ in _said(study, source, "workers")):
+            raise complain("a lab has one worker on each of its nodes; leave out `workers`, or `nodes`")
+
+
+def _machines(study: Study, source: Source) -> Iterator[tuple[Complain, str]]:
+    """Every machine that is named, for all nodes or for one."""
+    yield from _said(study, source, "machine")
+    listed = [(complain, nodes) for complain, nodes in _said(study, source, "nodes") if isinstance(nodes, list)]
+    for complain, nodes in [*listed, *((complain, [first]) for complain, first in _said(study, source, "first"))]:
+        yield from ((complain, node["machine"]) for node in nodes if node["machine"])
+
+
+def _said(study: Study, source: Source, key: str) -> Iterator[tuple[Complain, Any]]:
+    """Every value that the study gives a key for more than one engine, and where to complain about it."""
+    layers = study.layers
+    if key in layers.sets:
+        yield complaint(f"{key}={layers.sets[key]}"), layers.sets[key]
+        return
+    if key in layers.base:
+        home = next((home for home in ("cluster", "params") if source.has(home, key)), "cluster")
+        yield source.at(home, key), layers.base[key]
+    for place, value in enumerate(layers.grid.get(key, ())):
+        yield source.at("grid", key, place), value
+    for place, case in enumerate(layers.cases):
+        if key in case:
+            yield source.at("case", place, key), case[key]
+
+
 def check_attached(study: Study, source: Source) -> None:
     """An existing cluster must be named, and a name without one is a mistake."""
     runs_on = {engine.name: engine.cluster for engine in study.engines}
@@ -57,6 +104,36 @@ def check_attached(study: Study, source: Source) -> None:
             raise source.at("cluster", key)(
                 f'`{key}` names a cluster that exists, but {quote(engine)} would start one; write kind = "attach"'
             )
+
+
+def check_hosts(study: Study, source: Source) -> None:
+    """Hosts must be named, each once, and there must be one for every worker."""
+    for engine, values in study.settings():
+        hosts, on_hosts = values.get("hosts", []), values["kind"] == "hosts"
+        if on_hosts and not hosts:
+            raise source.at("cluster", "kind")(
+                f'{quote(engine)} has no hosts to run on; name them, as in hosts = ["alpha", "user@10.0.0.2:2222"]'
+            )
+        for key in OF_HOSTS if not on_hosts else ():
+            if key in values:
+                raise source.at("cluster", key)(f'{quote(key)} says something about hosts only; write kind = "hosts"')
+        for host in hosts:
+            if not HOST.fullmatch(host):
+                raise source.at("cluster", "hosts")(
+                    f'{quote(host)} is not a host; expected one as in "alpha" or "user@10.0.0.2:2222"'
+                )
+            if hosts.count(host) > 1:
+                raise source.at("cluster", "hosts")(f"{quote(host)} is among the hosts twice; a host has one worker")
+        if on_hosts and values["workers"] > len(hosts):
+            raise _blame(study, source, engine)(
+                f"{values['workers']:,} workers need as many hosts, and there are {len(hosts):,}; "
+                "name more hosts, or leave `workers` out"
+            )
+    asked, hosts = study.layers.base.get("workers"), study.layers.base.get("hosts", [])
+    if asked and asked < len(hosts):
+        raise source.at("params", "workers")(
+            f"`workers` is {asked:,}, and there are {len(hosts):,} hosts; leave it out, or sweep it in [grid]"
+        )
 
 
 def _blame(study: Study, source: Source, engine: str) -> Complain:

@@ -49,7 +49,8 @@ class Trial:
 
     def identity(self) -> dict[str, Any]:
         """The part that decides the result: the study's name, targets, limits and order do not."""
-        return {key: getattr(self, key) for key in _DECIDES}
+        found = {key: getattr(self, key) for key in _DECIDES}
+        return {**found, "params": {key: self.params[key] for key in self.params if key not in _REACH}}
 
     def id(self, *versions: str) -> str:
         """A short hash of the trial and of what it runs on (engine version, adapter source, data)."""
@@ -60,6 +61,16 @@ class Trial:
     def attached(self) -> bool:
         """Whether it runs on a cluster that exists already, and not on this machine's."""
         return self.cluster == "attach"
+
+    @property
+    def emulated(self) -> bool:
+        """Whether it runs on emulated nodes."""
+        return self.cluster == "lab"
+
+    @property
+    def away(self) -> bool:
+        """Whether its workers are on other machines, whose addresses are not of a network of its own."""
+        return self.cluster in ("attach", "hosts")
 
     @property
     def address(self) -> str:
@@ -93,3 +104,4 @@ class Trial:
 _SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
 KEY = re.compile(r"://[^@]*:[^@]*@")  # a name and a password in an address
 _DECIDES = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")
+_REACH = ("here", "ssh_config")  # how hosts are reached, and not what they are

@@ -41,6 +41,8 @@ class DaskEngine(Engine):
     def refuses(self, trial: Trial) -> str | None:
         if trial.attached and trial.params["protocol"] != "tcp":
             return "a cluster that exists speaks as it does, which its address says; leave `protocol` out"
+        if trial.cluster == "hosts" and trial.params["protocol"] == "inproc":
+            return "threads of one process cannot be spread over hosts; leave `protocol` out"
         if trial.params["dashboard"] and trial.params["protocol"] == "inproc":
             return "a cluster inside one process shows no dashboard; leave `dashboard` out"
         return refuses_storage(trial.params["storage"]) or self.refuses_l2(trial)
@@ -51,7 +53,7 @@ class DaskEngine(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
             from trainoff.engines.dask.session import Session
-        self.session = Session(job)
+        self.session = Session(job, watch)
         with watch.phase("cluster_start"), self.session.failures():
             self.session.start(self.on_workers)
             self.session.show(watch)

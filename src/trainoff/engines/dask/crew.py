@@ -32,6 +32,7 @@ class Crew:
         self.workers = job.workers
         self.sparse = job.model.kind == "logreg"  # few of many weights change
         self._sent: Floats | None = None  # what all desks have
+        self._round = 0  # samples that a worker sees in this round
 
     def lay_out(self) -> None:
         """Put the rows where the workers can read them."""
@@ -84,6 +85,8 @@ class Crew:
 
     def round(self, weights: Floats, first: int, last: int) -> list[Work]:
         """Everybody makes the steps from first to last."""
+        seen = self._job.order.samples_after
+        self._round = (seen(last) - seen(first - 1)) // self.workers
         told = Change.between(self._sent, weights) if self.sparse and self._sent is not None else weights
         found = self._ask(lambda desk: desk.work(told, first, last), lambda desk: desk.work(weights, first, last))
         self._sent = weights
@@ -130,7 +133,7 @@ class Crew:
     def _mend(self, number: int) -> set[int]:
         """Put somebody in the place of a worker that is gone, with its rows and a desk; returns who is new."""
         start = time.monotonic()
-        self._session.replace(number)
+        self._session.replace(number, self._round)
         prepared = self._prepare([number])
         self._session.recovery_s += time.monotonic() - start
         return prepared

@@ -27,7 +27,15 @@ class Share:
 
 
 def lay_out(job: Job, apart: bool) -> list[Share]:
-    """See that the rows are in the store; for every worker which it loads: a part of them each, or all.
+    """See that the rows are where the workers find them; for every worker which it loads: a part each, or all."""
+    shares = _laid_out(job, apart)
+    if not job.params["storage"]:
+        job.cluster.bring([job.folder / "rows"])
+    return shares
+
+
+def _laid_out(job: Job, apart: bool) -> list[Share]:
+    """See that the rows are in the store.
 
     Parts are drawn at random, because the rows of a file may be in the order of their classes.
     """

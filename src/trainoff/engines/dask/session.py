@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from typing import Any
 
 import dask
@@ -37,8 +38,8 @@ class Lost(Exception):
 class Session:
     """A client of Dask and the workers that a trial has there. `start` returns when all of them are there."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.workers = job, job.workers
+    def __init__(self, job: Job, watch: Watch) -> None:
+        self.job, self.workers, self._watch = job, job.workers, watch
         self.client: Any = None
         self.addresses: list[str] = []  # of the workers, by their numbers
         self.lost = 0
@@ -53,7 +54,7 @@ class Session:
 
     @property
     def threads(self) -> int:
-        return max(1, int(self.job.cores))
+        return ceil(self.job.cores)
 
     def start(self, modules: Sequence[str]) -> None:
         """Start what is ours, connect, and see that the workers can do what they will be asked."""
@@ -202,8 +203,12 @@ class Session:
             return self._own.workers[number].exit_code is None
         return not self.attached or self.addresses[number] in self._joined()
 
-    def replace(self, number: int) -> None:
-        """Start a worker in the place of one that is gone; raises if too many are, or if the cluster is not ours."""
+    def replace(self, number: int, redone: int = 0) -> None:
+        """Start a worker in the place of one that is gone; raises if too many are, or if the cluster is not ours.
+
+        So many samples are seen again.
+        """
+        self._watch.lost(f"worker-{number}", redone)
         while True:
             self.lost += 1
             if not self._own or self.lost > MOST_LOSSES:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters import Attached
 from trainoff.clusters.ports import free_ports
 from trainoff.clusters.ray import RayCluster
-from trainoff.engines.checkpoint import CHECKPOINT, Keeper
+from trainoff.engines.checkpoint import CHECKPOINT, Keeper, settle_checkpoints
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.course import Course
 from trainoff.engines.shipping import without_rows
@@ -39,11 +39,15 @@ class RayTorch(Engine):
     package = "ray"
     extra = "ray"
     cluster = "ray"
+    trainer = "ray::RayTrainWorker"
     modules = ("ray", "torch")
     knobs: ClassVar[Mapping[str, Knob]] = {
         "checkpoint_every": CHECKPOINT,
         "dashboard": Knob(bool, False, "whether to start Ray's dashboard, to look at while it trains"),
     }
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        return settle_checkpoints(values)
 
     def refuses(self, trial: Trial) -> str | None:
         if trial.attached and trial.params["dashboard"]:
@@ -64,7 +68,7 @@ class RayTorch(Engine):
         with watch.phase("cluster_start"):
             every = job.params["checkpoint_every"] if self._own else 0  # others' machines have other files
             keeper = Keeper(job.folder / "checkpoint.npz", every)
-            self._course = Course(job, session.host(), keeper, self._check, self._restart)
+            self._course = Course(job, watch, session.host(), keeper, self._check, self._restart)
             given = Assignment(without_rows(job), self._course.number, watch.pace, keeper)
             self._fit = Fit(session.trainer(job, {"assignment": given, "sent": sent}, RESTARTS).fit)
             self._course.wait_until("connected")
@@ -80,15 +84,15 @@ class RayTorch(Engine):
         if isinstance(job.cluster, Attached):
             session.connect_to(job.cluster.address)
             return
-        first = job.cluster.nodes[0].address
-        port, page = free_ports([first] * 2)
+        here = job.cluster.here.address
+        port, page = free_ports([here] * 2)
         store = LEAST_STORE + 2 * session.bytes_of(job)
         shown = page if job.params["dashboard"] else None
-        self._own = RayCluster(job.cluster, job.folder, port, max(1, ceil(job.cores)), store, shown)
+        self._own = RayCluster(job.cluster, job.folder, port, ceil(job.cores), store, shown)
         self._own.start()
         session.connect(self._own.address)
         if shown:
-            watch.page("ray", "127.0.0.1", shown)
+            watch.page("ray", here, shown)
 
     def _check(self) -> None:
         """Raise if Ray Train has given up or the head is gone; a node that is lost is started anew."""
@@ -108,7 +112,7 @@ class RayTorch(Engine):
         self._own.replace_all()
 
     def train(self, job: Job, watch: Watch) -> None:
-        self._course.run(watch)
+        self._course.run()
         if self._replaced:
             watch.count("nodes_replaced", self._replaced)
 

@@ -6,6 +6,7 @@ import atexit
 import logging
 import socket
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 import psutil
@@ -75,7 +76,7 @@ def ship(job: Job) -> list[Any]:
 def trainer(job: Job, given: Mapping[str, Any], restarts: int) -> TorchTrainer:
     """Ray Train with one worker on every node."""
     size = ScalingConfig(
-        num_workers=job.workers, resources_per_worker={"CPU": max(1, int(job.cores))}, placement_strategy="SPREAD"
+        num_workers=job.workers, resources_per_worker={"CPU": ceil(job.cores)}, placement_strategy="SPREAD"
     )
     return TorchTrainer(
         train,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 
@@ -17,5 +18,5 @@ def train(given: Mapping[str, Any]) -> None:
     assignment = given["assignment"]
     (sent,) = given["sent"]
     with owning_up(assignment):
-        torch.set_num_threads(max(1, int(assignment.job.cores)))
+        torch.set_num_threads(ceil(assignment.job.cores))
         work(assignment, lambda job: arrived(ray.get(sent)))

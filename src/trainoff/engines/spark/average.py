@@ -26,6 +26,7 @@ class OnSpark(Averaging, SparkEngine):
         assert self.session
         with watch.phase("ship"), self.session.failures():
             self.crew = Crew(self.session, job, self.maker)
+            self.session.rows_per_task = job.params["tau"] * job.order.batch_size // self.session.executors
             self.crew.ship()
 
 

@@ -20,6 +20,7 @@ class SparkEngine(Engine):
     package = "pyspark"
     extra = "spark"
     cluster = "spark"
+    trainer = "CoarseGrainedExecutorBackend"
     modules: ClassVar[tuple[str, ...]] = ("pyspark", "pyarrow", "pandas")
     on_executors: ClassVar[tuple[str, ...]] = ("numpy",)  # what the Python of the executors must have
     whole_executors: ClassVar[bool] = True  # one task takes an executor with all its cores; else one core each

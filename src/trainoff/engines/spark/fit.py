@@ -30,7 +30,7 @@ class Asks(Protocol):
 
 def fit(asks: Asks) -> Executors:
     """One executor per worker, with all its cores; or, given `executor_cores`, as many as the workers' nodes hold."""
-    cores, memory = max(1, ceil(asks.cores)), asks.memory_gb
+    cores, memory = ceil(asks.cores), asks.memory_gb
     if executor_cores := asks.params.get("executor_cores"):
         return allocate(asks.workers, cores, memory or 0.0, executor_cores)
     return Executors(asks.workers, cores, max(LEAST_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)

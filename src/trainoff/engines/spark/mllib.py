@@ -81,6 +81,7 @@ class SparkMllib(SparkEngine):
         with watch.phase("ship"), self.session.failures():
             self._rows = frame(self.session, job.data.x_train, job.data.y_train).cache()
             self._rows.count()
+            self.session.rows_per_task = job.order.rows // self.session.slots
 
     def _blas(self) -> str:
         """The class by which Spark multiplies matrices: Java's own loops, its vectors, or a native library."""

@@ -38,14 +38,16 @@ def common(executors: Executors, java: str, whole_executors: bool) -> dict[str, 
     }
 
 
-def of_own_cluster(java: str, whole_executors: bool) -> dict[str, str]:
-    """Besides, on a cluster that the trial starts for itself on this machine."""
+def of_own_cluster(java: str, whole_executors: bool, here: str) -> dict[str, str]:
+    """Besides, on a cluster that the trial starts for itself; `here` is the driver's address."""
+    alone = here == "127.0.0.1"
     return {
         "spark.master.rest.enabled": "false",  # nobody hands in applications that way
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": here,
+        "spark.driver.bindAddress": here,
         # Where Python does the work, the compilers of the JVMs should not take the cores from it.
         "spark.executor.extraJavaOptions": f"{java} {LIGHT_JVM}" if whole_executors else java,
-        "spark.executorEnv.GLOO_SOCKET_IFNAME": "lo",  # else gloo asks for the machine's name, often in vain
+        # Else gloo asks for the machine's name, often in vain.
+        **({"spark.executorEnv.GLOO_SOCKET_IFNAME": "lo"} if alone else {}),
         "spark.python.daemon.module": "trainoff.engines.spark.daemon",
     }

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
 from trainoff.clusters import Attached
+from trainoff.clusters.crowd import crowded
 from trainoff.clusters.spark import SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.spark.explain import PYTHON, explain
@@ -51,8 +52,10 @@ class Session:
         self.executors, self.cores, self.heap_mb = executors.count, executors.cores, executors.memory_mb
         self.slots = self.executors if whole_executors else self.executors * self.cores  # tasks that run at once
         ours = common(executors, self._spark.java_options, whole_executors) | dict(properties)
-        own = {} if self.attached else of_own_cluster(self._spark.java_options, whole_executors)
+        here = job.cluster.here.address
+        own = {} if self.attached else of_own_cluster(self._spark.java_options, whole_executors, here)
         self._properties = ours | own | dict(job.params.get("spark", {}))
+        self.rows_per_task = 0  # that a task of the training sees, where that is known
         self.context: Any = None
         self._gateway: Any = None
         self._driver: SparkDriver | None = None
@@ -64,7 +67,8 @@ class Session:
     def start(self) -> None:
         """Start the cluster and the driver side by side, then wait for the executors."""
         self._spark.configure(self._properties, secret=not self.attached)
-        os.environ.update(self._spark.environment(None if self.attached else "127.0.0.1"))
+        os.environ.update(self._spark.environment(None if self.attached else self.job.cluster.here.address))
+        os.environ["PYSPARK_PYTHON"] = self.job.cluster.python
         if isinstance(self.job.cluster, Attached) and (python := self.job.cluster.properties.get(PYTHON)):
             os.environ["PYSPARK_PYTHON"] = python  # pyspark does not look at the property
         with ThreadPoolExecutor(1) as aside:
@@ -94,7 +98,7 @@ class Session:
 
     def _wait_for_executors(self) -> None:
         """All must come; once some are there, those for which the cluster has no room will not come at all."""
-        longer = ATTACHED if self.attached else 1
+        longer = ATTACHED if self.attached else crowded(1.0, self.executors)
         deadline = time.monotonic() + FIRST_S * longer
         seen = 0
         while (here := self.context._jsc.sc().getExecutorMemoryStatus().size() - 1) < self.executors:
@@ -145,6 +149,7 @@ class Session:
         return WorkerFailed(f"executor-{lost[0]}", f"Spark lost executor {lost[0]}", self._log_of(lost[0]))
 
     def _log_of(self, executor: str) -> str:
+        self.job.cluster.bring_logs()
         logs = [log for log in executor_logs(self.job.folder) if log.parent.name == executor]
         return "\n".join(logs[-1].read_text(errors="replace").splitlines()[-50:]) if logs else ""
 
@@ -155,6 +160,10 @@ class Session:
         watch.count("tasks", sum(each.totalTasks() for each in found))
         failed = sum(each.failedTasks() for each in found)
         lost = [each for each in found if not each.isActive()]
+        for each in lost:
+            gone = each.removeTime()
+            ago_s = time.time() - gone.get().getTime() / 1000 if gone.isDefined() else 0.0
+            watch.lost(f"executor-{each.id()}", each.failedTasks() * self.rows_per_task, ago_s)
         if failed or lost:
             watch.count("tasks_failed", failed)
             watch.count("executors_lost", len(lost))

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import metadata
+from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Refused, Watch
@@ -61,7 +62,7 @@ class TensorFlow(Engine):
             with without_neighbours():
                 import tensorflow as tf
 
-            threads = max(1, int(job.cores))
+            threads = ceil(job.cores)
             set_threads(tf, threads)
             device = find_device(tf, job.params.get("device", "cpu"))
         watch.count("threads", threads)

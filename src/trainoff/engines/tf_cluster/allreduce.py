@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trainoff.clusters.ports import free_ports
-from trainoff.engines.checkpoint import CHECKPOINT
+from trainoff.engines.checkpoint import CHECKPOINT, settle_checkpoints
 from trainoff.engines.contract import Job, Knob
 from trainoff.engines.tf_cluster.base import TfClusterEngine
 
@@ -22,6 +22,9 @@ class TfAllReduce(TfClusterEngine):
     modes = ("sync",)
     leader = "worker-0"
     knobs: ClassVar[Mapping[str, Knob]] = {"checkpoint_every": CHECKPOINT}
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        return settle_checkpoints(values)
 
     def start(self, job: Job) -> None:
         hosts = [node.address for node in job.cluster.nodes]

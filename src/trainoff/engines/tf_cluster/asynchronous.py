@@ -65,6 +65,7 @@ class Asynchronous:
         self._loss: float | None = None
         self._slowest = 0.0
         self._errors: list[Exception] = []
+        self._told: set[int] = set()  # of whose loss the driver knows
 
     def _compile(self, number: int, learner: Any) -> Any:
         """One update by one worker, as a graph that spans the worker and the servers."""
@@ -172,6 +173,10 @@ class Asynchronous:
                 raise error
         if self._gate.lost and not self._rows.shared:
             raise TrainoffError(f"worker-{min(self._gate.lost)} is stuck, and nobody else has its rows")
+        for number in self._gate.lost.keys() - self._told:
+            self._told.add(number)
+            batches = 1 if self._gate.lost[number] else 0  # silent for no time: it had none
+            self._scene.leader.lost(f"worker-{number}", batches * self._scene.job.order.batch_size)
 
     def _report(self) -> Report:
         gate, counts = self._gate, {}

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+from trainoff.clusters.crowd import crowded
 from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Engine, Job, Watch, WorkerFailed
 from trainoff.engines.handover import hand_over, in_file
@@ -33,6 +34,7 @@ EXPLAIN_S = 2.0  # how long after an error a process may take to be seen dead
 MOST_RESTARTS = 5
 ALL = ("worker", "ps", "coordinator")  # the roles, or their beginnings
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)  # ended from outside, and not by a mistake of its own
+GIVEN_UP = "stopped sending heartbeats"  # TensorFlow's words where one was silent for 10 s: all others end, too
 
 
 class TfClusterEngine(Engine):
@@ -55,8 +57,9 @@ class TfClusterEngine(Engine):
         return self.refuses_stop(trial) or self.refuses_l2(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
-        self._job, self._pace = job, watch.pace
-        self._sent = hand_over(job)
+        self._job, self._watch, self._pace = job, watch, watch.pace
+        with watch.phase("ship"):
+            self._sent = hand_over(job)
         self._keeper = Keeper(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
         self._losses = Losses()
@@ -85,11 +88,11 @@ class TfClusterEngine(Engine):
         return True
 
     def _wait_until(self, word: str) -> None:
-        self._line.wait_for(word, READY_S)
+        self._line.wait_for(word, crowded(READY_S, self._job.workers))
 
     def _gather(self) -> None:
         """Start all processes, and a line to the one that leads."""
-        self._line = Driver("127.0.0.1", self._check)
+        self._line = Driver(self._job.cluster.here.address, self._check)
         self.start(self._job)
 
     def start(self, job: Job) -> None:
@@ -139,13 +142,16 @@ class TfClusterEngine(Engine):
 
     def _lose(self, error: Exception) -> None:
         """End what is left, so that all can be started anew from the last checkpoint; raises if that would not help."""
+        noticed = time.monotonic()
         self._losses.begin(self._pulse.heard)
-        if self._losses.count > MOST_RESTARTS or not (isinstance(error, Stuck) or self._was_killed()):
+        if self._losses.count > MOST_RESTARTS or not (isinstance(error, Stuck) or self._was_lost()):
             raise self._explain(error) from error
+        gone = next((each.role for each in self._processes if each.exit_code not in (None, 0)), "worker")
         self._stop()
         resume = self._keeper.load()
-        kept = len(resume.done) if resume else 0
+        kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
         self._losses.redo(self._pulse.step - kept)
+        self._watch.lost(gone, max(0, seen(self._pulse.step) - seen(kept)), time.monotonic() - noticed)
         self._pulse.beating, self._pulse.step = False, kept
 
     def _check(self) -> None:
@@ -162,11 +168,13 @@ class TfClusterEngine(Engine):
             return (self.leader,)
         return self.vital(self._job.mode) if self._pulse.beating else ALL
 
-    def _was_killed(self) -> bool:
-        """Whether a process is seen killed, now or in a moment: then errors of others are only what came of it."""
+    def _was_lost(self) -> bool:
+        """Whether a process is seen killed or was given up, now or in a moment: errors of others only came of it."""
         deadline = time.monotonic() + EXPLAIN_S
         while time.monotonic() < deadline:
             if any(process.exit_code in KILLED for process in self._processes):
+                return True
+            if any(process.exit_code and GIVEN_UP in process.tail() for process in self._processes):
                 return True
             time.sleep(0.05)
         return False

@@ -10,6 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def prepare_tensorflow(cores: float) -> Any:
         import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")
-    set_threads(tf, max(1, int(cores)))
+    set_threads(tf, ceil(cores))
     return tf
 
 

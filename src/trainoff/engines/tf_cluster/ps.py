@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainoff.clusters.crowd import crowded
 from trainoff.clusters.ports import free_ports
-from trainoff.engines.checkpoint import CHECKPOINT
+from trainoff.engines.checkpoint import CHECKPOINT, settle_checkpoints
 from trainoff.engines.contract import Job, Knob
 from trainoff.engines.tf_cluster.base import READY_S, TfClusterEngine
 from trainoff.engines.tf_cluster.serve import LISTENING
@@ -44,7 +46,7 @@ class TfPs(TfClusterEngine):
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
         """What belongs to another mode is as if it had not been said."""
         idle = {name for name, mode in OF_MODE.items() if mode != values["mode"]}
-        return {**values, **{name: self.knobs[name].default for name in idle}}
+        return settle_checkpoints({**values, **{name: self.knobs[name].default for name in idle}})
 
     def vital(self, mode: str) -> tuple[str, ...]:
         return ("ps", "coordinator") if mode == "async" else super().vital(mode)
@@ -75,14 +77,15 @@ class TfPs(TfClusterEngine):
         self.spawn(0, [sys.executable, "-m", COORDINATOR, str(self.assignment(addresses))], "coordinator")
 
     def _serve(self, kind: str, number: int, node: int, job: Job) -> tuple[str, Process]:
-        threads = max(1, int(job.cores))
-        argv = [sys.executable, "-m", SERVER, kind, str(number), str(threads)]
-        return job.cluster.nodes[node].address, self.spawn(node, argv, f"{kind}-{number}")
+        threads = ceil(job.cores)
+        host = job.cluster.nodes[node].address
+        argv = [sys.executable, "-m", SERVER, kind, str(number), str(threads), host]
+        return host, self.spawn(node, argv, f"{kind}-{number}")
 
     def _address(self, server: tuple[str, Process]) -> str:
         """Where a server listens, once it does."""
         host, process = server
-        process.wait_ready(lambda each: each.says(LISTENING), READY_S)
+        process.wait_ready(lambda each: each.says(LISTENING), crowded(READY_S, self._job.workers))
         return f"{host}:{process.said().rpartition(LISTENING)[2].split()[0]}"
 
 

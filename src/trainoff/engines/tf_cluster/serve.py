@@ -1,4 +1,4 @@
-"""A TensorFlow server: the process of a parameter server or a worker. `python -m ...serve JOB TASK THREADS`.
+"""A TensorFlow server: the process of a parameter server or a worker. `python -m ...serve JOB TASK THREADS HOST`.
 
 It only runs what a coordinator sends it, so of TensorFlow it loads the library and the few modules around the server:
 a seventh of the time and under half of the memory that `import tensorflow` takes.
@@ -13,12 +13,11 @@ from typing import Any
 from trainoff.engines.tensorflow.light import light_tensorflow
 
 LISTENING = "listening on port "
-HOST = "127.0.0.1"
 
 
 def main() -> None:
     """Serve until killed."""
-    server = serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), f"{HOST}:0")
+    server = serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), f"{sys.argv[4]}:0")
     target = server.target if isinstance(server.target, str) else server.target.decode()
     print(LISTENING + target.rsplit(":", 1)[1], flush=True)
     server.join()

@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import threading
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ def main() -> None:
     Path(sys.argv[1]).unlink()  # it holds secrets
     job = post.assignment.job
     if post.job == "ps":
-        serve("ps", post.number, max(1, int(job.cores)), post.address).join()
+        serve("ps", post.number, ceil(job.cores), post.address).join()
     elif post.job == "chief":
         coordinate(post)
     elif job.mode == "sync":
@@ -77,7 +78,7 @@ def work_alone(post: Post) -> None:
     tf, tap = prepare_tensorflow(job.cores), tap_of(post)
     fetch(post)
     larder = Larder(job) if job.params["feed"] == "spark" else None
-    _server = serve("worker", post.number, max(1, int(job.cores)), post.address)  # it ends with its last name
+    _server = serve("worker", post.number, ceil(job.cores), post.address)  # it ends with its last name
     serve_questions(tf, post, tap, larder)
 
 

@@ -26,6 +26,8 @@ from multiprocessing.process import current_process
 from pathlib import Path
 from typing import Any
 
+from trainoff.clusters.ports import address_towards
+
 MODULES = ("TFCluster", "TFManager", "TFSparkNode", "reservation", "util")
 SIGNATURE = 32  # bytes of an HMAC with SHA-256
 MOST_BYTES = 2**24  # of a message about a node
@@ -67,14 +69,6 @@ def mend(host: str, secret: bytes) -> types.SimpleNamespace:
     package.reservation.Server.start_listening_socket = lambda server: socket.create_server((host, 0))
     package.util.get_ip_address = partial(address_towards, host)
     return package
-
-
-def address_towards(host: str) -> str:
-    """This machine's address as a host sees it; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))
-        found: str = probe.getsockname()[0]
-        return found
 
 
 def _send(secret: bytes) -> Callable[..., None]:

@@ -6,6 +6,7 @@ The other files here import torch as they are loaded, so only `open` loads them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Watch
@@ -79,7 +80,7 @@ class Torch(Engine):
             on_gpu = self._device == "cuda"
             if on_gpu:
                 resident.prepare(tf32=job.params["precision"] == "tf32")
-        threads = max(1, int(job.cores))
+        threads = ceil(job.cores)
         torch.set_num_threads(threads)
         watch.count("threads", threads)
         self._resident = None

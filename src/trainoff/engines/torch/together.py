@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ NETWORK_WORDS = ("gloo", "connection", "store", "socket")  # in what torch says 
 
 def join(cores: float) -> None:
     """Form the process group that the environment names, to compute with so many cores."""
-    torch.set_num_threads(max(1, int(cores)))
+    torch.set_num_threads(ceil(cores))
     dist.init_process_group("gloo", timeout=timedelta(seconds=JOIN_S))
 
 

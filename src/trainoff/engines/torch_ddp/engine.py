@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.checkpoint import CHECKPOINT, Keeper
+from trainoff.engines.checkpoint import CHECKPOINT, Keeper, settle_checkpoints
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.course import Course
 from trainoff.engines.handover import hand_over, in_file
@@ -43,7 +43,7 @@ class TorchDdp(Engine):
     knobs: ClassVar[Mapping[str, Knob]] = {"tau": TAU, "checkpoint_every": CHECKPOINT}
 
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
-        return {**values, "tau": 1} if values["mode"] == "sync" else values
+        return settle_checkpoints({**values, "tau": 1} if values["mode"] == "sync" else values)
 
     def differs(self, trial: Trial) -> str | None:
         return differs(trial, trial.workers) if trial.mode == "local" else None
@@ -55,7 +55,7 @@ class TorchDdp(Engine):
         self._job = job
         self._agents: list[Process] = []
         keeper = Keeper(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
-        self._course = Course(job, job.cluster.nodes[0].address, keeper, self._check, self._restart)
+        self._course = Course(job, watch, job.cluster.here.address, keeper, self._check, self._restart)
         with watch.phase("ship"):
             self._assignment = job.folder / "assignment"
             self._assignment.touch(mode=0o600)  # it holds the secret of the line
@@ -79,7 +79,7 @@ class TorchDdp(Engine):
         self._agents = start_agents(self._job, self._assignment, RESTARTS)
 
     def train(self, job: Job, watch: Watch) -> None:
-        self._course.run(watch)
+        self._course.run()
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         found: NDArray[np.int64] = self._course.ask(in_file(x, self._job.folder, "x_asked"))

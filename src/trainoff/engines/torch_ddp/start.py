@@ -31,6 +31,7 @@ def start_agents(job: Job, assignment: Path, restarts: int) -> list[Process]:
     for number, (address, nodes) in enumerate(machines.items()):
         size = ["--nnodes", str(len(machines)), "--nproc-per-node", str(len(nodes))]
         where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", meeting, "--local-addr", address]
+        where += ["--rdzv-conf", f"is_host={int(number == 0)}"]  # torch would guess by the machine's name
         again = ["--max-restarts", str(restarts), "--monitor-interval", "0.1"]
         argv = [sys.executable, "-m", AGENT, *size, *where, *again, "--no-python", *program]
         role = "agent" if len(machines) == 1 else f"agent-{number}"

@@ -32,7 +32,7 @@ from trainoff.report.page.charts import Chart
 from trainoff.report.page.drawn import drawn
 from trainoff.report.page.look import Look, looks
 from trainoff.report.page.rows import Scene
-from trainoff.report.page.tables import Board, Noise, board, certificates
+from trainoff.report.page.tables import Board, Faults, NodeRow, Noise, board, certificates, faults, node_table
 
 DRAWN = 300  # settings of a workload that are drawn; the table and the exports have more
 TOLD = 100  # failures whose last words travel with the page
@@ -61,7 +61,9 @@ class Workload:
     board: Board
     charts: Sequence[Chart]
     workers: Sequence[tuple[str, str]]
+    faults: Faults | None
     certificates: Sequence[dict[str, str]]
+    nodes: Sequence[NodeRow]
     failures: Sequence[Failure]
     more_failures: int
 
@@ -144,7 +146,9 @@ def _workload(own: Sequence[Group], folder: Path, shown: Sequence[Look], noise: 
         board=board(order, target, noise),
         charts=drawn(scene, shown),
         workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:DRAWN])],
+        faults=faults(order),
         certificates=certificates(order[:DRAWN]),
+        nodes=node_table(order[:DRAWN]),
         failures=[_failure(group, record) for group, record in failed[:TOLD]],
         more_failures=max(0, len(failed) - TOLD),
     )
@@ -166,8 +170,11 @@ def _told(one: Damaged) -> str:
 
 def _crowded(records: Sequence[Record]) -> list[str]:
     """Who asked for more than the machine has."""
-    crowded = sorted({record.engine for record in records if record.oversubscribed})
-    return [f"{', '.join(crowded)} asked for more cores than the machine has."] if crowded else []
+    crowded = [record for record in records if record.oversubscribed]
+    slow = sorted({record.engine for record in crowded if record.cluster != "lab"})
+    full = sorted({record.engine for record in crowded if record.cluster == "lab"})
+    told = [f"{', '.join(slow)} asked for more cores than the machine has."] if slow else []
+    return [*told, f"Nodes of {', '.join(full)} have more memory together than the machine."] if full else told
 
 
 def _counts(found: Sequence[Group], latest: Sequence[Record]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainoff.analyse import headline_target
 from trainoff.analyse.words import mark
 from trainoff.records import METRICS
-from trainoff.report.page import charts, rows
+from trainoff.report.page import charts, marks, rows
 from trainoff.report.page.charts import Chart, Choice, Rows
 from trainoff.report.page.look import Look
 from trainoff.report.page.rows import Scene
@@ -55,12 +55,21 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
     low = _low(scene, every)
     data = rows.above(every, low)
     targets = [rows.graded({"y": target}) for target in first.targets]
+    faults = {f"{record.trial_id}.{record.attempt}": record.fault for _, record in scene.runs if record.fault}
+    struck = marks.fault_rows(data, faults)
+    spec = charts.curve(looks, first.metric)
+    more = " A cross: a fault was done; a diamond: it was healed." if struck else ""
     return Chart(
         "curve",
         f"{first.metric.capitalize()} against what it took",
-        f"{_line_of(scene)} It ends in the engine's mark, hollow where the trial failed. Dotted across: the targets.",
-        charts.curve(looks, first.metric),
-        {"curves": [row for row in data if row["train_s"]], "targets": targets},
+        f"{_line_of(scene)} It ends in the engine's mark, hollow where the trial failed. Dotted across: the targets."
+        + more,
+        {"layer": [*spec["layer"], marks.layer(looks, first.metric)]} if struck else spec,
+        {
+            "curves": [row for row in data if row["train_s"]],
+            "targets": targets,
+            **({"faults": struck} if struck else {}),
+        },
         _against(data, ("train_s", "samples", "core_s", "bytes", "usd")),
     )
 

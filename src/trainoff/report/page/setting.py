@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trainoff.analyse.nodes import HEADINGS as NODE_HEADINGS
 from trainoff.data import cache
 from trainoff.report.page.charts import Chart
 from trainoff.report.page.content import Content, as_script
@@ -32,6 +33,7 @@ def render(content: Content, live: bool = False) -> str:
     return environment.get_template("page.html").render(
         content=content,
         live=live,
+        node_headings=NODE_HEADINGS,
         charts=as_script([_packed(chart) for chart in charts]),
         style=(TEMPLATES / "style.css").read_text(),
         script=(TEMPLATES / "page.js").read_text(),

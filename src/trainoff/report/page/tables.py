@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse import Comparison, Group, Quiet, bottleneck, comparisons
+from trainoff.analyse import Comparison, Group, Quiet, bottleneck, comparisons, struck
+from trainoff.analyse.nodes import node_rows
 from trainoff.analyse.words import mark, quality, seconds, size, span, times, told
 from trainoff.records import Record
 from trainoff.report.columns import heading, setting
+from trainoff.report.faults import columns
 from trainoff.report.page.look import Look, look
 
 Noise = Mapping[int, Quiet]  # the verdict on every record, by its identity
@@ -171,6 +173,43 @@ def _certificate(record: Record) -> str:
             f"({reason})" if reason else "",
         )
         if part
+    )
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One emulated node of a setting, in words."""
+
+    engine: str
+    setting: str
+    cells: Sequence[str]
+
+
+def node_table(order: Sequence[Group]) -> list[NodeRow]:
+    """The emulated nodes of every setting, as its first run had them."""
+    return [
+        NodeRow(group.first.engine, group.name, cells)
+        for group in order
+        for cells in node_rows(group.good[0] if group.good else group.first)
+    ]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What the faults did: headings, whether a column holds figures, and for each its engine and its cells."""
+
+    headings: Sequence[tuple[str, bool]]
+    lines: Sequence[tuple[str, Sequence[str]]]
+
+
+def faults(order: Sequence[Group]) -> Faults | None:
+    """The settings that something was done to; None if there are none."""
+    if not (found := struck(order)):
+        return None
+    told_of = columns(found)
+    return Faults(
+        [(told.heading, told.figures) for told in told_of],
+        [(one.group.first.engine, [told.cell(one) for told in told_of]) for one in found],
     )
 
 

@@ -1,0 +1,221 @@
+"""The connection with one host: an ssh that runs a guard there, through which everything goes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO, Any
+
+from trainoff.clusters.hosts import facts
+from trainoff.clusters.hosts.parcels import files_below, state
+from trainoff.clusters.hosts.process import GONE, HostProcess
+from trainoff.clusters.hosts.ssh import FACTS_S, INSTALL, Ssh
+from trainoff.clusters.hosts.wire import BEAT_S, Head, Wire, take_file
+from trainoff.errors import TrainoffError
+
+END_S = 10.0  # how long a guard may take to end everything
+PIPE_BUF = 4096  # a longer line may be mixed with others'
+
+
+class Link:
+    """One host. `connect` returns its facts, `open` makes its guard ready; then processes can be started there."""
+
+    def __init__(self, host: str, ssh: Ssh, folder: Path) -> None:
+        self.host, self._ssh, self._folder = host, ssh, folder
+        self._says = folder / "logs" / f"ssh-{host.replace('/', '_')}.txt"
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._wire: Wire | None = None
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Future[Head]] = {}
+        self._processes: dict[int, HostProcess] = {}
+        self._end = threading.Event()
+        self._opened = self._lost = False
+
+    def connect(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the host and hear what its Python says of itself; one sentence if that fails."""
+        words = self._ssh.command(self.host, self._ssh.guard(asked))
+        with self._says.open("ab") as said:
+            try:
+                self._popen = subprocess.Popen(
+                    words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+                )
+            except FileNotFoundError as error:
+                raise TrainoffError(f"hosts are reached by ssh, which is not here; {INSTALL}") from error
+        assert self._popen.stdout
+        self._wire = Wire(self._popen.stdout, self._stdin)
+        patience = threading.Timer(FACTS_S, self._popen.kill)
+        patience.start()
+        try:
+            for line in self._popen.stdout:
+                if line.startswith(facts.MARK.encode()):
+                    told: dict[str, Any] = json.loads(line[len(facts.MARK) :])
+                    return told
+        finally:
+            patience.cancel()
+        code = self._popen.wait()
+        raise TrainoffError(self._ssh.explain(self.host, code, self._says.read_text(errors="replace")))
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self._popen
+        assert self._popen.stdin
+        return self._popen.stdin
+
+    def open(self, orders: Mapping[str, Any]) -> Head:
+        """Let the guard begin; returns what it says when it is ready."""
+        ready = self._expect()
+        try:
+            self._stdin.write(json.dumps({**orders, "ready": ready}).encode() + b"\n")
+            self._stdin.flush()
+        except OSError as error:
+            raise self._gone() from error
+        self._opened = True
+        for work in (self._hear, self._beat):
+            threading.Thread(target=work, daemon=True).start()
+        return self._answer(ready)
+
+    def send(self, kind: str, body: bytes = b"", **head: Any) -> None:
+        """Tell the guard something; if it is gone, there is nobody to tell."""
+        assert self._wire
+        with contextlib.suppress(OSError, ValueError):
+            self._wire.send(kind, body, **head)
+
+    def ask(self, kind: str, **head: Any) -> Head:
+        """What the guard answers; an error if it cannot do it, or is gone."""
+        number = self._expect()
+        self.send(kind, answer=number, **head)
+        return self._answer(number)
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str], role: str, log: Path) -> HostProcess:
+        """Start a process; its log is kept here."""
+        number = next(self._numbers)
+        process = self._processes[number] = HostProcess(self, number, role, log)
+        process.started(self.ask("start", number=number, argv=list(argv), env=dict(env), role=role)["pid"])
+        return process
+
+    def bring(self, paths: Iterable[Path]) -> None:
+        """Send the files that the host has not, or not as they are here."""
+        files = [(str(path), state(path)) for path in files_below(paths)]
+        for name in self.ask("lack", files=files)["lacking"]:
+            self._send_file(Path(name))
+        self.ask("settle")
+
+    def deliver(self, news: Iterable[Path]) -> None:
+        """Send folders and files, whatever the host has."""
+        for path in news:
+            if path.is_dir():
+                self.send("folder", name=str(path))
+            else:
+                self._send_file(path)
+        self.ask("settle")
+
+    def _send_file(self, path: Path) -> None:
+        assert self._wire
+        try:
+            self._wire.send_file(path, str(path))
+        except (BrokenPipeError, ValueError) as error:
+            raise self._gone() from error
+
+    def bring_logs(self) -> None:
+        """Fetch what processes there have written into the folder of logs."""
+        self.ask("logs")
+
+    def close(self) -> None:
+        """Let the guard end everything and go; returns when it is gone, or when it will not answer."""
+        if not self._popen:
+            return
+        if self._opened:
+            self.send("end")
+        self._end.set()
+        with contextlib.suppress(OSError, ValueError):
+            self._stdin.close()
+        try:
+            self._popen.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+
+    def _beat(self) -> None:
+        while not self._end.wait(BEAT_S):
+            self.send("beat")
+
+    def _expect(self) -> int:
+        number = next(self._numbers)
+        self._answers[number] = Future()
+        if self._lost:
+            self._answers[number].set_result({"error": None})
+        return number
+
+    def _answer(self, number: int) -> Head:
+        head = self._answers[number].result()
+        del self._answers[number]
+        if "error" in head:
+            raise TrainoffError(f"{self.host}: {head['error']}") if head["error"] else self._gone()
+        return head
+
+    def _gone(self) -> TrainoffError:
+        said = self._says.read_text(errors="replace").strip().splitlines()
+        why = f" ({said[-1].strip()})" if said else ""
+        return TrainoffError(f"the connection with {self.host} is lost{why}")
+
+    def _hear(self) -> None:
+        """Be the thread that listens, until the guard is gone."""
+        assert self._wire
+        try:
+            for head, body in self._wire.heard():
+                self._take(head, body)
+        finally:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Nobody is there any more: nothing runs, and nothing will be answered."""
+        self._lost = True
+        for process in list(self._processes.values()):
+            if process.exit_code is None and not self._end.is_set():
+                process.hear(f"\n{self._gone()}\n".encode())
+            process.ended(GONE)
+        for answer in list(self._answers.values()):
+            if not answer.done():
+                answer.set_result({"error": None})
+
+    def _take(self, head: Head, body: bytes) -> None:
+        kind = head["kind"]
+        if kind == "said":
+            self._processes[head["number"]].hear(body)
+        elif kind == "ended":
+            self._processes[head["number"]].ended(head["code"])
+        elif kind == "answer" and (answer := self._answers.get(head["answer"])):
+            answer.set_result(head)
+        elif kind == "file":
+            self._take_log(head, body)
+        elif kind == "event":
+            tell(head["event"] | {"t": time.monotonic()})  # other machines have other clocks
+
+    def _take_log(self, head: Head, body: bytes) -> None:
+        """Keep a log that a process there has written, unless one of that name is ours."""
+        logs = (self._folder / "logs").resolve()
+        path = (logs / head["name"]).resolve()
+        own = {process.log.resolve() for process in self._processes.values()}
+        if path.is_relative_to(logs) and path not in own:
+            take_file(head, body, path)
+
+
+def tell(event: Mapping[str, Any]) -> None:
+    """Pass on an event of a host to whoever listens to this trial's."""
+    line = json.dumps(event).encode() + b"\n"
+    if (path := os.environ.get("TRAINOFF_EVENTS")) and len(line) <= PIPE_BUF:
+        with contextlib.suppress(OSError):
+            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.set_blocking(pipe, True)
+                os.write(pipe, line)
+            finally:
+                os.close(pipe)

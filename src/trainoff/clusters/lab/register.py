@@ -1,0 +1,104 @@
+"""Which labs there are on this machine, and who keeps each of them: a file for each, in the runtime folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trainoff.clusters.lab.groups import Groups
+from trainoff.clusters.lab.nodes import Plan
+
+FILE = "{name}.json"
+PLAYGROUND = "lab"  # what a lab that was started by hand is called where it is told
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A lab: its plan, what it is for, the process on this machine that keeps it, and its folder."""
+
+    plan: Plan
+    about: str
+    keeper: int
+    folder: str
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+
+def folder() -> Path:
+    """Where the files are: gone after a restart, as labs are. TRAINOFF_RUNTIME names another place."""
+    if given := os.environ.get("TRAINOFF_RUNTIME"):
+        return Path(given)
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    base = Path("/run") if os.geteuid() == 0 else Path(own) if own else Path(tempfile.gettempdir())
+    return base / ("trainoff" if base != Path(tempfile.gettempdir()) else f"trainoff-{os.getuid()}")
+
+
+def new_name(number: int = 0) -> str:
+    """A name for a lab of this process, by which others can tell whether its owner lives."""
+    return f"{os.getpid()}-{_born(os.getpid())}-{number}"
+
+
+def owned(name: str) -> bool:
+    """Whether the owner of a lab lives."""
+    pid, _, rest = name.partition("-")
+    with contextlib.suppress(ValueError, OSError):
+        return _born(int(pid)) == int(rest.partition("-")[0])
+    return False
+
+
+def _born(pid: int) -> int:
+    """When a process began, in ticks since the machine did: what no change of its clock touches."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def announce(entry: Entry) -> None:
+    """Write a lab down."""
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder() / FILE.format(name=entry.name)
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps({**asdict(entry), "plan": asdict(entry.plan)}))
+    draft.replace(path)
+
+
+def forget(name: str) -> None:
+    """Strike a lab off."""
+    (folder() / FILE.format(name=name)).unlink(missing_ok=True)
+    shutil.rmtree(folder() / name, ignore_errors=True)  # the keeper's
+    with contextlib.suppress(OSError):  # others are in it, or it never was
+        folder().rmdir()
+
+
+def labs() -> Iterator[Entry]:
+    """The labs that are up."""
+    for path in sorted(folder().glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            told = json.loads(path.read_text())
+            if owned(path.stem):
+                yield Entry(Plan.from_json(told["plan"]), told["about"], told["keeper"], told["folder"])
+
+
+def sweep(groups: Groups) -> list[str]:
+    """Remove what is left of labs whose owners are gone; returns their names."""
+    gone = [name for name in groups.labs() if not owned(name)]
+    for name in gone:
+        kill_all(groups, name)
+        groups.remove(name)
+    for path in folder().glob("*-*-*"):
+        if not owned(path.stem):
+            forget(path.stem)
+    return gone
+
+
+def kill_all(groups: Groups, name: str) -> None:
+    """Kill every process of a lab."""
+    for pid in groups.pids(name):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)

@@ -1,0 +1,187 @@
+"""A lab to play with: started and ended by hand, with a look at its nodes and a way onto them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainoff.clusters.lab import able
+from trainoff.clusters.lab.groups import find_groups
+from trainoff.clusters.lab.network import carried
+from trainoff.clusters.lab.register import PLAYGROUND, Entry, labs, sweep
+from trainoff.conduct import isolate
+from trainoff.conduct.keeper import UP
+from trainoff.conduct.machine import cpus
+from trainoff.errors import TrainoffError
+from trainoff.study.keys import CLUSTER
+from trainoff.study.machines import shipped
+from trainoff.study.near import suggest
+from trainoff.study.nodes import LINK, NodeSpec, settle_nodes
+from trainoff.study.vocabulary import checked
+
+LOOK_S = 0.5  # between the two looks that tell how busy a node is
+END_S = 10.0
+
+
+def specs_of(asked: Mapping[str, Any]) -> list[NodeSpec]:
+    """The nodes that the command line asks for, by the same words and bounds as a study."""
+    values: dict[str, Any] = {}
+    for name in ("nodes", "cores", "memory_gb", *LINK, "machine", "scale", "memory_scale"):
+        values[name] = CLUSTER[name].default
+        if asked.get(name) is not None:
+            values[name] = checked([CLUSTER[name]], asked[name], _complaint(name))
+    machine, machines = values["machine"], shipped()
+    if machine is not None and machine not in machines:
+        raise TrainoffError(f"--machine {machine}: {suggest(machine, machines, 'the machines are')}")
+    if asked.get("cores") is None and machine is None:
+        values["cores"] = len(cpus()) / values["nodes"]
+    said = {name for name, value in asked.items() if value is not None}
+    values |= {"kind": "lab", "workers": 1}
+    settle_nodes(values, machines, dict.fromkeys(said))
+    sizes: dict[str, Any] = {name: values.get(name) for name in ("cores", "memory_gb", *LINK)}
+    return [NodeSpec(**sizes)] * values["workers"]
+
+
+def _complaint(name: str) -> Callable[[str], TrainoffError]:
+    return lambda message: TrainoffError(f"--{name.replace('_', '-')}: {message}")
+
+
+def up(specs: Sequence[NodeSpec]) -> Entry:
+    """Start a lab, which stays until `down`."""
+    if any(entry.about == PLAYGROUND for entry in labs()):
+        raise TrainoffError("a lab is up already; `trainoff lab status` shows it, `trainoff lab down` ends it")
+    if why_not := isolate.why_not():
+        raise TrainoffError(f"the lab needs namespaces of its own: {why_not}")
+    if reason := able.missing() or able.refuses(specs, len(cpus())):
+        raise TrainoffError(reason)
+    command = [sys.executable, "-P", "-m", "trainoff.conduct.keeper", PLAYGROUND]
+    keeper = subprocess.Popen(
+        [*command, json.dumps([asdict(spec) for spec in specs])],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    assert keeper.stdout
+    said = keeper.stdout.readline().strip()
+    found = [entry for entry in labs() if entry.keeper == keeper.pid]
+    if said != UP or not found:
+        raise TrainoffError(said or "the lab did not come up")
+    return found[0]
+
+
+def crowded(specs: Sequence[NodeSpec]) -> str | None:
+    """A warning if the nodes may run out of the machine's memory before their own."""
+    return able.too_much_memory(specs, psutil.virtual_memory().total)
+
+
+def status() -> list[dict[str, Any]]:
+    """Every node of every lab that is up, those of running trials included, and what it is doing."""
+    entries = list(labs())
+    before = [_look(entry) for entry in entries]
+    start = time.monotonic()
+    if entries:
+        time.sleep(LOOK_S)
+    passed = time.monotonic() - start
+    return [row for entry, first in zip(entries, before, strict=True) for row in _rows(entry, first, passed)]
+
+
+def _look(entry: Entry) -> list[float]:
+    with contextlib.suppress(OSError):
+        return [entry.plan.group(number).usage().cpu_s for number in range(len(entry.plan.specs))]
+    return []
+
+
+def _rows(entry: Entry, before: Sequence[float], passed: float) -> list[dict[str, Any]]:
+    with contextlib.suppress(OSError, KeyError, TrainoffError):  # it has gone down meanwhile
+        traffic = carried(Path(f"/proc/{inner(entry)}/net/dev"))
+        return [_row(entry, number, first, passed, traffic[number]) for number, first in enumerate(before)]
+    return []
+
+
+def _row(entry: Entry, number: int, first: float, passed: float, traffic: tuple[int, int]) -> dict[str, Any]:
+    group, node, spec = entry.plan.group(number), entry.plan.nodes[number], entry.plan.specs[number]
+    used = group.usage()
+    return {
+        "lab": entry.name,
+        "about": entry.about,
+        "node": node.name,
+        "address": node.address,
+        "cores": spec.cores,
+        "busy_cores": round((used.cpu_s - first) / passed, 3),
+        "memory_bytes": used.memory_bytes,
+        "memory_limit_bytes": spec.memory_bytes,
+        "processes": len(group.pids()),
+        "throttled_s": round(used.throttled_s, 3),
+        "sent_bytes": traffic[0],
+        "received_bytes": traffic[1],
+    }
+
+
+def enter(node: str, command: Sequence[str], lab: str | None) -> list[str]:
+    """The command that runs another one on a node."""
+    entry = choose(lab)
+    keeper = inner(entry)
+    aside = ["nsenter", "--target", str(keeper), "--pid", "--mount", f"--wd={Path.cwd()}", "--"]
+    return [*entry.plan.door(number_of(entry, node), keeper), *aside, *command]
+
+
+def number_of(entry: Entry, node: str) -> int:
+    """The number of a node, given its name or its number."""
+    names = [each.name for each in entry.plan.nodes]
+    name = f"node-{node}" if node.isdigit() else node
+    if name not in names:
+        raise TrainoffError(f"the lab has no {name}; it has {names[0]} to {names[-1]}")
+    return names.index(name)
+
+
+def choose(lab: str | None) -> Entry:
+    """The lab that is named, or the one that is up; one started by hand before a trial's."""
+    found = [entry for entry in labs() if lab in (None, entry.name)]
+    if not found:
+        raise TrainoffError(f"no lab {lab} is up" if lab else "no lab is up; `trainoff lab up --nodes 3` starts one")
+    own = [entry for entry in found if entry.about == PLAYGROUND]
+    if len(found) > 1 and not own:
+        names = ", ".join(entry.name for entry in found)
+        raise TrainoffError(f"several labs are up; choose one with --lab: {names}")
+    return (own or found)[0]
+
+
+def inner(entry: Entry) -> int:
+    """Process 1 of a lab, as this machine knows it."""
+    try:
+        return int(psutil.Process(entry.keeper).children()[0].pid)
+    except (psutil.Error, IndexError):
+        raise TrainoffError(f"lab {entry.name} has just gone down") from None
+
+
+def down() -> tuple[list[str], list[str]]:
+    """End the lab that was started by hand, and remove what others left; returns what is gone, and what still runs."""
+    gone = []
+    for entry in [entry for entry in labs() if entry.about == PLAYGROUND]:
+        _end(entry.keeper)
+        gone.append(entry.name)
+    gone += sweep(find_groups())
+    return gone, [entry.about for entry in labs()]
+
+
+def _end(keeper: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(keeper)
+        os.kill(keeper, signal.SIGTERM)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(END_S)
+        if process.is_running():
+            process.kill()

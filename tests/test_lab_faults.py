@@ -1,0 +1,123 @@
+"""What can be done to an emulated node, each for real: in a lab of two nodes with a server on the second."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.lab
+
+SCRIPT = r"""
+import json, os, subprocess, sys, time
+from pathlib import Path
+import psutil
+from trainoff.clusters.lab.cluster import LabCluster
+from trainoff.clusters.lab.ground import Ground
+from trainoff.conduct import isolate
+from trainoff.conduct.lab import Lab, OfLab
+from trainoff.errors import TrainoffError
+from trainoff.study.nodes import NodeSpec
+
+folder, found = Path(sys.argv[1]), {}
+SERVE = "import socket; s = socket.create_server(('0.0.0.0', 5000)); print('up', flush=True)\nwhile True: s.accept()"
+CALL = "import socket; socket.create_connection(('10.77.0.3', 5000), 1).close()"
+
+
+def reached(cluster):
+    call = cluster.spawn(cluster.nodes[0], [sys.executable, "-c", CALL], {}, "caller")
+    return call.wait(20) == 0
+
+
+def rate():
+    shown = subprocess.run(["tc", "qdisc", "show", "dev", "node1"], capture_output=True, text=True).stdout
+    return shown.partition("rate ")[2].split()[0]
+
+
+def states(hand):
+    return sorted({psutil.Process(pid).status() for pid in hand.pids(1)})
+
+
+def try_all(ground):
+    isolate.settle(network=True)
+    lab = Lab(ground.plan, folder)
+    hand, cluster = OfLab(None, lab), LabCluster(lab.plan, folder)
+    ready = lambda each: each.says("up")
+    cluster.spawn(cluster.nodes[1], [sys.executable, "-c", SERVE], {}, "worker-1", ready=ready)
+    found["reached"] = reached(cluster)
+    hand.cut(1)
+    found["reached when cut"] = reached(cluster)
+    hand.heal(1)
+    found["reached when healed"] = reached(cluster)
+    found["rates"] = [rate()]
+    hand.limit(1, 1.0)
+    found["rates"] += [rate()]
+    hand.unlimit(1)
+    found["rates"] += [rate()]
+    with cluster.timed():
+        hand.slow(1, 0.5)
+        found["slow"] = lab.groups[1].throttled
+    hand.restore_speed(1)
+    found["throttled when it is over"] = lab.groups[1].throttled
+    hand.pause(1)
+    time.sleep(0.1)
+    found["paused"] = states(hand)
+    hand.resume(1)
+    found["resumed"] = states(hand)
+    hand.fill(1)
+    deadline = time.monotonic() + 60
+    while lab.groups[1].usage().memory_bytes < 0.9 * 2**28 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    found["filled"] = lab.groups[1].usage().memory_bytes / 2**28
+    hand.kill(1)
+    found["left"] = hand.pids(1)
+    try:
+        cluster.spawn(cluster.nodes[1], ["true"], {}, "worker-1")
+    except TrainoffError as error:
+        found["started again"] = str(error)
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+ground = Ground([NodeSpec(0.3, 0.25, 100.0)] * 2)
+isolate.unshare(network=True, lab=True)
+if (inner := os.fork()) == 0:
+    try:
+        try_all(ground)
+    finally:
+        os._exit(0)
+os.waitpid(inner, 0)
+ground.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("harmed")
+    done = subprocess.run([sys.executable, "-c", SCRIPT, folder], capture_output=True, text=True, timeout=300)
+    assert (folder / "found.json").exists(), done.stderr
+    return json.loads((folder / "found.json").read_text())
+
+
+def test_a_node_is_cut_off_and_joined_again(found):
+    assert [found[name] for name in ("reached", "reached when cut", "reached when healed")] == [True, False, True]
+
+
+def test_a_link_is_limited_and_freed(found):
+    assert found["rates"] == ["100Mbit", "1Mbit", "100Mbit"]
+
+
+def test_a_node_is_slow_as_long_as_it_is_timed(found):
+    assert (found["slow"], found["throttled when it is over"]) == (True, False)
+
+
+def test_a_node_stands_still_and_goes_on(found):
+    assert found["paused"] == ["stopped"]
+    assert "stopped" not in found["resumed"]
+
+
+def test_a_nodes_memory_is_filled(found):
+    assert 0.9 < found["filled"] <= 1
+
+
+def test_a_dead_node_stays_dead(found):
+    assert (found["left"], found["started again"]) == ([], "worker-1 could not be started: node-1 is gone")

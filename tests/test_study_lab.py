@@ -1,0 +1,109 @@
+"""A lab in a study file: nodes alike or not, machines by their names, and the sentences for mistakes."""
+
+import pytest
+
+from trainoff import engines, study
+from trainoff.errors import TrainoffError
+from trainoff.study.machines import shipped
+from trainoff.study.nodes import NodeSpec, nodes_of
+
+HEAD = """
+workload = "digits-mlp"
+engines = ["numpy", "torch-ddp"]
+[cluster]
+kind = "lab"
+"""
+
+
+def trials(tmp_path, text):
+    path = tmp_path / "lab.toml"
+    path.write_text(text if "workload" in text else HEAD + text)
+    return study.read(path, engines.facts()).trials()
+
+
+def distributed(tmp_path, text):
+    return [trial for trial in trials(tmp_path, text) if trial.engine == "torch-ddp"]
+
+
+def test_nodes_alike(tmp_path):
+    made = trials(tmp_path, "cores = 0.1\nmemory_gb = 1\nbandwidth_mbit = 1000\n[grid]\nnodes = [1, 17]")
+    assert sorted((trial.engine, trial.workers) for trial in made) == [
+        ("numpy", 1),
+        ("torch-ddp", 1),
+        ("torch-ddp", 17),
+    ]
+    (large,) = [trial for trial in made if trial.workers == 17]
+    assert nodes_of(large) == [NodeSpec(0.1, 1.0, 1000.0)] * 17
+
+
+def test_a_machine_by_its_name_and_scale(tmp_path):
+    (trial,) = distributed(tmp_path, 'nodes = 2\nmachine = "m4.xlarge"\nscale = 0.1\nmemory_scale = 0.2')
+    assert nodes_of(trial) == [NodeSpec(0.4, 3.2)] * 2
+    assert (trial.cores, trial.memory_gb, trial.params["machine"]) == (0.4, 3.2, "m4.xlarge")
+
+
+def test_what_the_study_says_is_stronger_than_the_machine(tmp_path):
+    (trial,) = distributed(tmp_path, 'nodes = 2\nmachine = "m4.xlarge"\nscale = 0.1\ncores = 0.2')
+    assert nodes_of(trial) == [NodeSpec(0.2, 1.6)] * 2
+
+
+def test_unlike_nodes(tmp_path):
+    nodes = 'nodes = [{ cores = 0.5, memory_gb = 2 }, { machine = "c3.xlarge", bandwidth_mbit = 10 }]\nscale = 0.05'
+    (trial,) = distributed(tmp_path, nodes)
+    assert nodes_of(trial) == [NodeSpec(0.5, 2.0), NodeSpec(0.2, 0.375, 10.0)]
+    assert (trial.workers, trial.cores, trial.memory_gb) == (2, 0.5, 0.375)
+
+
+def test_what_a_node_does_not_say_is_as_all_are(tmp_path):
+    sizes = "cores = 0.1\nmemory_gb = 4\nnodes = [{ cores = 0.5, memory_gb = 2 }, { bandwidth_mbit = 10 }]"
+    (trial,) = distributed(tmp_path, sizes)
+    assert nodes_of(trial) == [NodeSpec(0.5, 2.0), NodeSpec(0.1, 4.0, 10.0)]
+    (trial,) = distributed(tmp_path, 'cores = 0.2\nmachine = "m4.xlarge"\nscale = 0.1\nnodes = [{}, { cores = 0.3 }]')
+    assert nodes_of(trial) == [NodeSpec(0.2, 1.6), NodeSpec(0.3, 1.6)]
+    (trial,) = distributed(tmp_path, "cores = 0.2\nnodes = [{}, { memory_gb = 1 }]")
+    assert nodes_of(trial) == [NodeSpec(0.2), NodeSpec(0.2, 1.0)]
+
+
+def test_a_larger_first_node(tmp_path):
+    (trial,) = distributed(tmp_path, "cores = 0.1\nmemory_gb = 1\nnodes = 3\nfirst = { memory_gb = 3 }")
+    assert nodes_of(trial) == [NodeSpec(0.1, 3.0), NodeSpec(0.1, 1.0), NodeSpec(0.1, 1.0)]
+    (alone,) = [each for each in trials(tmp_path, "memory_gb = 1\nfirst = { memory_gb = 3 }") if each.engine == "numpy"]
+    assert nodes_of(alone) == [NodeSpec(1.0, 3.0)]
+
+
+def test_a_machine_of_ones_own(tmp_path):
+    own = "[machine.box]\ncores = 2\nmemory_gb = 4\nbandwidth_mbit = 100"
+    (trial,) = distributed(tmp_path, f'machine = "box"\nscale = 0.5\n{own}')
+    assert nodes_of(trial) == [NodeSpec(1.0, 2.0, 100.0)]
+
+
+def test_elsewhere_a_trial_is_the_same_as_before_there_were_labs(tmp_path):
+    text = HEAD.replace('[cluster]\nkind = "lab"', "")
+    assert not {"nodes", "machine", "scale", "bandwidth_mbit"} & set(trials(tmp_path, text)[0].params)
+
+
+def test_the_catalogue_has_the_eleven_types_of_the_study():
+    assert len(shipped()) == 11
+    assert shipped()["r3.4xlarge"] == {"cores": 16, "memory_gb": 122, "usd_per_hour": 1.33}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('machine = "m4.xlage"', r"line 6: `m4.xlage` is not a machine; did you mean `m4.xlarge`\?"),
+        ('nodes = [{ machine = "big" }]', r"line 6: `big` is not a machine; the machines are"),
+        ("nodes = 0", r"line 6: `nodes` is 0; expected a whole number from 1 to 1,000"),
+        ("nodes = [{ core = 1 }]", r"line 6: `core` is not a key of `nodes`"),
+        ("nodes = 2\n[params]\nworkers = 3", r"line 6: a lab has one worker on each of its nodes; leave out `workers`"),
+        ("[machine.box]\ncores = 2", r"line 6: machine `box` lacks `memory_gb`"),
+        ("bandwidth_mbit = -1", r"line 6: `bandwidth_mbit` is -1; expected a number above 0"),
+    ],
+)
+def test_mistakes(tmp_path, text, sentence):
+    with pytest.raises(TrainoffError, match=sentence):
+        trials(tmp_path, text)
+
+
+def test_what_only_a_lab_has_is_a_mistake_elsewhere(tmp_path):
+    with pytest.raises(TrainoffError, match=r'line 5: `nodes` is of an emulated cluster; write kind = "lab"'):
+        trials(tmp_path, HEAD.replace('kind = "lab"', "nodes = 3"))
