@@ -1,0 +1,187 @@
+"""How true the lab is: what a node gets of CPU, memory and network beside what was asked, and what 17 nodes bring.
+
+    python benchmarks/lab.py [fidelity] [share] [throughput]
+
+fidelity: nodes that compute, fill their memory and send, alone and as one of 17, all at once.
+share: the same training on one node with 0.4 and with 1.6 cores.
+throughput: synchronous training on 1 and on 17 nodes of 0.1 core each.
+
+Prints ratios of what was measured to what was asked. Takes a minute, a minute and several minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainoff.conduct import playground
+from trainoff.study.nodes import GIB, NodeSpec
+
+WIRE = 1514 / 1448  # bytes on a link for each byte of TCP
+BURN = """
+import time
+start, used = time.monotonic(), time.process_time()
+while time.monotonic() - start < 5: pass
+print((time.process_time() - used) / (time.monotonic() - start))
+"""
+FILL = """
+import sys
+kept = []
+while True:
+    kept.append(bytearray(b"1" * 2**20))
+    print(len(kept), flush=True)
+"""
+SERVE = """
+import socket, sys
+server = socket.create_server(("0.0.0.0", 5000))
+print("up", flush=True)
+caller, _ = server.accept()
+while caller.recv(2**20): pass
+"""
+SEND = """
+import socket, sys, time
+line, start, sent = socket.create_connection((sys.argv[1], 5000)), time.monotonic(), 0
+while time.monotonic() - start < 8:
+    line.sendall(bytes(2**16))
+"""
+STUDY = """
+name = "lab"
+workload = "mnist-large-mlp"
+engines = [{engines}]
+targets = []
+[params]
+epochs = 1
+snapshot_every = 1000000000
+{params}
+[cluster]
+kind = "lab"
+{cluster}
+[limits]
+timeout_s = 3600
+stall_s = 900
+"""
+AVERAGING = '[engine.{name}]\nmode = "local"\ntau = 1\n'
+
+
+@contextmanager
+def nodes(spec: NodeSpec, count: int) -> Iterator[list[str]]:
+    """A lab; yields its addresses."""
+    entry = playground.up([spec] * count)
+    try:
+        yield [node.address for node in entry.plan.nodes]
+    finally:
+        playground.down()
+
+
+def start(node: int, program: str, *words: str) -> subprocess.Popen[str]:
+    argv = playground.enter(str(node), [sys.executable, "-c", program, *words], None)
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    return process.communicate()[0]
+
+
+def fidelity(count: int) -> None:
+    """CPU, then memory, then network, on all nodes at once."""
+    cores, memory = 1.7 / 17, 0.25
+    with nodes(NodeSpec(cores, memory, 50.0), count) as addresses:
+        burning = [start(node, BURN) for node in range(count)]
+        tell("CPU share", count, [float(said(each)) / cores for each in burning])
+    with nodes(NodeSpec(2 / count, memory, 50.0), count) as addresses:
+        filling = [start(node, FILL) for node in range(count)]
+        tell("memory", count, [int(said(each).split()[-1]) * 2**20 / (memory * GIB) for each in filling])
+    if count > 1:
+        with nodes(NodeSpec(2 / count, None, 50.0), count) as addresses:
+            tell("bandwidth", count, list(bandwidths(addresses)))
+
+
+def bandwidths(addresses: Sequence[str]) -> Iterator[float]:
+    """Every node sends to the next one; what each sent by its link's own counter.
+
+    The kernel counts and sends large packets, but the link is charged for the small ones that they stand for, each with
+    its headers.
+    """
+    servers = [start(node, SERVE) for node in range(len(addresses))]
+    for server in servers:
+        assert server.stdout
+        assert server.stdout.readline()
+    calling = [start(node, SEND, addresses[(node + 1) % len(addresses)]) for node in range(len(addresses))]
+    time.sleep(3.0)  # they start slowly, too
+    before, began = [row["sent_bytes"] for row in playground.status()], time.monotonic()
+    time.sleep(3.0)
+    after, passed = [row["sent_bytes"] for row in playground.status()], time.monotonic() - began
+    for each in (*calling, *servers):
+        said(each)
+    yield from (8 * (last - first) * WIRE / passed / 50e6 for first, last in zip(before, after, strict=True))
+
+
+def tell(what: str, count: int, ratios: Sequence[float]) -> None:
+    print(f"{what:>10} at {count:2} nodes: {statistics.median(ratios):.3f} of what was asked "
+          f"({min(ratios):.3f} to {max(ratios):.3f})", flush=True)  # fmt: skip
+
+
+def train(engines: Sequence[str], params: str, cluster: str, more: str = "") -> list[dict[str, object]]:
+    """Run a study in a lab; its records."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "lab.toml")
+        named = ", ".join(f'"{engine}"' for engine in engines)
+        path.write_text(STUDY.format(engines=named, params=params, cluster=cluster) + more)
+        subprocess.run([sys.executable, "-m", "trainoff", "run", path, "--out", folder], check=False)
+        return [json.loads(file.read_text()) for file in Path(folder).glob("lab/*/record.json")]
+
+
+def share() -> None:
+    """One node with 0.4 core and one with 1.6: how many times as long the same training takes.
+
+    Nearly all of it are products of large matrices, which two threads share well.
+    """
+    large = "train_rows = 20000\nbatch_size = 4000\nhidden = [2000, 2000]"
+    rows = train(["numpy", "torch"], large, "", "[grid]\ncores = [0.4, 1.6]")
+    took = {(row["engine"], row["cores"]): float(row["train_s"]) for row in rows}  # type: ignore[arg-type]
+    for engine in ("numpy", "torch"):
+        print(f"{engine}: 0.4 core takes {took[engine, 0.4] / took[engine, 1.6]:.2f} times as long as 1.6 (asked: 4)")
+
+
+def throughput() -> None:
+    """Rows per second of 17 nodes beside one, and where the rest went."""
+    engines = ["torch-ddp", "tf-allreduce", "tf-ps", "dask-average", "spark-average"]
+    cluster = "cores = 0.1\nbandwidth_mbit = 1000"
+    first, others = "{ memory_gb = 3 }", "{ memory_gb = 1.3 }"  # the first has driver, master and a worker
+    sizes = ([first], [first] + [others] * 16)
+    more = "".join(f"[[case]]\nnodes = [{', '.join(nodes)}]\n" for nodes in sizes)
+    more += "".join(AVERAGING.format(name=name) for name in engines[3:])
+    rows = train(engines, 'mode = "sync"\nbatch_per = "worker"\nbatch_size = 6000', cluster, more)
+    for engine in engines:
+        speed = {row["workers"]: row["samples_per_s"] for row in rows if row["engine"] == engine}
+        if all(speed.get(count) for count in (1, 17)):
+            print(f"{engine}: 17 nodes make {speed[17] / speed[1]:.1f} times the rows per second of one")  # type: ignore[operator]
+        for row in rows:
+            if row["engine"] == engine:
+                print("   ", row["workers"], row["status"], row["reason"] or "", _rest(row))
+
+
+def _rest(row: dict[str, object]) -> str:
+    parts = row["breakdowns"]
+    means = {name: statistics.fmean(each.values()) for name, each in parts.items() if name.endswith("_s")}  # type: ignore[attr-defined]
+    throttled = statistics.fmean(node["training"].get("throttled_s", 0.0) for node in row["nodes"])  # type: ignore[attr-defined]
+    told = ", ".join(f"{name} {value:.1f}" for name, value in means.items())
+    return f"train {row['train_s']} s, {told}, throttled {throttled:.1f} s a node"
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:] or ["fidelity", "share", "throughput"]
+    if "fidelity" in chosen:
+        for count in (1, 2, 17):
+            fidelity(count)
+    if "share" in chosen:
+        share()
+    if "throughput" in chosen:
+        throughput()
