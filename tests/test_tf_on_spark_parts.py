@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainoff.engines.compact import compact, expand
+from trainoff.engines.compact import compact, expand, take
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.line import Number
 from trainoff.engines.tf_on_spark import package
@@ -81,6 +81,10 @@ def test_pictures_travel_as_bytes_and_arrive_as_they_were():
     small = compact(grey)
     assert small.dtype == np.uint8
     np.testing.assert_array_equal(expand(small), grey)
+    rows, out = np.array([3, 0, 3]), np.zeros((3, grey.shape[1]), np.float32)
+    for held in (grey, small):
+        take(held, rows, out)
+        np.testing.assert_array_equal(out, grey[rows])
 
 
 @pytest.mark.parametrize("odd", [0.1, -1 / 255, 256 / 255, np.nan])

@@ -1,4 +1,4 @@
-"""Rows on a journey: pictures travel as one byte per number, which is a quarter of what they are in memory."""
+"""Pictures as one byte per number: a quarter of what they are as floats, on a journey and in a worker's memory."""
 
 from __future__ import annotations
 
@@ -24,5 +24,13 @@ def compact(x: Any) -> Any:
 
 
 def expand(x: NDArray[Any]) -> NDArray[np.float32]:
-    """The rows as they were before the journey."""
+    """The rows as they were before."""
     return x if x.dtype != np.uint8 else np.divide(x, np.float32(LEVELS), dtype=np.float32)
+
+
+def take(x: NDArray[Any], rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+    """Put some rows into the buffer, as they were before. The rows are known to exist."""
+    if x.dtype == np.uint8:
+        np.divide(x[rows], np.float32(LEVELS), out=out, dtype=np.float32)
+    else:
+        np.take(x, rows, axis=0, out=out, mode="clip")  # "clip" lets numpy write straight into the buffer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainoff.data import Csr
-from trainoff.engines.compact import compact, expand
+from trainoff.engines.compact import compact
 from trainoff.engines.contract import Job
 from trainoff.engines.storage import Storage
 from trainoff.study.seeds import derive
@@ -62,12 +62,7 @@ def load(share: Share) -> tuple[Any, Any]:
     y = np.concatenate([labels for _, labels in found])
     if isinstance(found[0][0], Csr):
         return _stacked([rows for rows, _ in found]), y
-    x = np.empty((share.count, found[0][0].shape[1]), np.float32)
-    first = 0
-    for rows, labels in found:  # piece by piece, for all of them expanded would take as much memory again
-        x[first : first + len(labels)] = expand(rows)
-        first += len(labels)
-    return x, y
+    return np.concatenate([rows for rows, _ in found]), y
 
 
 def _piece(storage: Storage, part: str, first: int, last: int) -> tuple[Any, Any]:

@@ -96,6 +96,7 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
     import torch.distributed as dist
 
     from trainoff.clusters.ports import LOOPBACK
+    from trainoff.engines.compact import expand
     from trainoff.engines.dask.rows import load
     from trainoff.engines.torch import together
 
@@ -105,7 +106,7 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
 
     def fetch(job: Job) -> Job:
         x, y = load(share)
-        return replace(job, data=replace(job.data, x_train=x, y_train=y))
+        return replace(job, data=replace(job.data, x_train=expand(x), y_train=y))
 
     try:
         together.join(assignment.job.cores)

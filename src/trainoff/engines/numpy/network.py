@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.engines.compact import take
 from trainoff.models import Mlp, Weights, flatten, unflatten
 
 Floats = NDArray[np.float32]
@@ -35,12 +36,11 @@ class Network:
         self._decay = unflatten(model, np.empty_like(self.flat))[::2] if model.l2 else []
         self._one_hot = np.eye(model.sizes[-1], dtype=np.float32)
 
-    def differentiate(self, x: Floats, y: NDArray[np.integer[Any]], rows: NDArray[np.int64]) -> float:
+    def differentiate(self, x: NDArray[Any], y: NDArray[np.integer[Any]], rows: NDArray[np.int64]) -> float:
         """Put the gradient of the loss on these rows into `gradient`; returns the loss."""
         count = len(rows)
         outputs = [layer[:count] for layer in self._outputs]
-        # "clip" lets numpy write straight into the buffer; the rows are known to exist.
-        np.take(x, rows, axis=0, out=outputs[0], mode="clip")
+        take(x, rows, outputs[0])
         targets = self._targets[:count]
         np.take(self._one_hot, y[rows], axis=0, out=targets, mode="clip")
         forward(self.model, self.weights, outputs)

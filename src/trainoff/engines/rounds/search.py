@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trainoff.engines.compact import expand
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.rounds.desk import Floats, Maker
 from trainoff.models import flatten, unflatten
@@ -61,5 +62,6 @@ def attempt(maker: Maker, job: Job, factor: float) -> Candidate:
     weights = flatten(learner.weights).astype(np.float32, copy=False)
     if not len(judging) or not np.isfinite(weights).all():
         return Candidate(factor, 0.0, weights)
-    right = learner.labels(data.x_train[judging]) == data.y_train[judging]
+    x = data.x_train[judging]
+    right = learner.labels(x if data.sparse else expand(np.asarray(x))) == data.y_train[judging]
     return Candidate(factor, float(np.mean(right)), weights)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
+from trainoff.engines.compact import expand, take
 from trainoff.engines.contract import Job, Phases
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Perceptron:
         classes = np.arange(job.model.sizes[-1])
         with sklearn.config_context(**UNCHECKED):
             set_rows(self._classifier, rows, job.model.l2)
-            self._classifier.partial_fit(job.data.x_train[:rows], job.data.y_train[:rows], classes=classes)
+            self._classifier.partial_fit(expand(self._x[:rows]), self._y[:rows], classes=classes)
         del self._classifier._optimizer  # the next fit makes a new one
 
     @property
@@ -61,10 +62,9 @@ class Perceptron:
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
         """Learn from these rows; returns the loss before."""
-        import numpy as np
 
         batch = self._batch[: len(rows)]
-        np.take(self._x, rows, axis=0, out=batch, mode="clip")
+        take(self._x, rows, batch)
         set_rows(self._classifier, len(rows), self._job.model.l2)
         set_step(self._classifier, self._job, step)
         return fit(self._classifier, batch, self._y[rows])

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainoff.engines.rounds.desk import Learner, Maker, OfEveryBatch, Work, make_steps
-from trainoff.engines.shipping import arrived
 
 
 @dataclass(frozen=True)
@@ -52,5 +51,5 @@ def do_nothing(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[in
 def desk(errand: Errand) -> Learner:
     """The learner of this process; made on first use, and again in a process that stands in for a lost one."""
     if errand.trial not in _desks:
-        _desks[errand.trial] = errand.maker(arrived(errand.job.value))
+        _desks[errand.trial] = errand.maker(errand.job.value)
     return _desks[errand.trial]

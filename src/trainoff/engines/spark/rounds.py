@@ -11,7 +11,7 @@ from trainoff.engines.contract import Job, Watch
 from trainoff.engines.patience import patiently
 from trainoff.engines.rounds.desk import Floats, Maker, Work
 from trainoff.engines.rounds.search import Candidate, attempt, factors, take_best
-from trainoff.engines.shipping import arrived, with_rows
+from trainoff.engines.shipping import with_rows
 from trainoff.engines.spark import desk
 from trainoff.engines.spark.desk import Errand
 from trainoff.models import flatten
@@ -66,4 +66,4 @@ class Crew:
 
 
 def _attempt(maker: Maker, shipped: Any, factor: float) -> Candidate:
-    return attempt(maker, arrived(shipped.value), factor)
+    return attempt(maker, shipped.value, factor)

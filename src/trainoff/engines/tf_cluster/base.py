@@ -50,6 +50,10 @@ class TfClusterEngine(Engine):
         """The roles, or their beginnings, without which training cannot go on."""
         return ALL
 
+    def luggage(self, job: Job) -> Job:
+        """The job with the rows as the workers will hold them."""
+        return job
+
     def version(self) -> str:
         return TensorFlow().version()
 
@@ -59,7 +63,7 @@ class TfClusterEngine(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         self._job, self._watch, self._pace = job, watch, watch.pace
         with watch.phase("ship"):
-            self._sent = hand_over(job)
+            self._sent = hand_over(self.luggage(job))
         self._keeper = Keeper(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
         self._losses = Losses()

@@ -7,7 +7,7 @@ from typing import Any
 from trainoff.engines.contract import Job
 from trainoff.engines.tensorflow.network import differentiate
 from trainoff.engines.tf_cluster.packed import Packed
-from trainoff.engines.tf_cluster.rows import load
+from trainoff.engines.tf_cluster.rows import load, take
 from trainoff.engines.tf_cluster.store import server, worker
 
 Tensor = Any
@@ -23,7 +23,7 @@ class Dense:
 
     def take(self, rows: Tensor) -> list[Tensor]:
         """The rows of a batch, out of the worker's memory."""
-        return [self._tf.gather(self._x, rows), self._tf.gather(self._y, rows)]
+        return [take(self._tf, self._x, rows), self._tf.gather(self._y, rows)]
 
     def pull(self, batch: list[Tensor]) -> list[Tensor]:
         """The weights, from the servers."""

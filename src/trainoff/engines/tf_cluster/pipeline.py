@@ -13,7 +13,7 @@ from typing import Any
 from trainoff.engines.checkpoint import Checkpoint
 from trainoff.engines.line import Report
 from trainoff.engines.tensorflow.network import pooled, through
-from trainoff.engines.tf_cluster.rows import load
+from trainoff.engines.tf_cluster.rows import load, take
 from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, after, row_numbers
 from trainoff.engines.tf_cluster.store import Span, Store, worker
 from trainoff.models import Layer, Pool
@@ -123,7 +123,7 @@ class Pipeline:
         """What a part puts out, with the tape to go back by."""
         tf, store = self._tf, self._store
         with tf.device(worker(part.worker)):
-            came = tf.concat(before, -1) if before else tf.gather(self._x[part.worker], rows)
+            came = tf.concat(before, -1) if before else take(tf, self._x[part.worker], rows)
             weights = [store.pull(2 * number + at, part.span) for at in (0, 1)]
             start = after(tf, [came, *weights])
             with tf.control_dependencies([start]):
