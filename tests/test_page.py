@@ -12,6 +12,7 @@ from test_fault_tables import RECORDS
 from trainoff.analyse import groups, ranked
 from trainoff.report.page import gather, render
 from trainoff.report.page.charts import fill
+from trainoff.report.page.drawn import looks_of
 from trainoff.report.page.look import COLOURS, look
 from trainoff.report.page.rows import Scene, grid_rows, pareto_rows, scaled_rows
 
@@ -336,6 +337,16 @@ def test_what_moves_no_bytes_beats_what_does(tmp_path):
     rows = {row["engine"]: row for row in pareto_rows(scene)}
     assert not rows["torch-ddp"]["front_bytes"]
     assert rows["numpy"]["bytes"] is None, "there is no place for it on an axis of powers"
+
+
+def test_settings_of_one_engine_have_looks_of_their_own(tmp_path):
+    alone = scene_of([made("numpy", params={"batch_size": size}) for size in (32, 64)], tmp_path)
+    assert {look.of for look in looks_of(alone)} == {"name"}
+    assert len({(look.colour, look.mark) for look in looks_of(alone)}) == 2
+    assert [alone.name(group) for group in alone.groups] == [look.name for look in looks_of(alone)]
+    assert not any("numpy" in look.name for look in looks_of(alone)), "all of them are"
+    two = scene_of([made(engine, params={"batch_size": size}) for size in (32, 64) for engine in COLOURS], tmp_path)
+    assert looks_of(two) == []
 
 
 def test_lines_of_scaling_do_not_forget_who_never_got_there(tmp_path):

@@ -11,16 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainoff.report.page.encode import LABELS, LEGEND, Spec, colour, dash, shape
 from trainoff.report.page.look import PHASES, Look
 
-Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
-LEGEND = {"orient": "bottom", "columns": 5, "title": None}
-DASHES = {"single": [1, 0], "sync": [8, 2], "local": [4, 2], "async": [2, 2], "model-parallel": [8, 2, 2, 2]}
 HOLE = re.compile("@([a-z_]+)")
 STEP = {"step": 21}  # a line of a list
-LABELS = {"labelLimit": 280, "title": None}
 
 
 @dataclass(frozen=True)
@@ -75,24 +72,6 @@ def _is_data(key: str, part: Any) -> bool:
 
 def _counts(row: Mapping[str, Any], only: Mapping[str, Any]) -> bool:
     return all(row.get(name, value) == value for name, value in only.items())
-
-
-def colour(looks: Sequence[Look], legend: bool = True) -> Spec:
-    """Engines by their colours."""
-    scale = {"domain": [look.engine for look in looks], "range": [look.colour for look in looks]}
-    return {"field": "engine", "type": "nominal", "scale": scale, "legend": LEGEND if legend else None}
-
-
-def shape(looks: Sequence[Look]) -> Spec:
-    """Engines by their marks."""
-    scale = {"domain": [look.engine for look in looks], "range": [look.mark for look in looks]}
-    return {"field": "engine", "type": "nominal", "scale": scale, "legend": LEGEND}
-
-
-def dash() -> Spec:
-    """Modes by their dashes."""
-    scale = {"domain": list(DASHES), "range": list(DASHES.values())}
-    return {"field": "mode", "type": "nominal", "scale": scale, "legend": None}
 
 
 def tooltip(*fields: str) -> list[Spec]:

@@ -29,7 +29,7 @@ from trainoff.analyse import (
 from trainoff.analyse.words import count
 from trainoff.records import STUDY_COPY, Damaged, Record, scan
 from trainoff.report.page.charts import Chart
-from trainoff.report.page.drawn import drawn
+from trainoff.report.page.drawn import drawn, looks_of
 from trainoff.report.page.look import Look, looks
 from trainoff.report.page.rows import Scene
 from trainoff.report.page.tables import Board, Faults, NodeRow, Noise, board, certificates, faults, node_table
@@ -143,7 +143,7 @@ def _workload(own: Sequence[Group], folder: Path, shown: Sequence[Look], noise: 
         answer=answer(order),
         settings=len(order),
         left_out=max(0, len(order) - DRAWN),
-        board=board(order, target, noise),
+        board=board(order, target, noise, looks_of(scene)),
         charts=drawn(scene, shown),
         workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:DRAWN])],
         faults=faults(order),

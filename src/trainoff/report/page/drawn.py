@@ -9,7 +9,7 @@ from trainoff.analyse.words import mark
 from trainoff.records import METRICS
 from trainoff.report.page import charts, marks, rows
 from trainoff.report.page.charts import Chart, Choice, Rows
-from trainoff.report.page.look import Look
+from trainoff.report.page.look import Look, looks_of_settings
 from trainoff.report.page.rows import Scene
 
 LOG, LINEAR = "log", "linear"
@@ -29,6 +29,7 @@ USED = {"cores": ("CPU", "cores busy"), "memory": ("memory", "MB of memory"), "s
 
 def drawn(scene: Scene, looks: Sequence[Look]) -> list[Chart]:
     """The charts of one workload in the order of the page."""
+    looks = looks_of(scene) or looks
     found = [
         _curve(scene, looks),
         _phases(scene),
@@ -39,6 +40,11 @@ def drawn(scene: Scene, looks: Sequence[Look]) -> list[Chart]:
         _resources(scene),
     ]
     return [chart for chart in found if chart and chart.choices and any(chart.data.values())]
+
+
+def looks_of(scene: Scene) -> list[Look]:
+    """The looks of the settings where nothing else tells them apart; else none."""
+    return looks_of_settings([scene.name(group) for group in scene.groups]) if scene.alike else []
 
 
 def _against(data: Rows, names: Sequence[str]) -> list[Choice]:
@@ -62,8 +68,7 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
     return Chart(
         "curve",
         f"{first.metric.capitalize()} against what it took",
-        f"{_line_of(scene)} It ends in the engine's mark, hollow where the trial failed. Dotted across: the targets."
-        + more,
+        f"{_line_of(scene)} It ends in a mark, hollow where the trial failed. Dotted across: the targets." + more,
         {"layer": [*spec["layer"], marks.layer(looks, first.metric)]} if struck else spec,
         {
             "curves": [row for row in data if row["train_s"]],
@@ -99,7 +104,7 @@ def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
         LISTED,
     )
     scene = scene.best(LISTED)
-    data, order = rows.run_rows(scene), [group.name for group in scene.groups]
+    data, order = rows.run_rows(scene), [scene.name(group) for group in scene.groups]
     badness = METRICS[first.metric].badness
     targets = sorted({row["target"] for row in data}, key=lambda target: (target != best, badness(target)))
     return Chart(
@@ -120,7 +125,7 @@ def _phases(scene: Scene) -> Chart:
         "phases",
         "Where the time went",
         about,
-        charts.phases([group.name for group in scene.groups]),
+        charts.phases([scene.name(group) for group in scene.groups]),
         {"phases": rows.phase_rows(scene)},
         [Choice("seconds", {"stack": "zero"}), Choice("shares", {"stack": "normalize"})],
         listed="name",

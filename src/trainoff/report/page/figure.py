@@ -10,8 +10,9 @@ from typing import Any
 from trainoff.analyse import by_workload, groups, ranked
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.page.charts import Chart, Spec
+from trainoff.report.page.charts import Chart
 from trainoff.report.page.drawn import drawn
+from trainoff.report.page.encode import Spec
 from trainoff.report.page.look import looks
 from trainoff.report.page.rows import Scene
 from trainoff.study import nearest

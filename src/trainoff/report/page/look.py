@@ -1,10 +1,14 @@
-"""How engines look: every engine the same colour and mark in every picture of every study."""
+"""How engines look: every engine the same colour and mark in every picture of every study.
+
+Where there is but one engine, its settings have a look each.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 # Of middling lightness, so that they stand out on white and on black; marks and dashes help where colours do not.
 COLOURS = {
@@ -42,11 +46,12 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Look:
-    """The colour and the mark of one engine."""
+    """The colour and the mark of an engine, or of a setting."""
 
-    engine: str
+    name: str
     colour: str
     mark: str
+    of: str = "engine"  # the column in which a chart finds the name
 
 
 def look(engine: str) -> Look:
@@ -61,3 +66,11 @@ def looks(engines: Iterable[str]) -> list[Look]:
     """The looks of some engines, each once, in the order of the list above, strangers last."""
     order = {name: place for place, name in enumerate(COLOURS)}
     return [look(engine) for engine in sorted(set(engines), key=lambda name: (order.get(name, len(order)), name))]
+
+
+def looks_of_settings(names: Sequence[str]) -> list[Look]:
+    """A look for each of a few settings; none where they are too many to tell apart by colours."""
+    if not 1 < len(names) <= len(STRANGERS):
+        return []
+    given = zip(names, STRANGERS, cycle(MARKS), strict=False)
+    return [Look(name, colour, mark, "name") for name, colour, mark in given]

@@ -7,7 +7,8 @@ from math import exp, log
 from typing import Any
 
 from trainoff.analyse.words import fault, seconds
-from trainoff.report.page.charts import Rows, Spec, colour, measure, quality, tooltip
+from trainoff.report.page.charts import Rows, measure, quality, tooltip
+from trainoff.report.page.encode import Spec, colour
 from trainoff.report.page.look import Look
 from trainoff.report.page.series import short
 

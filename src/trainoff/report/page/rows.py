@@ -40,6 +40,20 @@ class Scene:
         """Only so many of the best settings."""
         return Scene(self.groups[:most], self.folder, self.usd_per_core_hour)
 
+    @property
+    def alike(self) -> bool:
+        """Whether engine, mode and workers are the same for all, so that only the rest tells settings apart."""
+        return len({(group.first.engine, group.first.mode, group.first.workers) for group in self.groups}) == 1
+
+    def name(self, group: Group) -> str:
+        """What a setting is called in the charts."""
+        return group.setting or group.name if self.alike else group.name
+
+    def names(self, group: Group) -> Row:
+        """What every chart may ask of a setting."""
+        first = group.first
+        return {"name": self.name(group), "engine": first.engine, "mode": first.mode, "workers": first.workers}
+
     def money(self, record: Record) -> float | None:
         """What a trial's training cost."""
         return self.usd(record, record.train_s)
@@ -49,12 +63,6 @@ class Scene:
         if self.usd_per_core_hour is None or spent_s is None:
             return None
         return short(record.workers * record.cores * spent_s / 3600 * self.usd_per_core_hour)
-
-
-def names(group: Group) -> Row:
-    """What every chart may ask of a setting."""
-    first = group.first
-    return {"name": group.name, "engine": first.engine, "mode": first.mode, "workers": first.workers}
 
 
 def graded(row: Row) -> Row:
@@ -76,7 +84,7 @@ def _line(scene: Scene, group: Group, record: Record, most: int) -> Iterator[Row
     points = curve(record, scene.folder, most)
     for at, point in enumerate(points):
         yield {
-            **names(group),
+            **scene.names(group),
             "trial": f"{record.trial_id}.{record.attempt}",
             "seed": record.seed,
             "status": record.status,
@@ -110,17 +118,17 @@ def _median(rows: Sequence[Row], key: str) -> float | None:
 
 def run_rows(scene: Scene) -> list[Row]:
     """Every run's time to every target; one that never came there stands where it stopped."""
-    return [row for group, record in scene.runs for row in _times(group, record)]
+    return [row for group, record in scene.runs for row in _times(scene, group, record)]
 
 
-def _times(group: Group, record: Record) -> Iterator[Row]:
+def _times(scene: Scene, group: Group, record: Record) -> Iterator[Row]:
     for target in record.targets:
         reached = record.time_to_target.get(str(target)) if record.status == "ok" else None
         ended = reached if reached is not None else record.train_s
         if ended and record.status != "wrong-result":
             short_of = "never got there" if record.status == "ok" else record.status
             yield {
-                **names(group),
+                **scene.names(group),
                 "target": target,
                 "seed": record.seed,
                 "s": short(ended),
@@ -138,7 +146,7 @@ def median_rows(scene: Scene) -> list[Row]:
             if found and math.isfinite(found.median):
                 high = found.high if math.isfinite(found.high) else _longest(group, found.median)
                 told = {"median": short(found.median), "low": short(found.low), "high": short(high), "runs": found.n}
-                rows.append({**names(group), "target": target, **told})
+                rows.append({**scene.names(group), "target": target, **told})
     return rows
 
 
@@ -151,7 +159,7 @@ def phase_rows(scene: Scene) -> list[Row]:
     """The median seconds of every setting in every phase."""
     places = {name: place for place, name in enumerate(PHASES)}
     return [
-        {**names(group), "phase": phase, "place": places.get(phase, 99), "seconds": short(spent)}
+        {**scene.names(group), "phase": phase, "place": places.get(phase, 99), "seconds": short(spent)}
         for group in scene.groups
         for phase, spent in group.phases_s().items()
     ]
@@ -163,7 +171,8 @@ def resource_rows(scene: Scene) -> list[Row]:
     rows = []
     for group in scene.groups[:SHOWN]:
         record = (group.good or group.records)[0]
-        rows += [{"name": group.name, "engine": record.engine, **row} for row in resources(record, scene.folder, most)]
+        own = {"name": scene.name(group), "engine": record.engine}
+        rows += [{**own, **row} for row in resources(record, scene.folder, most)]
     return rows
 
 
@@ -180,7 +189,7 @@ def scaling_rows(scene: Scene, target: float | None) -> list[Row]:
     """Their runs that ended well."""
     return [
         {
-            **names(group),
+            **scene.names(group),
             "family": family,
             "seed": record.seed,
             "speed": short(record.samples_per_s),
@@ -197,7 +206,7 @@ def scaled_rows(scene: Scene, target: float | None) -> list[Row]:
     """Their medians; a time to the target only where at least half of all runs got there."""
     return [
         {
-            **names(group),
+            **scene.names(group),
             "family": family,
             "speed": short(group.median(lambda record: record.samples_per_s)),
             "time": short(group.time_to(target)) if target is not None else None,
@@ -221,7 +230,7 @@ def pareto_rows(scene: Scene) -> list[Row]:
     for front in fronts(scene.groups, {**COSTS, "money": scene.money}):
         name = COLUMNS[front.against]
         for point in front.points:
-            row = rows.setdefault(id(point.group), {**names(point.group), **graded({"y": short(point.quality)})})
+            row = rows.setdefault(id(point.group), {**scene.names(point.group), **graded({"y": short(point.quality)})})
             row[name] = short(point.cost) or None  # nothing has no place on an axis of powers
             row[f"front_{name}"] = point.best
     return list(rows.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from trainoff.analyse import Comparison, Group, Quiet, bottleneck, comparisons, struck
 from trainoff.analyse.nodes import node_rows
@@ -47,8 +48,8 @@ class Board:
     left_out: int
 
 
-def board(order: Sequence[Group], target: float | None, noise: Noise) -> Board:
-    """The settings of one workload; a column in which there is nothing is left out."""
+def board(order: Sequence[Group], target: float | None, noise: Noise, looks: Sequence[Look] = ()) -> Board:
+    """The settings of one workload, in the looks of their engines or in their own; empty columns are left out."""
     metric = order[0].first.metric
     keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
     goal = f"to {mark(metric, target)}" if target is not None else "to target"
@@ -64,12 +65,12 @@ def board(order: Sequence[Group], target: float | None, noise: Noise) -> Board:
     lines = [
         Line(
             group.first.engine,
-            look(group.first.engine),
+            own or look(group.first.engine),
             bool(group.good),
             [row[at] for at in used],
             _details(group, noise),
         )
-        for group, row in zip(order, rows, strict=False)
+        for group, row, own in zip(order, rows, looks or repeat(None), strict=False)
     ]
     return Board([names[at] for at in used], lines, max(0, len(order) - ROWS))
 
