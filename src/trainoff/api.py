@@ -14,7 +14,8 @@ from trainoff.conduct.conductor import Conductor, get_data
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.task import prepare
 from trainoff.conduct.view import Together
-from trainoff.records import Record, Store, scan, table
+from trainoff.published import records_of
+from trainoff.records import Record, Store, table
 from trainoff.report.bulletin import Bulletin
 from trainoff.report.planned import estimator_for
 from trainoff.report.showing import print_board
@@ -68,8 +69,8 @@ def read(path: str | Path, *, sets: Sequence[str] = (), repeat: int | None = Non
 
 
 def load(folder: str | Path) -> Results:
-    """The records below a folder; damaged ones are left out (`trainoff show` names them)."""
-    return Results(Path(folder), newest(scan(Path(folder))[0]))
+    """The records below a folder, or of `published:NAME`; damaged ones are left out (`trainoff show` names them)."""
+    return Results(Path(folder), newest(records_of(folder)[0]))
 
 
 def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequence[str] = ()) -> Results:

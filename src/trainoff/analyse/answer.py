@@ -11,7 +11,7 @@ from trainoff.analyse.groups import Group
 from trainoff.analyse.ranking import headline_target, ranked
 from trainoff.analyse.ratio import RANKING
 from trainoff.analyse.words import mark, seconds, times
-from trainoff.records import Record
+from trainoff.records import PUBLISHED, Record
 
 MOST_TOLD = 3  # others that are told beside the best
 BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
@@ -38,7 +38,7 @@ def _winner(groups: Sequence[Group]) -> str:
         return "No trial ended well."
     if target is None:
         if not any(group.first.targets for group in groups):
-            return f"There was no target to reach; {best.name} came furthest with {_closest(best)}."
+            return f"There was no target to reach; {best.name} {_furthest(best)}."
         return f"No engine reached a target; {best.name} came closest with {_closest(best)}."
     time, goal = best.time_to(target) or 0.0, mark(best.first.metric, target)
     found = [one for one in comparisons(groups, target) if one.a.good]
@@ -57,6 +57,14 @@ def _partly(best: Group, target: float) -> str:
     times_to = best.times_to(target)
     reached = sum(math.isfinite(time) for time in times_to)
     return f" in {reached} of {len(times_to)} runs" if reached < len(times_to) else ""
+
+
+def _furthest(best: Group) -> str:
+    """What the best of a race without a target has done; where nobody looked how good it became, how long it took."""
+    train = best.median(lambda record: record.train_s)
+    if best.median(lambda record: record.result) is None:
+        return "has neither a time nor a result" if train is None else f"trained in the shortest time, {seconds(train)}"
+    return f"came furthest with {_closest(best)}"
 
 
 def _closest(best: Group) -> str:
@@ -116,6 +124,8 @@ def _caution(groups: Sequence[Group]) -> str | None:
         names = ", ".join(group.name for group in few[:MOST_TOLD]) + (" and others" if len(few) > MOST_TOLD else "")
         return f"Fewer than {RANKING} runs of {names}, so what is said of them is indicative: --repeat {RANKING}."
     most = max(len(group.records) for group in few)
+    if all(record.kind == PUBLISHED for group in few for record in group.records):
+        return "These figures were published, of one run each: indicative, and nobody can check the arithmetic."
     runs = "One run each" if most == 1 else f"Fewer than {RANKING} runs each"
     return f"{runs}, so this is indicative: --repeat {RANKING} makes it a ranking."
 
@@ -124,10 +134,10 @@ def arithmetic(groups: Sequence[Group]) -> list[str]:
     """Whether what was timed was the same work; who did it wrong is told first."""
     wrong = dict.fromkeys(record.engine for group in groups for record in group.records if record.status == WRONG)
     said = [f"{name} did other arithmetic than the reference, and is out of the race." for name in wrong]
-    good = [group.good[0] for group in groups if group.good]
+    good = [group.good[0] for group in groups if group.good and group.first.kind != PUBLISHED]
     same = [record for record in good if record.equivalence.get("verdict") in CHECKED]
     others = [record for record in good if record not in same]
-    if not others:
+    if not others:  # nor, perhaps, any at all
         all_of = "All others" if wrong else "All of them"
         return [
             *said,

@@ -16,7 +16,7 @@ def batch_lines(groups: Sequence[Group]) -> list[str]:
     """For every setting that was tried with several batch sizes, which was fastest and what each led to."""
     families: dict[str, list[Group]] = {}
     for group in groups:
-        if group.good and "batch_size" in group.first.params:
+        if group.good and "batch_size" in group.first.params and group.first.samples_seen is not None:
             families.setdefault(_family(group), []).append(group)
     compared = [own for own in families.values() if len({_batch(group) for group in own}) >= LEAST]
     return [_sentence(own) for own in compared] if len(compared) <= MOST else []

@@ -16,7 +16,7 @@ from trainoff.analyse.interval import Interval, interval
 from trainoff.analyse.words import count, told
 from trainoff.records import Record
 
-_FIELDS = ("workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
+_FIELDS = ("kind", "workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
 _SHOWN = ("engine", "mode", "workers")  # these have columns of their own on every board
 MOST_NAMED = 2  # more than so many keys would make a name too long; then only their values stand in it
 
@@ -42,7 +42,8 @@ class Group:
         """The engine, with its mode and workers where there is a choice, and what else sets the group apart."""
         first = self.first
         alone = first.mode == "single"
-        parts = [first.engine if alone else f"{first.engine} ({first.mode}, {count(first.workers, 'worker')})"]
+        workers = f", {count(first.workers, 'worker')}" if first.workers else ""  # a document may not say it
+        parts = [first.engine if alone else f"{first.engine} ({first.mode}{workers})"]
         if "workload" in self.label:
             parts.append(f"on {first.workload}")
         if self.setting:

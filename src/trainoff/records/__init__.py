@@ -3,7 +3,7 @@
 from trainoff.records.curve import time_to_target
 from trainoff.records.metrics import METRICS, Metric, error_of, measured
 from trainoff.records.reading import EXPORTED, Damaged, scan
-from trainoff.records.schema import BY_HAND, SCHEMA_VERSION, Record
+from trainoff.records.schema import BY_HAND, MEASURED, PUBLISHED, SCHEMA_VERSION, Record
 from trainoff.records.series import curves, samples, series_of
 from trainoff.records.shelf import Shelf
 from trainoff.records.store import STAGING, STUDY_COPY, Store, abandoned, cannot_write, folder_of
@@ -12,7 +12,9 @@ from trainoff.records.table import table
 __all__ = [
     "BY_HAND",
     "EXPORTED",
+    "MEASURED",
     "METRICS",
+    "PUBLISHED",
     "SCHEMA_VERSION",
     "STAGING",
     "STUDY_COPY",

@@ -8,6 +8,7 @@ from typing import Any
 SCHEMA_VERSION = 1
 
 
+MEASURED, PUBLISHED = "measured", "published"  # the kinds of records
 BY_HAND = "by hand: "  # how the name of a note begins that tells what somebody did to a trial's nodes
 
 
@@ -36,6 +37,7 @@ class Record:
     settled: list[str] = field(default_factory=list)
     dataset: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
+    kind: str = MEASURED
     # how it ended
     status: str = "ok"
     phase: str | None = None
@@ -77,6 +79,7 @@ class Record:
     timeline: dict[str, list[list[float]]] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     nodes: list[dict[str, Any]] = field(default_factory=list)
+    usd_per_hour: float | None = None
     cost_usd: float | None = None
     # under which conditions
     isolation: dict[str, Any] = field(default_factory=dict)
@@ -96,6 +99,10 @@ class Record:
     def result(self) -> float | None:
         """How good the trained model is, by the workload's metric."""
         return self.test_accuracy if self.metric == "accuracy" else self.test_metrics.get(self.metric)
+
+    def usd(self, spent_s: float | None) -> float | None:
+        """What some seconds of all its nodes cost; None where no price is known."""
+        return None if spent_s is None or self.usd_per_hour is None else spent_s / 3600 * self.usd_per_hour
 
     @property
     def failed(self) -> bool:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from trainoff.analyse import newest
 from trainoff.analyse.words import count
 from trainoff.errors import TrainoffError
-from trainoff.records import Record, curves, samples, scan, table
+from trainoff.published import records_of
+from trainoff.records import Record, curves, samples, table
 from trainoff.report.columns import Column
 from trainoff.report.columns import table as columns_table
 from trainoff.report.showing import warn
@@ -71,7 +72,7 @@ def ask(folder: Path, question: str) -> tuple[polars.DataFrame, int]:
     """The answer to a question in SQL, and the exit code. Nothing that a question says can change a record."""
     import polars
 
-    found, damaged = scan(folder)
+    found, damaged = records_of(folder)
     if not found:
         raise TrainoffError(f"{folder}: no records here to ask about; `trainoff run STUDY` makes some")
     if not question.lstrip().lower().startswith(QUESTIONS):

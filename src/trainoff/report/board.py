@@ -68,7 +68,7 @@ def _names(rows: Sequence[Group]) -> list[Column]:
         *([Column("workload", [group.first.workload for group in rows], 80)] if several else []),
         *([Column(heading(keys), settings, shrinks=True)] if keys else []),
         Column("mode", [group.first.mode for group in rows], 40),
-        Column("W", [str(group.first.workers) for group in rows], 50, right=True),
+        Column("W", [str(group.first.workers or "-") for group in rows], 50, right=True),
     ]
 
 

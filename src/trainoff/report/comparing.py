@@ -25,7 +25,8 @@ from trainoff.analyse.matching import Pair, of_engines, of_folders
 from trainoff.analyse.ranking import headline_target, order
 from trainoff.analyse.ratio import adjusted, against_best
 from trainoff.errors import TrainoffError
-from trainoff.records import Damaged, Record, scan
+from trainoff.published import records_of
+from trainoff.records import Damaged, Record
 from trainoff.report.compared import Told, told
 from trainoff.report.showing import warn
 from trainoff.study.near import quote, suggest
@@ -72,7 +73,7 @@ def _check(question: Question) -> None:
 
 
 def _records(folder: Path) -> tuple[list[Record], list[Damaged]]:
-    records, damaged = scan(folder)
+    records, damaged = records_of(folder)
     if not records:
         whole = " that can be read" if damaged else ""
         raise TrainoffError(f"{folder}: no records here{whole}; `trainoff run STUDY` makes some")

@@ -23,7 +23,8 @@ from trainoff.analyse import (
     start_costs,
 )
 from trainoff.errors import TrainoffError
-from trainoff.records import Damaged, Record, scan
+from trainoff.published import records_of
+from trainoff.records import Damaged, Record
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.report.faults import fault_boards
 from trainoff.report.prices import price_boards
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 
 def as_json(folder: Path) -> int:
     """Print the newest attempt at every trial as one JSON list; exit code 1 if a record is damaged."""
-    records, damaged = scan(folder)
+    records, damaged = records_of(folder)
     print(json.dumps([record.to_json() for record in newest(records)], indent=1))
     return warn(damaged)
 
 
 def tell(folder: Path, console: Console) -> int:
     """Print the board and what it means; of a single record also its last words. 1 if a record is damaged."""
-    records, damaged = scan(folder)
+    records, damaged = records_of(folder)
     if not records and not damaged:
         raise TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
     if records:
@@ -94,7 +95,7 @@ def draw(folder: Path, picture: Path) -> None:
     from rich.console import Console
 
     drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False, markup=False)
-    print_board(newest(scan(folder)[0]), folder, drawing)
+    print_board(newest(records_of(folder)[0]), folder, drawing)
     svg = drawing.export_svg(title=f"trainoff show {folder}")
     try:
         picture.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))

@@ -10,7 +10,8 @@ from trainoff.analyse import newest
 from trainoff.analyse.words import count
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
-from trainoff.records import Damaged, Record, scan
+from trainoff.published import beside, records_of
+from trainoff.records import Damaged, Record
 from trainoff.report.export import mlflow, tables, tensorboard
 from trainoff.report.export.place import Place
 
@@ -30,14 +31,14 @@ class Wish:
     def target(self) -> Path:
         """The folder to write into; a record is never written into, what is made of it goes beside it."""
         home = self.folder.parent if (self.folder / "record.json").exists() else self.folder
-        return self.place or home / f"export-{self.to}"
+        return self.place or beside(home, f"export-{self.to}")
 
 
 def export(wish: Wish, say: Progress) -> tuple[list[str], list[Damaged]]:
     """Write the newest attempt at every trial for another tool; returns what to tell, and the damaged records."""
     if wish.uri and wish.to != "mlflow":
         raise TrainoffError(f"--uri is the address of an MLflow server; --to {wish.to} writes files, -o says where")
-    found, damaged = scan(wish.folder)
+    found, damaged = records_of(wish.folder)
     if not found:
         raise TrainoffError(f"{wish.folder}: no records here to export; `trainoff run STUDY` makes some")
     records = newest(found)

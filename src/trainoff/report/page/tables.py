@@ -82,7 +82,7 @@ def _cells(group: Group, keys: Sequence[str], target: float | None, beside: Comp
         Cell(first.engine, first.engine),
         *([Cell(told_setting, told_setting)] if keys else []),
         Cell(first.mode, first.mode),
-        Cell(str(first.workers), first.workers),
+        Cell(str(first.workers or "-"), first.workers),
         _time(group, target),
         _beside(beside),
         _cell(group.median(lambda record: record.result), quality),
