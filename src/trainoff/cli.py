@@ -99,8 +99,12 @@ def parser() -> argparse.ArgumentParser:
                          help="run trials with this status again; `failed` stands for all that failed")  # fmt: skip
     showing = with_json(command("show", commands.show, "the leader board of a folder of records"))
     showing.add_argument(
-        "folder", type=Path, metavar="DIR", help="a study's results, such as results/quick, or one record"
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="a study's results, such as results/quick, one record, or published:NAME",
     )
+    _add_prices(showing)
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
     _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
     _add_compare(with_json(command("compare", commands.compare, "two folders, or two engines of one, with verdicts")))
@@ -139,7 +143,12 @@ def _add_report(one: argparse.ArgumentParser) -> None:
     one.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (DIR/report.html)")
     one.add_argument("--png", type=Path, metavar="DIR", help="also draw every chart as a picture into this folder")
     one.add_argument("--markdown", action="store_true", help="write Markdown instead, for READMEs and papers")
+    _add_prices(one)
     one.add_argument("--usd-per-core-hour", type=float, metavar="USD", help="what a core costs, for an axis of money")
+
+
+def _add_prices(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--prices", type=Path, metavar="FILE", help="a price book, in the place of the prices on record")
 
 
 def _add_compare(one: argparse.ArgumentParser) -> None:
@@ -147,7 +156,7 @@ def _add_compare(one: argparse.ArgumentParser) -> None:
         "folders", type=Path, nargs="+", metavar="DIR", help="a folder of records; a second one is compared with it"
     )
     one.add_argument("--engines", nargs=2, default=[], metavar=("A", "B"), help="compare these; else all with the best")
-    others = "train_s, cold_s, cpu_s, peak_memory_bytes, network_bytes, samples_per_s"
+    others = "train_s, cold_s, cpu_s, peak_memory_bytes, network_bytes, cost_usd, samples_per_s"
     one.add_argument(
         "--figure", default="time_to_target", metavar="NAME", help=f"what to compare by (time_to_target); also {others}"
     )

@@ -84,20 +84,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
+    from trainoff.report.money import book_of
     from trainoff.report.showing import as_json, draw, tell
 
+    book = book_of(options.prices, None)
     if options.json:
-        return as_json(options.folder)
+        return as_json(options.folder, book)
     if options.svg:
         draw(options.folder, options.svg)
-    return tell(options.folder, console())
+    return tell(options.folder, console(), book)
 
 
 def report(options: argparse.Namespace) -> int:
+    from trainoff.report.money import book_of
     from trainoff.report.reporting import write_report
 
-    asked = options.png, options.markdown, options.usd_per_core_hour
-    return write_report(options.folder, options.output, *asked, console())
+    book = book_of(options.prices, options.usd_per_core_hour)
+    return write_report(options.folder, options.output, options.png, options.markdown, book, console())
 
 
 def compare(options: argparse.Namespace) -> int:

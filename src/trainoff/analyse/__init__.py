@@ -5,6 +5,8 @@ from trainoff.analyse.band import Band, band_of
 from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.bottleneck import bottleneck, bottleneck_sentence
 from trainoff.analyse.compare import Comparison, Match, compare, compare_all, comparisons
+from trainoff.analyse.correlation import Correlation, Line, correlation_lines, correlations, fit
+from trainoff.analyse.cost import Cost, cost_of_trial, cost_to, costs, priced, unpriced
 from trainoff.analyse.faults import Struck, left_alone, struck
 from trainoff.analyse.figures import FIGURES, Figure, time_to
 from trainoff.analyse.groups import Group, by_workload, groups, newest, setting_of, varying
@@ -23,10 +25,13 @@ __all__ = [
     "Band",
     "Bound",
     "Comparison",
+    "Correlation",
+    "Cost",
     "Figure",
     "Front",
     "Group",
     "Interval",
+    "Line",
     "Match",
     "Point",
     "Price",
@@ -45,8 +50,14 @@ __all__ = [
     "compare",
     "compare_all",
     "comparisons",
+    "correlation_lines",
+    "correlations",
+    "cost_of_trial",
+    "cost_to",
+    "costs",
     "disturbances",
     "failure",
+    "fit",
     "fronts",
     "groups",
     "headline_target",
@@ -56,6 +67,7 @@ __all__ = [
     "node_lines",
     "node_rows",
     "pareto",
+    "priced",
     "prices",
     "quiet",
     "quiets",
@@ -67,6 +79,7 @@ __all__ = [
     "start_costs",
     "struck",
     "time_to",
+    "unpriced",
     "varying",
     "work",
     "worker_lines",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from trainoff.analyse.words import mark, seconds, size
+from trainoff.analyse.words import dollars, mark, seconds, size
 from trainoff.records import Record
 
 TIME_TO_TARGET = "time_to_target"
@@ -70,6 +70,7 @@ FIGURES = {
         _use("cpu_s", "CPU time", seconds),
         _use("peak_memory_bytes", "memory", size),
         _use("network_bytes", "network traffic", size),
+        _use("cost_usd", "money", dollars),
         Figure(
             "samples_per_s",
             "samples per second",

@@ -47,6 +47,13 @@ def size(value: float | None) -> str:
     return f"{value:.1f} TB"
 
 
+def dollars(value: float | None) -> str:
+    """A sum of money: `$1.25`, `$0.017`, `$0.00042`; a dash where it is not known, `never` where there is no end."""
+    if value is None or math.isinf(value):
+        return "-" if value is None else "never"
+    return f"${value:,.2f}" if value >= 0.995 or not value else f"${value:.{1 - math.floor(math.log10(value))}f}"
+
+
 def percent(share: float) -> str:
     """A share as per cent, as exactly as it was given: `97%`, `94.5%`."""
     return f"{100 * share:.6g}%"

@@ -68,6 +68,7 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
         traceback=verdict.traceback,
         unfinished=verdict.unfinished,
         time_to_target={str(target): None for target in trial.targets},
+        usd_per_hour=trial.usd_per_hour,
         environment=environment(),
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
@@ -126,6 +127,7 @@ def _book_times(record: Record, ending: Ending) -> None:
     record.pause_s = story.paused_s
     record.phases_s = story.phases_s(ending.end)
     record.train_s, record.test_s = record.phases_s["train"], record.phases_s["test"]
+    record.cost_usd = record.usd(record.train_s)
     record.steps, record.samples_seen = story.step, story.samples_seen
     if record.train_s and story.samples_seen:
         record.samples_per_s = story.samples_seen / record.train_s

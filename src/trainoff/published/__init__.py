@@ -1,6 +1,6 @@
 """What others published: figures as records, every claim, and the documents they are from.
 
-`documents()` has them as they were printed, `records(name)` as records of the kind `published`, `claims()` what they say.
+`documents()` has them as printed, `records(name)` as records of the kind `published`, `claims()` what they say.
 """
 
 from trainoff.published.document import Document, Fact, Picture, Slip, Table, documents

@@ -61,7 +61,7 @@ class Runs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all: dict[str, Any]  # fields of the record, and `machine`
     columns: dict[str, str]  # heading of a column to the field that it fills
     named: str | None = None  # of Document.rows
-    each: dict[str, dict[str, Any]] = {}  # noqa: RUF012  # msgspec copies it for every object
+    each: dict[str, dict[str, Any]] = {}  # msgspec gives every object its own
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,12 +76,12 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engines: list[str]  # what trainoff has in the place of its systems
     note: str
     why_workload: str = ""  # why its records have the workload that they have, where it is not named
-    table: list[Table] = []  # noqa: RUF012  # msgspec copies it for every object
-    fact: list[Fact] = []  # noqa: RUF012  # msgspec copies it for every object
-    picture: list[Picture] = []  # noqa: RUF012  # msgspec copies it for every object
-    slip: list[Slip] = []  # noqa: RUF012  # msgspec copies it for every object
-    rows: dict[str, dict[str, dict[str, Any]]] = {}  # noqa: RUF012  # msgspec copies it for every object
-    runs: list[Runs] = []  # noqa: RUF012  # msgspec copies it for every object
+    table: list[Table] = []  # msgspec gives every object its own
+    fact: list[Fact] = []  # msgspec gives every object its own
+    picture: list[Picture] = []  # msgspec gives every object its own
+    slip: list[Slip] = []  # msgspec gives every object its own
+    rows: dict[str, dict[str, dict[str, Any]]] = {}  # msgspec gives every object its own
+    runs: list[Runs] = []  # msgspec gives every object its own
 
     def the_table(self, name: str) -> Table:
         """The table of that name."""

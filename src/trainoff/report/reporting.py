@@ -10,27 +10,29 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trainoff.errors import TrainoffError
+from trainoff.published import beside, published_name
 from trainoff.report.page import Content, gather, render
 from trainoff.report.page.content import Workload
 from trainoff.report.page.tables import Cell
+from trainoff.study.prices import PriceBook
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def write_report(
-    folder: Path, out: Path | None, pictures: Path | None, markdown: bool, usd: float | None, console: Console
+    folder: Path, out: Path | None, pictures: Path | None, markdown: bool, book: PriceBook | None, console: Console
 ) -> int:
     """Write what was asked for and name it; 1 if a record could not be read."""
-    if not folder.is_dir():
+    if not folder.is_dir() and published_name(folder) is None:
         raise TrainoffError(f"{folder}: there is no such folder; `trainoff run STUDY` makes one below results/")
-    if usd is not None and not usd > 0:
-        raise TrainoffError(f"--usd-per-core-hour {usd:g}: a price is more than nothing")
-    content = gather(folder, usd)
-    path = out or folder / ("report.md" if markdown else "report.html")
+    content = gather(folder, book)
+    path = out or beside(folder, "report.md" if markdown else "report.html")
     drawn = _draw(content, pictures, console) if pictures else {}
     _write(path, as_markdown(content, drawn, path.parent) if markdown else render(content))
     console.print(f"Report: {path}", soft_wrap=True)
+    if book and content.unpriced:
+        console.print(content.unpriced, style="yellow", soft_wrap=True)
     for sentence in content.damaged:
         console.print(f"not in it: {sentence}", style="yellow", soft_wrap=True)
     return 1 if content.damaged else 0

@@ -15,10 +15,12 @@ from trainoff.analyse import (
     batch_lines,
     bottleneck_sentence,
     bounds,
+    correlation_lines,
     disturbances,
     groups,
     newest,
     node_lines,
+    priced,
     resources,
     start_costs,
 )
@@ -27,27 +29,31 @@ from trainoff.published import records_of
 from trainoff.records import Damaged, Record
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.report.faults import fault_boards
+from trainoff.report.money import cost_boards
 from trainoff.report.prices import price_boards
 from trainoff.report.timeline import picture
+from trainoff.study.prices import PriceBook
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def as_json(folder: Path) -> int:
+def as_json(folder: Path, book: PriceBook | None = None) -> int:
     """Print the newest attempt at every trial as one JSON list; exit code 1 if a record is damaged."""
     records, damaged = records_of(folder)
-    print(json.dumps([record.to_json() for record in newest(records)], indent=1))
+    found = newest(records)
+    print(json.dumps([record.to_json() for record in (priced(found, book) if book else found)], indent=1))
     return warn(damaged)
 
 
-def tell(folder: Path, console: Console) -> int:
+def tell(folder: Path, console: Console, book: PriceBook | None = None) -> int:
     """Print the board and what it means; of a single record also its last words. 1 if a record is damaged."""
     records, damaged = records_of(folder)
     if not records and not damaged:
         raise TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
     if records:
-        print_board(newest(records), folder, console)
+        found = newest(records)
+        print_board(priced(found, book) if book else found, folder, console)
     if (folder / "record.json").exists():
         for record in records:
             if lines := resources(record):
@@ -83,8 +89,12 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
     for table in price_boards(found, console.width):
         console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
         console.print(table)
+    for table in cost_boards(found, console.width):
+        console.print("\nwhat it costs in money, the cheapest first", style="dim")
+        console.print(table)
     console.print()
-    for sentence in [*answer(found), *disturbances(records), *start_costs(found), *bounds(found), *batch_lines(found)]:
+    remarked = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
+    for sentence in [*answer(found), *disturbances(records), *remarked]:
         console.print(sentence)
     for remark in remarks(found, folder):
         console.print(remark, style="yellow", soft_wrap=True)

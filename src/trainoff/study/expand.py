@@ -11,7 +11,7 @@ from typing import Any
 
 from trainoff.study.facts import EngineFacts
 from trainoff.study.keys import CLUSTER, OF_HOSTS, OF_SOFTWARE, PARAMS
-from trainoff.study.nodes import settle_nodes
+from trainoff.study.nodes import price_of, settle_nodes
 from trainoff.study.workloads import Workload
 
 Values = Mapping[str, Any]
@@ -111,6 +111,7 @@ def settings(
     merged.setdefault("workers", 1)
     settle_nodes(merged, layers.machines, chosen)
     merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged["workers"])
+    merged["usd_per_hour"] = price_of(merged.get("usd_per_hour", [])[: merged["workers"]])
     _find_place(engine, merged)
     if merged.pop("batch_per") == "worker" and merged["mode"] not in WHOLE_BATCHES:
         merged["batch_size"] *= merged["workers"]

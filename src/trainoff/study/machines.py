@@ -19,8 +19,14 @@ Machines = Mapping[str, Mapping[str, Any]]  # cores, memory_gb, usd_per_hour and
 @cache
 def shipped() -> Machines:
     """The catalogue that comes with trainoff."""
-    found: Machines = tomllib.loads(resources.files("trainoff.study").joinpath("machines.toml").read_text())
+    found: Machines = catalogue()["machine"]
     return found
+
+
+@cache
+def catalogue() -> Mapping[str, Any]:
+    """The file of the catalogue: the machines, and the date and source of their prices."""
+    return tomllib.loads(resources.files("trainoff.study").joinpath("machines.toml").read_text())
 
 
 def read_machines(source: Source, words: Vocabulary) -> Machines:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ def settle_nodes(values: dict[str, Any], machines: Machines, asked: Mapping[str,
     """Turn what was asked of a lab into the sizes of its nodes; elsewhere there is nothing to settle.
 
     A machine's name stands for its cores and its memory, times the scales; what the study says of all nodes besides
-    (`asked`) is stronger, and what it says of one node is strongest.
+    (`asked`) is stronger, and what it says of one node is strongest. `usd_per_hour` becomes what each node costs.
     """
     if values["kind"] != "lab":
         for key in OF_LAB:
@@ -54,11 +54,14 @@ def settle_nodes(values: dict[str, Any], machines: Machines, asked: Mapping[str,
     if first and not isinstance(nodes, list):
         nodes = [first, *[{}] * (nodes - 1)]
     if isinstance(nodes, list):
+        own = [node.get("machine") or values.get("machine") for node in nodes]
+        values["usd_per_hour"] = [_priced(name, machines, values) for name in own]
         common = {key: values[key] for key in ("cores", "memory_gb")}
         values["nodes"] = nodes = [{**common, **_own(node, machines, values)} for node in nodes]
         values["cores"] = max(node["cores"] for node in nodes)
         values["memory_gb"] = min((node["memory_gb"] for node in nodes if node["memory_gb"]), default=None)
     else:
+        values["usd_per_hour"] = [_priced(values.get("machine"), machines, values)] * nodes
         values.pop("nodes", None)
     values["workers"] = len(nodes) if isinstance(nodes, list) else nodes
     if values.get("machine") is None:
@@ -83,3 +86,15 @@ def _sized(name: str | None, machines: Machines, values: Mapping[str, Any]) -> d
     memory = scale if values["memory_scale"] is None else values["memory_scale"]
     sized = {"cores": round(facts["cores"] * scale, _DIGITS), "memory_gb": round(facts["memory_gb"] * memory, _DIGITS)}
     return {**sized, **({"bandwidth_mbit": facts["bandwidth_mbit"]} if "bandwidth_mbit" in facts else {})}
+
+
+def _priced(name: str | None, machines: Machines, values: Mapping[str, Any]) -> float | None:
+    """What an hour of a node costs: of a part of a machine that part of its price; None where it is not known."""
+    price = machines[name].get("usd_per_hour") if name is not None else None
+    return None if price is None else price * values["scale"]
+
+
+def price_of(nodes: Sequence[float | None]) -> float | None:
+    """What an hour of all nodes costs; None if there are none, or some node has no price."""
+    known = [price for price in nodes if price is not None]
+    return sum(known) if known and len(known) == len(nodes) else None

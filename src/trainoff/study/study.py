@@ -25,6 +25,7 @@ _NOT_PARAMS = (
     "kind",
     "seed",
     "settled",
+    "usd_per_hour",
 )  # a trial has fields for them
 
 
@@ -83,4 +84,5 @@ class Study:
             data=workload.data,
             model=workload.model,
             metric=workload.metric,
+            usd_per_hour=values["usd_per_hour"],
         )

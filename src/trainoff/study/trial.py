@@ -46,9 +46,10 @@ class Trial:
     model: str = "mlp"
     metric: str = "accuracy"
     settled: tuple[str, ...] = ()  # parameters that the engine had no choice about, whatever was asked for
+    usd_per_hour: float | None = None  # what an hour of all its nodes costs, where their machines have prices
 
     def identity(self) -> dict[str, Any]:
-        """The part that decides the result: the study's name, targets, limits and order do not."""
+        """The part that decides the result: the study's name, targets, limits, order and prices do not."""
         found = {key: getattr(self, key) for key in _DECIDES}
         return {**found, "params": {key: self.params[key] for key in self.params if key not in _REACH}}
 

@@ -16,23 +16,28 @@ from trainoff.analyse import (
     batch_lines,
     bounds,
     by_workload,
+    correlation_lines,
     disturbances,
     failure,
     groups,
     headline_target,
     newest,
+    priced,
     quiets,
     ranked,
     start_costs,
+    unpriced,
     worker_lines,
 )
 from trainoff.analyse.words import count
-from trainoff.records import STUDY_COPY, Damaged, Record, scan
+from trainoff.published import published_name, records_of
+from trainoff.records import STUDY_COPY, Damaged, Record
 from trainoff.report.page.charts import Chart
 from trainoff.report.page.drawn import drawn, looks_of
 from trainoff.report.page.look import Look, looks
 from trainoff.report.page.rows import Scene
 from trainoff.report.page.tables import Board, Faults, NodeRow, Noise, board, certificates, faults, node_table
+from trainoff.study.prices import PriceBook
 
 DRAWN = 300  # settings of a workload that are drawn; the table and the exports have more
 TOLD = 100  # failures whose last words travel with the page
@@ -85,31 +90,30 @@ class Content:
     environment: Sequence[tuple[str, str]]
     study: str | None
     command: str | None
+    unpriced: str | None = None  # why there is no money in it
 
 
-def gather(folder: Path, usd_per_core_hour: float | None = None) -> Content:
-    """Read a folder and put together what there is to say about it."""
-    records, damaged = scan(folder) if folder.is_dir() else ([], [])
-    return compose(folder, records, damaged, usd_per_core_hour)
+def gather(folder: Path, book: PriceBook | None = None) -> Content:
+    """Read a folder, or what was published, and put together what there is to say about it."""
+    records, damaged = records_of(folder) if folder.is_dir() or published_name(folder) else ([], [])
+    return compose(folder, priced(records, book) if book else records, damaged)
 
 
-def compose(
-    folder: Path, records: Sequence[Record], damaged: Sequence[Damaged], usd_per_core_hour: float | None = None
-) -> Content:
+def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged]) -> Content:
     """What there is to say about records that were read already; their curves are read here."""
     latest = newest(records)
     found = groups(latest)
     source = _study(folder)
     shown = looks(record.engine for record in latest)
     noise = {id(record): verdict for record, verdict in zip(latest, quiets(latest), strict=True)}
-    workloads = [_workload(own, folder, shown, noise, usd_per_core_hour) for own in by_workload(found)]
+    workloads = [_workload(own, folder, shown, noise) for own in by_workload(found)]
     return Content(
         title=folder.resolve().name,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
         answer=_answer(workloads),
         caveats=[*_caveats(workloads), *disturbances(latest), *_crowded(latest)],
-        remarks=[*start_costs(found), *bounds(found), *batch_lines(found)],
+        remarks=[*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)],
         looks=shown,
         workloads=workloads,
         counts=_counts(found, latest),
@@ -117,6 +121,7 @@ def compose(
         environment=_environment(latest),
         study=source,
         command=_command(source),
+        unpriced=unpriced(latest),
     )
 
 
@@ -134,9 +139,9 @@ def _caveats(workloads: Sequence[Workload]) -> list[str]:
     return [f"{one.name}: {said}" if several else said for one in workloads for said in one.answer[1:]]
 
 
-def _workload(own: Sequence[Group], folder: Path, shown: Sequence[Look], noise: Noise, usd: float | None) -> Workload:
+def _workload(own: Sequence[Group], folder: Path, shown: Sequence[Look], noise: Noise) -> Workload:
     order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
-    scene = Scene(order[:DRAWN], folder, usd)
+    scene = Scene(order[:DRAWN], folder)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
     return Workload(
         name=own[0].first.workload,

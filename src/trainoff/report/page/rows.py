@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ class Scene:
 
     groups: Sequence[Group]
     folder: Path
-    usd_per_core_hour: float | None = None
 
     @property
     def runs(self) -> list[tuple[Group, Record]]:
@@ -38,7 +38,12 @@ class Scene:
 
     def best(self, most: int) -> Scene:
         """Only so many of the best settings."""
-        return Scene(self.groups[:most], self.folder, self.usd_per_core_hour)
+        return Scene(self.groups[:most], self.folder)
+
+    @cached_property
+    def priced(self) -> bool:
+        """Whether every trial has a price; money is not drawn for some and left out for others."""
+        return all(record.usd_per_hour is not None for _, record in self.runs)
 
     @property
     def alike(self) -> bool:
@@ -59,10 +64,8 @@ class Scene:
         return self.usd(record, record.train_s)
 
     def usd(self, record: Record, spent_s: float | None) -> float | None:
-        """What some seconds of a trial's cores cost."""
-        if self.usd_per_core_hour is None or spent_s is None:
-            return None
-        return short(record.workers * record.cores * spent_s / 3600 * self.usd_per_core_hour)
+        """What some seconds of a trial's nodes cost."""
+        return short(record.usd(spent_s)) if self.priced else None
 
 
 def graded(row: Row) -> Row:

@@ -1,0 +1,112 @@
+"""How closely one figure goes with another: straight lines through points, and through their logarithms."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trainoff.analyse.groups import Group, setting_of
+from trainoff.records import Record
+
+FEWEST = 3  # points through which a line says something
+SIZES: dict[str, Callable[[Record], float | None]] = {  # what a node has, and the training time may go with
+    "cores": lambda record: record.cores or None,
+    "memory_gb": lambda record: record.memory_gb,
+}
+_OF_SIZE = ("cores", "memory_gb", "machine")  # what differs from size to size
+TOLD = {"cores": "cores", "memory_gb": "memory"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """The straight line through some points that leaves the least squares: `y = intercept + slope * x`.
+
+    With `log` it runs through the logarithms: `y = exp(intercept) * x ** slope`. `r_squared` is the share of the
+    variance of y, or of its logarithm, that the line explains.
+    """
+
+    n: int
+    slope: float
+    intercept: float
+    r_squared: float
+    log: bool = False
+
+    def at(self, x: float) -> float:
+        """What the line says of an x."""
+        return math.exp(self.intercept) * x**self.slope if self.log else self.intercept + self.slope * x
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """How the training time of an engine goes with the size of its nodes, all else being equal."""
+
+    engine: str
+    workload: str
+    workers: int
+    against: str  # of SIZES
+    linear: Line
+    log: Line
+
+
+def fit(x: Sequence[float], y: Sequence[float], log: bool = False) -> Line | None:
+    """The least-squares line; None for fewer than three points, for one x, and for a logarithm of what has none."""
+    if len(x) != len(y):
+        raise ValueError("a line needs a y for every x")
+    if len(x) < FEWEST or (log and min(*x, *y) <= 0):
+        return None
+    if log:
+        x, y = [math.log(value) for value in x], [math.log(value) for value in y]
+    middle_x, middle_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
+    xx = math.fsum((a - middle_x) ** 2 for a in x)
+    yy = math.fsum((b - middle_y) ** 2 for b in y)
+    xy = math.fsum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
+    if not xx:
+        return None
+    slope = xy / xx
+    return Line(len(x), slope, middle_y - slope * middle_x, xy**2 / (xx * yy) if yy else 0.0, log)
+
+
+def correlations(groups: Sequence[Group]) -> list[Correlation]:
+    """For every engine that trained the same on nodes of several sizes: its training time against each size."""
+    found = []
+    for own in _families(groups):
+        for against, size in SIZES.items():
+            points = [(x, y) for group in own if (x := size(group.first)) and (y := group.median(_train))]
+            x, y = [x for x, _ in points], [y for _, y in points]
+            linear, log = fit(x, y), fit(x, y, log=True)
+            if linear and log:
+                first = own[0].first
+                found.append(Correlation(first.engine, first.workload, first.workers, against, linear, log))
+    return found
+
+
+def correlation_lines(groups: Sequence[Group]) -> list[str]:
+    """A sentence for every engine and workload: does the training time go with the cores, or with the memory?"""
+    together: dict[tuple[str, str, int], list[Correlation]] = {}
+    for one in correlations(groups):
+        together.setdefault((one.engine, one.workload, one.workers), []).append(one)
+    said = []
+    for (engine, workload, _), own in together.items():
+        parts = [
+            f"{TOLD[one.against]} (R² {one.linear.r_squared:.3f}, of logarithms {one.log.r_squared:.3f})"
+            for one in sorted(own, key=lambda one: -one.linear.r_squared)
+        ]
+        more = " more than with ".join(parts)
+        said.append(f"The training time of {engine} on {workload} goes with {more}; {own[0].linear.n} sizes.")
+    return said
+
+
+def _train(record: Record) -> float | None:
+    return record.train_s
+
+
+def _families(groups: Sequence[Group]) -> list[list[Group]]:
+    """Settings that ended well and differ in nothing but the size of their nodes, where there are several sizes."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        if group.good:
+            rest = {key: value for key, value in setting_of(group.first).items() if key not in _OF_SIZE}
+            found.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(group)
+    return [own for own in found.values() if len({group.first.cores for group in own}) >= FEWEST]

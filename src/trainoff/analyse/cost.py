@@ -1,0 +1,88 @@
+"""What a training costs in money: of the training, of the whole trial, and until a target is reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from trainoff.analyse.figures import time_to
+from trainoff.analyse.groups import Group
+from trainoff.records import Record
+from trainoff.study.prices import PriceBook
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a setting costs in US dollars, each the median of its runs; None where it is not known."""
+
+    group: Group
+    run: float | None  # the training
+    trial: float | None  # from its first process to its last
+    target: float | None = None
+    to_target: float | None = None  # infinite if most of its runs never get there
+
+
+def cost_of_trial(record: Record) -> float | None:
+    """What the whole trial cost, from its first process to its last; None where no price or no time is known."""
+    return record.usd(record.cold_s)
+
+
+def cost_to(record: Record, target: float) -> float | None:
+    """What the training cost until a target was reached; infinite if it never was, None where no price is known."""
+    spent = time_to(target, record.metric).value(record)
+    return None if spent is None else record.usd(spent)
+
+
+def costs(groups: Sequence[Group], target: float | None = None) -> list[Cost]:
+    """The settings that ended well and have a price, the cheapest first: to the target, or else to train."""
+    found = [_cost(group, target) for group in groups if group.good]
+    priced = [cost for cost in found if cost.run is not None]
+    return sorted(priced, key=lambda cost: (_least(cost.to_target), _least(cost.run)))
+
+
+def _least(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _cost(group: Group, target: float | None) -> Cost:
+    run, trial = group.median(lambda record: record.usd(record.train_s)), group.median(cost_of_trial)
+    if target is None:
+        return Cost(group, run, trial)
+    values = [found for record in group.records if (found := cost_to(record, target)) is not None]
+    return Cost(group, run, trial, target, median(values) if values else None)
+
+
+def priced(records: Sequence[Record], book: PriceBook) -> list[Record]:
+    """The records with the prices of a book in the place of their own; without one where the book has none."""
+    return [_priced(record, book) for record in records]
+
+
+def _priced(record: Record, book: PriceBook) -> Record:
+    made = replace(record, usd_per_hour=_hour(record, book))
+    made.cost_usd = made.usd(made.train_s)
+    return made
+
+
+def _hour(record: Record, book: PriceBook) -> float | None:
+    """What an hour of all nodes costs; unlike nodes are charged each by its own size."""
+    listed = record.params.get("nodes")
+    if isinstance(listed, list):
+        each = [book.usd_per_hour(None, node["cores"], node.get("memory_gb")) for node in listed]
+        known = [price for price in each if price is not None]
+        return sum(known) if len(known) == len(each) else None
+    machine, scale = record.params.get("machine"), record.params.get("scale") or 1.0
+    one = book.usd_per_hour(machine, record.cores, record.memory_gb, scale)
+    nameless = machine is None and not record.cores  # a document that says nothing of its machines
+    return None if one is None or nameless or not record.workers else one * record.workers
+
+
+def unpriced(records: Sequence[Record]) -> str | None:
+    """Which machines have no price, in one sentence; None where all of them have one."""
+    missing = [record for record in records if record.usd_per_hour is None]
+    if not missing:
+        return None
+    names = list(dict.fromkeys(str(record.params.get("machine") or f"{record.cluster} nodes") for record in missing))
+    told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{len(missing)} of {len(records)} trials have no price ({told}), so nothing is said of money."
