@@ -77,6 +77,29 @@ def test_a_machine_of_ones_own(tmp_path):
     assert nodes_of(trial) == [NodeSpec(1.0, 2.0, 100.0)]
 
 
+def test_nodes_have_the_price_of_their_machines(tmp_path):
+    (trial,) = distributed(tmp_path, 'machine = "m4.xlarge"\nscale = 0.1\nnodes = 3')
+    assert trial.usd_per_hour == pytest.approx(3 * 0.02)
+    (trial,) = distributed(tmp_path, 'nodes = [{ machine = "m4.xlarge" }, { machine = "c3.xlarge" }]\nscale = 0.5')
+    assert trial.usd_per_hour == pytest.approx((0.2 + 0.21) / 2)
+    (trial,) = distributed(tmp_path, 'machine = "m4.xlarge"\nfirst = { machine = "m4.2xlarge" }\nnodes = 2')
+    assert trial.usd_per_hour == pytest.approx(0.6)
+    own = "[machine.box]\ncores = 2\nmemory_gb = 4"
+    (trial,) = distributed(tmp_path, f'machine = "box"\n{own}\nusd_per_hour = 1.5')
+    assert trial.usd_per_hour == 1.5
+    for text in (f'machine = "box"\n{own}', f'nodes = [{{ machine = "box" }}, {{ machine = "m4.xlarge" }}]\n{own}'):
+        assert distributed(tmp_path, text)[0].usd_per_hour is None, "not even in part"
+    (alone,) = [each for each in trials(tmp_path, 'machine = "m4.xlarge"\nnodes = 3') if each.engine == "numpy"]
+    assert alone.usd_per_hour == 0.2
+
+
+def test_a_price_does_not_make_another_trial(tmp_path):
+    own = 'machine = "box"\n[machine.box]\ncores = 2\nmemory_gb = 4\nusd_per_hour = '
+    (cheap,), (dear,) = (distributed(tmp_path, f"{own}{price}") for price in (1, 2))
+    assert cheap.id() == dear.id()
+    assert "usd_per_hour" not in cheap.params
+
+
 def test_elsewhere_a_trial_is_the_same_as_before_there_were_labs(tmp_path):
     text = HEAD.replace('[cluster]\nkind = "lab"', "")
     assert not {"nodes", "machine", "scale", "bandwidth_mbit"} & set(trials(tmp_path, text)[0].params)

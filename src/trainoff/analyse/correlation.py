@@ -83,18 +83,17 @@ def correlations(groups: Sequence[Group]) -> list[Correlation]:
 
 
 def correlation_lines(groups: Sequence[Group]) -> list[str]:
-    """A sentence for every engine and workload: does the training time go with the cores, or with the memory?"""
+    """A sentence for every engine and workload: how much of its training time cores explain, and memory."""
     together: dict[tuple[str, str, int], list[Correlation]] = {}
     for one in correlations(groups):
         together.setdefault((one.engine, one.workload, one.workers), []).append(one)
     said = []
     for (engine, workload, _), own in together.items():
-        parts = [
-            f"{TOLD[one.against]} (R² {one.linear.r_squared:.3f}, of logarithms {one.log.r_squared:.3f})"
-            for one in sorted(own, key=lambda one: -one.linear.r_squared)
-        ]
-        more = " more than with ".join(parts)
-        said.append(f"The training time of {engine} on {workload} goes with {more}; {own[0].linear.n} sizes.")
+        parts = ", ".join(
+            f"{TOLD[one.against]} {one.linear.r_squared:.3f} ({one.log.r_squared:.3f} by logarithms)" for one in own
+        )
+        sizes = f"{own[0].linear.n} sizes of nodes"
+        said.append(f"What explains the training time of {engine} on {workload}, as R² over {sizes}: {parts}.")
     return said
 
 

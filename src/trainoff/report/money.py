@@ -29,14 +29,14 @@ def book_of(prices: Path | None, usd_per_core_hour: float | None) -> PriceBook |
     return PriceBook(source="--usd-per-core-hour", usd_per_core_hour=usd_per_core_hour)
 
 
-def cost_boards(found: Sequence[Group], width: int) -> list[Table]:
-    """One table per workload of which every trial has a price, the cheapest settings first."""
+def cost_boards(found: Sequence[Group], width: int) -> list[tuple[str, Table]]:
+    """A workload and its table for each of which every trial has a price, the cheapest settings first."""
     boards = []
     for groups in by_workload(found):
         every = [record for group in groups for record in group.records]
         target = headline_target(groups)
         if all(record.usd_per_hour is not None for record in every) and (own := costs(groups, target)):
-            boards.append(_board(own[:MOST_TOLD], target, width))
+            boards.append((groups[0].first.workload, _board(own[:MOST_TOLD], target, width)))
     return boards
 
 
@@ -44,6 +44,7 @@ def _board(found: Sequence[Cost], target: float | None, width: int) -> Table:
     groups = [cost.group for cost in found]
     keys = list(dict.fromkeys(key for group in groups for key in group.label if key != "workload"))
     settings = [setting([group.label.get(key, "-") for key in keys]) for group in groups]
+    whole = [dollars(cost.trial) for cost in found]
     goal = "" if target is None else f"to {mark(groups[0].first.metric, target)}"
     columns = [
         Column("engine", [group.first.engine for group in groups]),
@@ -52,6 +53,6 @@ def _board(found: Sequence[Cost], target: float | None, width: int) -> Table:
         Column("W", [str(group.first.workers or "-") for group in groups], 50, right=True),
         *([Column(goal, [dollars(cost.to_target) for cost in found], right=True)] if goal else []),
         Column("training", [dollars(cost.run) for cost in found], ALWAYS, right=True),
-        Column("whole trial", [dollars(cost.trial) for cost in found], 60, right=True),
+        *([Column("whole trial", whole, 60, right=True)] if any(cost.trial is not None for cost in found) else []),
     ]
     return table(columns, width, [None] * len(found), folds=True)

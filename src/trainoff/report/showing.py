@@ -89,8 +89,8 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
     for table in price_boards(found, console.width):
         console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
         console.print(table)
-    for table in cost_boards(found, console.width):
-        console.print("\nwhat it costs in money, the cheapest first", style="dim")
+    for workload, table in cost_boards(found, console.width):
+        console.print(f"\nwhat {workload} costs in money, the cheapest first", style="dim")
         console.print(table)
     console.print()
     remarked = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
