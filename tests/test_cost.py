@@ -15,7 +15,7 @@ from trainoff.published import records
 from trainoff.study.machines import shipped
 from trainoff.study.prices import PriceBook, read_prices, shipped_prices
 
-# Appendix A times Appendix C, in dollars: seconds times price divided by 3600, to six places, worked out apart from the code.
+# Appendix A times Appendix C, in dollars: seconds times price by 3600, to six places, worked out apart from the code.
 BY_HAND = {  # spark_small, spark_large, tf_small, tf_large
     "c3.xlarge": (0.019394, None, 0.005289, 0.022515),
     "m3.xlarge": (0.026303, 0.098804, 0.007220, 0.031257),

@@ -73,8 +73,8 @@ def correlations(groups: Sequence[Group]) -> list[Correlation]:
     found = []
     for own in _families(groups):
         for against, size in SIZES.items():
-            points = [(x, y) for group in own if (x := size(group.first)) and (y := group.median(_train))]
-            x, y = [x for x, _ in points], [y for _, y in points]
+            points = [(had, took) for one in own if (had := size(one.first)) and (took := one.median(_train))]
+            x, y = [had for had, _ in points], [took for _, took in points]
             linear, log = fit(x, y), fit(x, y, log=True)
             if linear and log:
                 first = own[0].first

@@ -94,12 +94,12 @@ def _book(tables: Mapping[str, Any], label: str) -> PriceBook:
     machines = tables.get("machine", {})
     if not isinstance(machines, dict):
         raise TrainoffError(f"{label}: `machine` must be a table of machine types, as in {_FORM}")
-    rates = {key: _price(tables[key], f"{label}: `{key}`") for key in RATES if key in tables}
-    if not machines and not rates:
+    core, memory = (_price(tables[key], f"{label}: `{key}`") if key in tables else None for key in RATES)
+    if not machines and core is None and memory is None:
         raise TrainoffError(f"{label}: there is no price in it; write {_FORM}, or `usd_per_core_hour = 0.05`")
-    words = {key: _text(tables.get(key, ""), f"{label}: `{key}`") for key in ("date", "source")}
+    date, source = (_text(tables.get(key, ""), f"{label}: `{key}`") for key in ("date", "source"))
     return PriceBook(
-        machines={name: _machine(name, facts, label) for name, facts in machines.items()}, **words, **rates
+        date, source, {name: _machine(name, facts, label) for name, facts in machines.items()}, core, memory
     )
 
 
