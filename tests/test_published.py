@@ -192,6 +192,19 @@ def test_the_analysis_the_table_and_the_charts_take_them(name):
     assert "These figures were published" in results.board()
 
 
+def test_a_board_says_what_was_published_and_no_more():
+    machines = trainoff.load(f"published:{MACHINES}").board(200)
+    assert (
+        "tensorflow on mnist-mlp with cores 16.0, memory gb 64.0, machine m4.4xlarge trained in the shortest time"
+        in (machines)
+    )
+    assert "could not be checked" not in machines
+    loads = trainoff.load("published:sync-async").board()
+    assert "tf-ps (async) with document 001 has neither a time nor a result" in loads
+    assert "0 workers" not in loads
+    assert "came furthest with an accuracy of 0.9770" in trainoff.load("published:executors").board(200)
+
+
 def test_the_charts_of_a_report_are_drawn_of_them(tmp_path):
     scaling = trainoff.load(f"published:{MACHINES}").plot("scaling", x="train_s", workload="emnist-mlp")
     assert scaling.save(tmp_path / "scaling.svg").read_text().startswith("<svg")
@@ -211,6 +224,15 @@ def test_the_commands_take_a_published_name_in_the_place_of_a_folder(tmp_path):
     assert (tmp_path / "published-batch-size-export-csv" / "records.csv").is_file()
     asked = command("sql", "published:batch-size", "select count(*) as n from records", "--json", cwd=tmp_path)
     assert json.loads(asked.stdout) == [{"n": 8}]
+
+
+def test_there_is_nothing_to_watch_about_them(tmp_path):
+    done = command("view", "published:executors", "--no-browser", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "trainoff: published:executors: nothing changes there to be watched; `trainoff report published:executors` "
+        "writes the page\n",
+    )
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():

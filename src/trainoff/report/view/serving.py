@@ -16,6 +16,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from trainoff.errors import TrainoffError
+from trainoff.published import published_name
 from trainoff.report.view.desk import Desk
 from trainoff.report.view.doorkeeper import Doorkeeper, is_loopback, new_token
 from trainoff.report.view.handler import Handler
@@ -63,6 +64,9 @@ class Server(ThreadingHTTPServer):
 
 def serve(wish: Wish, say: Callable[[str], None]) -> None:
     """Serve until Ctrl-C."""
+    if published_name(wish.folder) is not None:
+        hint = f"`trainoff report {wish.folder}` writes the page"
+        raise TrainoffError(f"{wish.folder}: nothing changes there to be watched; {hint}")
     if wish.folder.exists() and not wish.folder.is_dir():
         raise TrainoffError(f"{wish.folder}: this is a file, not a folder of records")
     token = new_token() if wish.token or not is_loopback(wish.host) else None
