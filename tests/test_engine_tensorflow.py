@@ -258,7 +258,9 @@ def test_in_a_process_of_its_own_it_has_the_threads_of_the_cores_and_no_neighbou
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == ["3 1 {'threads': 3}", "set()"]
-    assert ran.stderr == ""  # TensorFlow keeps quiet
+    # TensorFlow keeps quiet, but for two lines on processors that oneDNN has been made for, which nothing turns off.
+    told = [line for line in ran.stderr.splitlines() if "oneDNN" not in line and "absl::InitializeLog" not in line]
+    assert told == []
 
 
 def test_the_adapter_loads_without_tensorflow_and_numpy() -> None:
