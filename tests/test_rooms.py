@@ -16,7 +16,8 @@ KNOWS = {
     "published": {"study", "records"},
     "conduct": {"study", "data", "models", "engines", "clusters", "records"},
     "analyse": {"study", "records"},
-    "report": {"study", "data", "engines", "clusters", "conduct", "records", "published", "analyse"},
+    "reproduce": {"study", "records", "published", "analyse"},
+    "report": {"study", "data", "engines", "clusters", "conduct", "records", "published", "analyse", "reproduce"},
 }
 FILES = [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in sorted(SOURCE.rglob("*.py"))]
 

@@ -113,6 +113,9 @@ def parser() -> argparse.ArgumentParser:
     asking = with_json(command("sql", commands.sql, "a question to the tables `records`, `curves` and `samples`"))
     asking.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
     asking.add_argument("question", metavar="QUESTION", help='such as "select engine, train_s from records"')
+    _add_reproduce(
+        with_json(command("reproduce", commands.reproduce, "a published study, run here, beside its published figures"))
+    )
     _add_lab(command("lab", commands.lab_status, "emulated nodes on this machine, to play with"))
     checking = command("check", commands.check, "the contract tests, for authors of engines")
     checking.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
@@ -192,6 +195,14 @@ def _add_data(one: argparse.ArgumentParser) -> None:
         command=commands.data_verify
     )
     one.set_defaults(json=False)
+
+
+def _add_reproduce(one: argparse.ArgumentParser) -> None:
+    one.add_argument("name", nargs="?", metavar="NAME", help="which; without it, the list of them")
+    one.add_argument("--out", type=Path, default=Path("results/reproduce"), metavar="DIR",
+                     help="where results go (results/reproduce)")  # fmt: skip
+    one.add_argument("--page", type=Path, metavar="FILE", help="where its page goes (reproduction.md, by the records)")
+    one.add_argument("--only-judge", action="store_true", help="run nothing: judge by the records that are there")
 
 
 def _add_lab(one: argparse.ArgumentParser) -> None:

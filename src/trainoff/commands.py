@@ -183,6 +183,19 @@ def lab_down(options: argparse.Namespace) -> int:
     return 0
 
 
+def reproduce(options: argparse.Namespace) -> int:
+    from trainoff.report.reproducing import as_json, reproduce, tell_names
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if options.name is None:
+        return tell_names(console())
+    told = console(stderr=options.json)
+    judged = reproduce(options.name, options.out, options.page, options.only_judge, told)
+    if options.json:
+        print(json.dumps(as_json(judged), indent=1))
+    return 0
+
+
 def check(options: argparse.Namespace) -> int:
     from trainoff.report.checking import check_engine
 

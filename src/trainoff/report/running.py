@@ -35,6 +35,21 @@ if TYPE_CHECKING:
 def run_study(study: Study, out: Path, retry: Sequence[str], console: Console) -> int:
     """Run a study for a person; the exit code is 0 only if every trial is `ok` or `unsupported`."""
     _check_retry(retry)
+    outcome, store = _run(study, out, retry, console)
+    _conclude(outcome, store, console)
+    if outcome.interrupted:
+        return 130
+    return 1 if any(record.failed for record in outcome.records) else 0
+
+
+def run_part(study: Study, out: Path, console: Console) -> None:
+    """Run a study as a part of something larger, which says by itself what came out; Ctrl-C ends that, too."""
+    if _run(study, out, (), console)[0].interrupted:
+        raise KeyboardInterrupt
+
+
+def _run(study: Study, out: Path, retry: Sequence[str], console: Console) -> tuple[Outcome, Store]:
+    """Bring the data, and run what is missing under a live table."""
     store = Store(out / study.name)
     store.prepare()
     console.print(f"{'this machine':<14} {machine.describe_line()}")
@@ -44,11 +59,7 @@ def run_study(study: Study, out: Path, retry: Sequence[str], console: Console) -
     tasks = prepare(study, store, retry)
     clock = Clock(tasks, estimator_for(out))
     _announce(study, tasks, clock, console)
-    outcome = _conduct(store, tasks, clock, console)
-    _conclude(outcome, store, console)
-    if outcome.interrupted:
-        return 130
-    return 1 if any(record.failed for record in outcome.records) else 0
+    return _conduct(store, tasks, clock, console), store
 
 
 def _keep(study: Study, folder: Path) -> None:

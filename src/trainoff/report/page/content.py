@@ -118,7 +118,7 @@ def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged])
         workloads=workloads,
         counts=_counts(found, latest),
         damaged=[_told(one) for one in damaged],
-        environment=_environment(latest),
+        environment=environment(latest),
         study=source,
         command=_command(source),
         unpriced=unpriced(latest),
@@ -188,7 +188,7 @@ def _counts(found: Sequence[Group], latest: Sequence[Record]) -> str:
     return f"{count(len(found), 'setting')}, {count(len(latest), 'trial')}, {ended}" if latest else "no trials"
 
 
-def _environment(records: Sequence[Record]) -> list[tuple[str, str]]:
+def environment(records: Sequence[Record]) -> list[tuple[str, str]]:
     """The machines and versions; where records differ, all of them."""
     rows: dict[str, dict[str, None]] = {}
     for record in records:

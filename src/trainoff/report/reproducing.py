@@ -1,0 +1,86 @@
+"""`trainoff reproduce`: run a published study here, judge its claims, and write the page that tells of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainoff import engines, study
+from trainoff.analyse import newest
+from trainoff.analyse.words import about, count
+from trainoff.records import scan
+from trainoff.report.reproduced import ASKED, page, pictures
+from trainoff.report.running import run_part
+from trainoff.reproduce import CONFIRMED, NOT_COMPARABLE, REFUTED, Judged, judge, studies, summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STYLES = {CONFIRMED: "green", REFUTED: "red", NOT_COMPARABLE: "yellow"}
+PAGE = "reproduction.md"
+
+
+def reproduce(name: str, out: Path, where: Path | None, only_judge: bool, console: Console) -> list[Judged]:
+    """Run what is missing of a reproduction, print the verdict on each claim, and write its page."""
+    folder = out / name
+    paths = studies(name)
+    began = time.monotonic()
+    for path in [] if only_judge else paths:
+        run_part(study.read(path, engines.facts(), sets=(), repeat=None), folder, console)
+    spent = None if only_judge else time.monotonic() - began
+    records = newest(scan(folder)[0]) if folder.is_dir() else []
+    judged = judge(name, records)
+    tell(judged, console)
+    target = where or folder / PAGE
+    drawn = pictures(name, records, target.parent)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page(name, judged, records, drawn), encoding="utf-8")
+    took = f" in {about(spent)}" if spent else ""
+    console.print(f"\n{name}: {summary(judged)}, by {count(len(records), 'record')}{took}", style="bold")
+    console.print(f"Page: {target}        Report: trainoff report {folder}", style="dim", soft_wrap=True)
+    return judged
+
+
+def tell(judged: list[Judged], console: Console) -> None:
+    """Claim by claim: what the document says, what was published, what was measured, and the verdict."""
+    from rich.table import Table
+    from rich.text import Text
+
+    for one in judged:
+        claim, finding = one.claim, one.finding
+        verdict = (finding.verdict, STYLES[finding.verdict])
+        console.print(Text.assemble("\n", (claim.id, "bold"), f"  {claim.document}, {claim.where}  ", verdict))
+        lines = Table.grid(padding=(0, 1))
+        told = {"says": claim.says, "published": claim.published, "here": finding.measured, "because": finding.reason}
+        for name, words in told.items():
+            if words and words != "-":
+                lines.add_row(f"  {name}", Text(words))
+        console.print(lines)
+
+
+def tell_names(console: Console) -> int:
+    """The reproductions, and what each asks."""
+    from trainoff.report.columns import Column, table
+
+    known = [Column("reproduction", list(ASKED)), Column("asks", list(ASKED.values()), shrinks=True)]
+    console.print(table(known, console.width, [None] * len(ASKED), folds=True))
+    console.print("\nRun one with `trainoff reproduce NAME`; each takes less than 20 minutes on two cores.")
+    return 0
+
+
+def as_json(judged: list[Judged]) -> list[dict[str, str | None]]:
+    """The verdicts for programs."""
+    return [
+        {
+            "claim": one.claim.id,
+            "document": one.claim.document,
+            "where": one.claim.where,
+            "says": one.claim.says,
+            "published": one.claim.published,
+            "measured": one.finding.measured,
+            "verdict": one.finding.verdict,
+            "reason": one.finding.reason,
+        }
+        for one in judged
+    ]

@@ -1,0 +1,81 @@
+"""Claims about the size of batches (003): time for the same samples, synchronous and asynchronous."""
+
+from __future__ import annotations
+
+from trainoff.analyse.words import seconds
+from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+
+LIKE = "mnist-mlp"  # dense rows, as the document's data is not named; the click log is beside it
+MODES = ("sync", "async")
+
+
+def by_batch(seen: Evidence, mode: str, workload: str = LIKE) -> dict[int, float]:
+    """Training time by the rows a worker takes at a time. In sync, the largest batches are shared."""
+    own = seen.of(workload=workload, mode=mode)
+    found_ = {int(batch): part.train_s(f"{mode} {batch}") for batch, part in own.by("batch_size").items() if part.good}
+    if len(found_) < 2:
+        raise Lacking(f"fewer than two sizes of batches ended well in {mode}")
+    return dict(sorted(found_.items()))
+
+
+def _told(mode: str, own: dict[int, float]) -> str:
+    return f"{mode} " + ", ".join(f"{batch:,}: {seconds(took)}" for batch, took in own.items())
+
+
+@check
+def async_steps_more_often(seen: Evidence) -> Finding:
+    steps = {
+        mode: seen.of(workload=LIKE, mode=mode, batch_size=1).value(
+            lambda record: record.steps / record.train_s if record.steps and record.train_s else None, f"{mode} steps"
+        )
+        for mode in MODES
+    }
+    slow, quick = (steps[mode] for mode in MODES)
+    told = f"{slow:,.0f} updates a second in sync, {quick:,.0f} in async: {ratio(quick / slow)}"
+    return found(larger(quick, slow), told, "single rows, two workers")
+
+
+@check
+def batches_faster_than_single_rows(seen: Evidence) -> Finding:
+    gains = {mode: own[1] / own[100] for mode in MODES for own in [by_batch(seen, mode)] if 1 in own and 100 in own}
+    if not gains:
+        raise Lacking("single rows or batches of 100 did not end well")
+    told = ", ".join(f"{ratio(gain)} faster in {mode}" for mode, gain in gains.items())
+    return found(all(larger(gain, 1.0) for gain in gains.values()), f"from single rows to batches of 100: {told}")
+
+
+@check
+def larger_batches_bring_less_and_less(seen: Evidence) -> Finding:
+    told, less = [], []
+    for mode in MODES:
+        own = by_batch(seen, mode)
+        if not {1, 100, 1000} <= set(own):
+            raise Lacking(f"not all sizes of batches ended well in {mode}")
+        less.append(own[1] / own[100] > own[100] / own[max(own)])
+        told.append(_told(mode, own))
+    return found(all(less), "; ".join(told), "the step from 1 to 100 brings more than that from 100 to the largest")
+
+
+@check
+def sync_fastest_with_the_largest_batch(seen: Evidence) -> Finding:
+    own = by_batch(seen, "sync")
+    return found(own[max(own)] <= min(own.values()), _told("sync", own))
+
+
+@check
+def async_fastest_with_a_thousand(seen: Evidence) -> Finding:
+    own = by_batch(seen, "async")
+    best = min(own, key=own.__getitem__)
+    near = 1000 in own and alike(own[1000], own[best])
+    return found(best == 1000, _told("async", own), "alike with a thousand" if near and best != 1000 else "")
+
+
+@check
+def best_batch_differs_between_workloads(seen: Evidence) -> Finding:
+    best = {}
+    for workload in seen.by("workload"):
+        for mode in MODES:
+            own = by_batch(seen, mode, workload)
+            best[workload, mode] = min(own, key=own.__getitem__)
+    told = ", ".join(f"{workload} {mode} {batch:,}" for (workload, mode), batch in best.items())
+    return found(len(set(best.values())) > 1, f"fastest: {told}")

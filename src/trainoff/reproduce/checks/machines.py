@@ -1,0 +1,255 @@
+"""Claims about machines and clusters (002): MLlib and TensorFlow on types of machines, MLlib on 1 to 17 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainoff.analyse.correlation import Line, fit
+from trainoff.analyse.words import seconds, size
+from trainoff.records import Record
+from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+
+MLLIB, TENSORFLOW = "spark-mllib", "tensorflow"
+BYTES = 4  # of a number in the rows
+
+
+def machines(seen: Evidence, **wanted: object) -> Evidence:
+    """The trials on machines by their names."""
+    return seen.of(study="machines", **wanted)
+
+
+def clusters(seen: Evidence, **wanted: object) -> Evidence:
+    """The trials on clusters."""
+    return seen.of(study="clusters", **wanted)
+
+
+def small_and_large(seen: Evidence) -> tuple[int, int]:
+    """How many rows the small data has, and the large."""
+    sizes = list(seen.by("train_rows"))
+    if len(sizes) < 2:
+        raise Lacking("there are no records of two sizes of data")
+    return sizes[0], sizes[-1]
+
+
+def times(own: Evidence, key: str) -> dict[object, float]:
+    """The training times of what ended well, by a key."""
+    return {value: part.train_s(f"{key} {value}") for value, part in own.by(key).items() if part.good}
+
+
+def _of_sizes(seen: Evidence, engine: str) -> list[tuple[float, float, float]]:
+    """Cores, memory and training time of an engine on the large data, machine by machine."""
+    large = small_and_large(machines(seen))[1]
+    own = machines(seen, engine=engine, train_rows=large).good
+    return [(r.cores, r.memory_gb, r.train_s) for r in own if r.memory_gb is not None and r.train_s is not None]
+
+
+def _line(seen: Evidence, column: int, what: str) -> Line:
+    """MLlib's training time against the cores or the memory of a machine."""
+    points = _of_sizes(seen, MLLIB)
+    line = fit([point[column] for point in points], [point[2] for point in points])
+    if line is None:
+        raise Lacking(f"fewer than three sizes of machines trained MLlib, too few for a line against {what}")
+    return line
+
+
+@check
+def tensorflow_faster_than_mllib(seen: Evidence) -> Finding:
+    """On every machine and both data."""
+    own = machines(seen)
+    pairs = []
+    for record in own.of(engine=MLLIB).good:
+        beside = own.of(engine=TENSORFLOW, machine=record.params["machine"], train_rows=record.params["train_rows"])
+        pairs.append((record.train_s or 0.0) / beside.train_s("TensorFlow on the same machine"))
+    if not pairs:
+        raise Lacking("no trial of MLlib ended well")
+    told = f"TensorFlow {min(pairs):.1f} to {ratio(max(pairs))} faster, in {len(pairs)} pairs"
+    reason = "one epoch of TensorFlow's against three iterations of MLlib's; the time to an accuracy differs even more"
+    return found(all(larger(pair, 1.0) for pair in pairs), told, reason)
+
+
+@check
+def no_mllib_cluster_beats_one_tensorflow(seen: Evidence) -> Finding:
+    """MLlib at its best number of nodes against TensorFlow on one machine with four times a node's cores."""
+    large = small_and_large(clusters(seen))[1]
+    best = times(clusters(seen, train_rows=large), "workers")
+    if not best:
+        raise Lacking("no trial of MLlib on a cluster ended well")
+    nodes = min(best, key=best.__getitem__)
+    alone = machines(seen, engine=TENSORFLOW, machine="m4.xlarge", train_rows=large).train_s("TensorFlow on m4.xlarge")
+    told = f"MLlib at best {seconds(best[nodes])} on {nodes} nodes, TensorFlow {seconds(alone)} on one m4.xlarge"
+    return found(larger(best[nodes], alone), told)
+
+
+@check
+def more_cores_train_faster(seen: Evidence) -> Finding:
+    """From xlarge to 4xlarge of the same series."""
+    gains = {}
+    for engine in (MLLIB, TENSORFLOW):
+        for rows in machines(seen).by("train_rows"):
+            own = {name: machines(seen, engine=engine, machine=f"m4.{name}", train_rows=rows) for name in SIZES}
+            gains[engine, rows] = own["xlarge"].train_s("m4.xlarge") / own["4xlarge"].train_s("m4.4xlarge")
+    told = ", ".join(f"{engine} on {rows:,} rows {ratio(gain)}" for (engine, rows), gain in gains.items())
+    return found(all(larger(gain, 1.0) for gain in gains.values()), f"from m4.xlarge to m4.4xlarge: {told}")
+
+
+SIZES = ("xlarge", "4xlarge")
+
+
+@check
+def train_time_goes_with_cores(seen: Evidence) -> Finding:
+    """The straight line of the document; a time that falls as 1/cores never lies on one, so the slope counts, too."""
+    line = _line(seen, 0, "cores")
+    return found(line.r_squared > HALF and line.slope < 0, f"R² {line.r_squared:.3f} over {line.n} machines")
+
+
+HALF = 0.5
+
+
+@check
+def memory_explains_less_than_cores(seen: Evidence) -> Finding:
+    cores, memory = _line(seen, 0, "cores"), _line(seen, 1, "memory")
+    told = f"R² {memory.r_squared:.3f} for memory, {cores.r_squared:.3f} for cores"
+    return found(memory.r_squared < cores.r_squared, told, "memory goes with cores from machine to machine")
+
+
+@check
+def extra_memory_brings_nothing(seen: Evidence) -> Finding:
+    """Machines of equal cores, the one with most memory against the one with least that trained."""
+    told, same = [], []
+    for engine in (MLLIB, TENSORFLOW):
+        for own in _by_cores(_of_sizes(seen, engine)):
+            least, most = min(own), max(own)
+            same.append(not larger(least[1], most[1]))
+            told.append(f"{engine} {least[0]:g} to {most[0]:g} GB: {seconds(least[1])} to {seconds(most[1])}")
+    if not told:
+        raise Lacking("no two machines of equal cores trained")
+    return found(all(same), "; ".join(told))
+
+
+def _by_cores(points: Sequence[tuple[float, float, float]]) -> list[list[tuple[float, float]]]:
+    """Memory and time of machines with the same cores, where there are several."""
+    every: dict[float, list[tuple[float, float]]] = {}
+    for cores, memory, took in points:
+        every.setdefault(cores, []).append((memory, took))
+    return [own for own in every.values() if len(own) > 1]
+
+
+@check
+def least_memory_runs_out_on_large_data(seen: Evidence) -> Finding:
+    large = small_and_large(machines(seen))[1]
+    own = sorted(machines(seen, engine=MLLIB, train_rows=large).records, key=lambda record: record.memory_gb or 0.0)
+    if not own:
+        raise Lacking("no trial of MLlib on the large data ran")
+    out = [record for record in own if record.status == "out-of-memory"]
+    told = ", ".join(f"{record.params['machine']} with {record.memory_gb:g} GB: {record.reason}" for record in out)
+    smallest_only = [record.trial_id for record in out] == [own[0].trial_id]
+    return found(smallest_only, told or "none ran out of memory", "the least memory, and no other, is too little")
+
+
+@check
+def equal_cores_train_alike_whatever_the_type(seen: Evidence) -> Finding:
+    worst = []
+    for engine in (MLLIB, TENSORFLOW):
+        for own in _by_cores(_of_sizes(seen, engine)):
+            worst.append(max(took for _, took in own) / min(took for _, took in own))
+    if not worst:
+        raise Lacking("no two machines of equal cores trained")
+    told = f"machines of equal cores differ by at most {ratio(max(worst))}"
+    return found(max(worst) < QUARTER_MORE, told, "emulated nodes share one processor, so only size can differ")
+
+
+QUARTER_MORE = 1.25
+
+
+def _nodes(seen: Evidence, large: bool) -> dict[int, float]:
+    """MLlib's training time by the number of nodes."""
+    rows = small_and_large(clusters(seen))[large]
+    own = {int(str(nodes)): took for nodes, took in times(clusters(seen, train_rows=rows), "workers").items()}
+    if len(own) < 2 or 1 not in own:
+        raise Lacking(f"MLlib ended well on {len(own)} numbers of nodes with {rows:,} rows, too few to compare")
+    return own
+
+
+def _speeds(own: dict[int, float]) -> str:
+    gains = ", ".join(f"{nodes} nodes {ratio(own[1] / took)}" for nodes, took in own.items() if nodes > 1)
+    return f"against one node: {gains}"
+
+
+@check
+def mllib_gains_nothing_on_small_data(seen: Evidence) -> Finding:
+    own = _nodes(seen, large=False)
+    return found(not larger(own[1], min(own.values())), _speeds(own), SHARES)
+
+
+SHARES = "here a node is 0.1 core, so that even the small data is work enough to share"
+
+
+@check
+def mllib_gains_on_large_data_up_to_five_nodes(seen: Evidence) -> Finding:
+    own = _nodes(seen, large=True)
+    three, five = own.get(3), own.get(5)
+    if three is None or five is None:
+        raise Lacking("MLlib did not end well on 3 and 5 nodes")
+    return found(larger(own[1], three) and larger(three, five), _speeds(own))
+
+
+@check
+def mllib_gains_nothing_beyond_five_nodes(seen: Evidence) -> Finding:
+    own = _nodes(seen, large=True)
+    if 5 not in own or 17 not in own:
+        raise Lacking("MLlib did not end well on 5 and on 17 nodes")
+    told = f"17 nodes against 5: {ratio(own[5] / own[17])}"
+    return found(not larger(own[5], own[17]), told, "the document left the number of partitions as its file gave it")
+
+
+@check
+def mllib_does_not_scale_at_all(seen: Evidence) -> Finding:
+    own = _nodes(seen, large=True)
+    return found(not larger(own[1], min(own.values())), _speeds(own), "with a partition for every core it does")
+
+
+@check
+def best_number_of_nodes_grows_with_data(seen: Evidence) -> Finding:
+    best = {large: min(own, key=own.__getitem__) for large in (False, True) for own in [_nodes(seen, large)]}
+    return found(best[True] > best[False], f"{best[False]} nodes for the small data, {best[True]} for the large")
+
+
+@check
+def four_times_the_rows_take_longer(seen: Evidence) -> Finding:
+    gains: dict[str, list[float]] = {}
+    small, large = small_and_large(machines(seen))
+    for record in machines(seen, train_rows=large).good:
+        beside = machines(seen, engine=record.engine, machine=record.params["machine"], train_rows=small)
+        if beside.good and record.train_s:
+            gains.setdefault(record.engine, []).append(record.train_s / beside.train_s("the small data"))
+    if set(gains) != {MLLIB, TENSORFLOW}:
+        raise Lacking("not both engines trained on both data")
+    told = ", ".join(f"{engine} {min(own):.1f} to {ratio(max(own))}" for engine, own in gains.items())
+    return found(all(larger(one, 1.0) for own in gains.values() for one in own), f"as long: {told}")
+
+
+@check
+def training_needs_more_memory_than_the_data(seen: Evidence) -> Finding:
+    large = small_and_large(machines(seen))[1]
+    told, more = [], []
+    for engine in (MLLIB, TENSORFLOW):
+        own = machines(seen, engine=engine, train_rows=large)
+        peak = own.value(lambda record: record.peak_memory_bytes, f"the memory of {engine}")
+        data = own.value(_data_bytes, "the size of the data")
+        told.append(f"{engine} {size(peak)}, {ratio(peak / data)} the data")
+        more.append(larger(peak, data))
+    return found(all(more), ", ".join(told))
+
+
+def _data_bytes(record: Record) -> float | None:
+    rows, features = record.params.get("train_rows"), record.model.get("sizes", [0])[0]
+    return rows * features * BYTES if rows and features else None
+
+
+@check
+def speed_up_needs_large_data(seen: Evidence) -> Finding:
+    """004 says it of any cluster; MLlib's is the one that ran on small and large data."""
+    gain = {large: own[1] / min(own.values()) for large in (False, True) for own in [_nodes(seen, large)]}
+    told = f"at best {ratio(gain[False])} on the small data, {ratio(gain[True])} on the large"
+    verdict = larger(gain[True], gain[False])
+    return found(verdict, told, "alike" if alike(gain[True], gain[False]) else "")

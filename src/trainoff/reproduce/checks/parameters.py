@@ -1,0 +1,154 @@
+"""Claims about the parameters of learning (000, 003, 004): what size, rate and iterations do to time and accuracy."""
+
+from __future__ import annotations
+
+from trainoff.analyse.words import count, quality, seconds
+from trainoff.records import Record
+from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+
+DOCUMENT_ACCURACY = 0.977  # the best of 004's tables
+DAY_S = 86_400
+
+
+def _varied(seen: Evidence, key: str) -> list[Evidence]:
+    """For every engine, the trials that differ in nothing but one parameter."""
+    every = []
+    for own in seen.by("engine").values():
+        usual = _usual(own, key)
+        part = own.where(lambda record, usual=usual: _rest(record, key) == usual)  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        if len({record.params.get(key) for record in part.good}) > 1:
+            every.append(part)
+    if not every:
+        raise Lacking(f"no engine ended well with several values of `{key}`")
+    return every
+
+
+def _rest(record: Record, key: str) -> str:
+    """A trial's parameters but for one, and for what follows from the others."""
+    rest = {name: str(value) for name, value in record.params.items() if name not in (key, "snapshot_every")}
+    return str(sorted(rest.items()))
+
+
+def _usual(own: Evidence, key: str) -> str:
+    """The parameters, but for one, that most trials have."""
+    rests = [_rest(record, key) for record in own.records]
+    return max(sorted(set(rests)), key=rests.count)
+
+
+def _ends(own: Evidence, key: str) -> tuple[Record, Record]:
+    """The trials with the least and with the most of a parameter; None means all rows."""
+
+    def amount(record: Record) -> float:
+        value = record.params.get(key)
+        return float("inf") if value is None else float(value)
+
+    return min(own.good, key=amount), max(own.good, key=amount)
+
+
+@check
+def train_time_grows_with_rows(seen: Evidence) -> Finding:
+    told, grows = [], []
+    for own in _varied(seen, "train_rows"):
+        few, many = _ends(own, "train_rows")
+        rows = [record.dataset["train_rows"] for record in (few, many)]
+        gain = (many.train_s or 0.0) / (few.train_s or 1.0)
+        told.append(f"{few.engine} {ratio(gain)}")
+        grows.append(larger(gain, 1.0))
+    return found(all(grows), f"{rows[1] / rows[0]:.0f} times the rows take: {', '.join(told)} as long")
+
+
+@check
+def more_epochs_cost_more_and_learn_more(seen: Evidence) -> Finding:
+    told, more = [], []
+    for key in ("epochs", "max_iter"):
+        try:
+            every = _varied(seen, key)
+        except Lacking:
+            continue
+        for few, many in (_ends(own, key) for own in every):
+            told.append(
+                f"{few.engine}, {few.params[key]} to {many.params[key]}: {seconds(few.train_s)} to "
+                f"{seconds(many.train_s)}, {quality(few.result)} to {quality(many.result)}"
+            )
+            more.append(larger(many.train_s or 0.0, few.train_s or 0.0) and (many.result or 0) > (few.result or 0))
+    if not told:
+        raise Lacking("no engine ended well with several numbers of iterations")
+    return found(all(more), "; ".join(told))
+
+
+@check
+def learning_rate_changes_accuracy_not_time(seen: Evidence) -> Finding:
+    told, fits = [], []
+    for own in _varied(seen, "learning_rate"):
+        times = [record.train_s or 0.0 for record in own.good]
+        results = [record.result or 0.0 for record in own.good]
+        told.append(
+            f"{own.good[0].engine} {quality(min(results))} to {quality(max(results))} in "
+            f"{seconds(min(times))} to {seconds(max(times))}"
+        )
+        fits.append(max(results) - min(results) > WORTH and not larger(max(times), min(times) * 1.2))
+    return found(all(fits), "; ".join(told), "a rate costs nothing, and decides what a pass over the rows is worth")
+
+
+WORTH = 0.01  # of accuracy: a difference that a user would see
+
+
+@check
+def accuracy_trades_for_resources(seen: Evidence) -> Finding:
+    told, trades = [], []
+    for own in seen.by("engine").values():
+        good = [record for record in own.good if record.result and record.cpu_s and record.train_s]
+        if len(good) < 2:
+            continue
+        best = max(good, key=lambda record: record.result or 0.0)
+        near = [record for record in good if (record.result or 0.0) >= (best.result or 0.0) - WORTH]
+        cheap = min(near, key=lambda record: record.train_s or 0.0)
+        gain = (best.train_s or 0.0) / (cheap.train_s or 1.0)
+        trades.append(gain > TWICE)
+        told.append(f"{best.engine}: {ratio(gain)} less training for {(best.result or 0) - (cheap.result or 0):.4f}")
+    if not told:
+        raise Lacking("no engine ended well in several settings")
+    return found(any(trades), "; ".join(told), "at most one per cent of accuracy is given up")
+
+
+TWICE = 2.0
+
+
+@check
+def mllib_passes_over_the_data_as_fast_as_others(seen: Evidence) -> Finding:
+    """Samples a second in training, everything else equal."""
+    speeds = {
+        engine: own.value(lambda record: record.samples_per_s, f"the speed of {engine}")
+        for engine, own in seen.by("engine").items()
+    }
+    if "spark-mllib" not in speeds or len(speeds) < 2:
+        raise Lacking("there is nobody to compare MLlib with")
+    mllib = speeds.pop("spark-mllib")
+    others = "".join(f", {engine} {speed:,.0f}" for engine, speed in speeds.items())
+    told = f"samples a second: MLlib {mllib:,.0f}{others}"
+    reason = "of 100 hidden units; MLlib computes in float64, and evaluates its line search, too"
+    return found(not any(larger(speed, mllib) for speed in speeds.values()), told, reason)
+
+
+@check
+def torch_faster_than_tensorflow(seen: Evidence) -> Finding:
+    speed = {
+        engine: seen.of(engine=engine, train_rows=None).value(lambda record: record.samples_per_s, engine)
+        for engine in ("torch", "tensorflow")
+    }
+    gain = speed["torch"] / speed["tensorflow"]
+    told = f"torch {speed['torch']:,.0f} and tensorflow {speed['tensorflow']:,.0f} samples a second: {ratio(gain)}"
+    reason = "a TensorFlow of today compiles the step, which that of the document did not"
+    return found(larger(gain, 1.0), told, "alike; " + reason if alike(*speed.values()) else reason)
+
+
+@check
+def one_machine_reaches_the_accuracy(seen: Evidence) -> Finding:
+    good = [record for record in seen.good if record.mode == "single" and record.result and record.train_s]
+    if not good:
+        raise Lacking("no training on one machine ended well")
+    best = max(good, key=lambda record: record.result or 0.0)
+    told = f"{best.engine} came to {quality(best.result)} in {seconds(best.train_s)} on one core"
+    within = (best.result or 0) > DOCUMENT_ACCURACY - WORTH and (best.train_s or 0.0) < DAY_S
+    reason = f"the best of the document's tables is {DOCUMENT_ACCURACY}, after hours on {count(36, 'core')}"
+    return found(not within, told, reason)

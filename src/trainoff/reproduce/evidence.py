@@ -1,0 +1,127 @@
+"""What a claim is judged by: the records of a reproduction, and the few questions that checks ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from trainoff.analyse.words import count, times
+from trainoff.errors import TrainoffError
+from trainoff.records import Record
+
+CONFIRMED, REFUTED, NOT_COMPARABLE = "confirmed", "refuted", "not comparable"
+BAND = 1.1  # what differs by less counts as alike: a reproduction has few runs of each setting
+
+Figure = Callable[[Record], float | None]
+
+
+class Lacking(TrainoffError):
+    """The evidence for a check is not there."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was measured of a claim, in words, the verdict on it, and why."""
+
+    verdict: str
+    measured: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Some records of a reproduction."""
+
+    records: Sequence[Record]
+
+    def of(self, **wanted: Any) -> Evidence:
+        """Those with these values, of fields or parameters; None means a parameter that is not there or null."""
+        return Evidence([record for record in self.records if all(_has(record, *one) for one in wanted.items())])
+
+    def where(self, test: Callable[[Record], bool]) -> Evidence:
+        """Those of which it is true."""
+        return Evidence([record for record in self.records if test(record)])
+
+    @property
+    def good(self) -> list[Record]:
+        """Those that ended well."""
+        return [record for record in self.records if record.status == "ok"]
+
+    @property
+    def calm(self) -> Evidence:
+        """Those to which nothing was done on purpose."""
+        return self.where(lambda record: not record.fault)
+
+    def value(self, figure: Figure, what: str) -> float:
+        """The median of a figure over those that ended well; Lacking, with the reason, where there is none."""
+        found = [value for record in self.good if (value := figure(record)) is not None]
+        if found:
+            return float(median(found))
+        bad = next((record for record in self.records if record.status != "ok"), None)
+        why = f"it ended as {bad.status}: {bad.reason}" if bad else "no such trial ran"
+        raise Lacking(f"{what} is not known: {why}")
+
+    def train_s(self, what: str) -> float:
+        """The median training time."""
+        return self.value(lambda record: record.train_s, f"the training time of {what}")
+
+    def result(self, what: str) -> float:
+        """The median of how good the models came out."""
+        return self.value(lambda record: record.result, f"the result of {what}")
+
+    def by(self, key: str) -> dict[Any, Evidence]:
+        """The records by the values of a field or parameter, in the order of the values."""
+        values = sorted({value for record in self.records if (value := of(record, key)) is not None})
+        return {value: self.of(**{key: value}) for value in values}
+
+
+def of(record: Record, key: str) -> Any:
+    """A field of a record, or a parameter."""
+    return getattr(record, key) if key in Record.__dataclass_fields__ and key != "nodes" else record.params.get(key)
+
+
+def _has(record: Record, key: str, wanted: Any) -> bool:
+    found = of(record, key)
+    return bool(found in wanted if isinstance(wanted, tuple) else found == wanted)
+
+
+def found(true: bool, measured: str, reason: str = "") -> Finding:
+    """A verdict by what is true here."""
+    return Finding(CONFIRMED if true else REFUTED, measured, reason)
+
+
+def cannot(reason: str, measured: str = "-") -> Finding:
+    """No verdict, and why."""
+    return Finding(NOT_COMPARABLE, measured, reason)
+
+
+def larger(a: float, b: float) -> bool:
+    """Whether a is larger than b by more than counts as alike."""
+    return a > b * BAND
+
+
+def alike(a: float, b: float) -> bool:
+    """Whether two figures are alike."""
+    return not larger(a, b) and not larger(b, a)
+
+
+def ratio(value: float) -> str:
+    """A ratio in words: `2.1 times`."""
+    return f"{times(value)} times"
+
+
+def runs(number: int) -> str:
+    """How many runs something was seen in."""
+    return count(number, "run")
+
+
+Check = Callable[[Evidence], Finding]
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Check) -> Check:
+    """Enter a check under the name by which claims know it: its own, with hyphens."""
+    CHECKS[function.__name__.replace("_", "-")] = function
+    return function

@@ -1,0 +1,54 @@
+"""The verdict on each claim of a reproduction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainoff.analyse import newest
+from trainoff.published import Claim, claims
+from trainoff.records import Record
+from trainoff.reproduce import checks
+from trainoff.reproduce.evidence import CHECKS, CONFIRMED, NOT_COMPARABLE, REFUTED, Evidence, Finding, Lacking, cannot
+
+assert checks  # they enter themselves in CHECKS
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, and what came of it here."""
+
+    claim: Claim
+    finding: Finding
+
+
+def judge(name: str, records: Sequence[Record]) -> list[Judged]:
+    """The claims that a reproduction tests, each with its verdict by these records."""
+    seen = Evidence(newest(records))
+    return [Judged(claim, _finding(claim, seen)) for claim in claims() if claim.reproduction == name]
+
+
+def judge_all(records: dict[str, Sequence[Record]]) -> list[Judged]:
+    """Every claim of the documents, with the records of each reproduction by its name."""
+    seen = {name: Evidence(newest(own)) for name, own in records.items()}
+    return [Judged(claim, _finding(claim, seen.get(claim.reproduction or "", Evidence([])))) for claim in claims()]
+
+
+def _finding(claim: Claim, seen: Evidence) -> Finding:
+    if claim.not_comparable:
+        return cannot(claim.not_comparable)
+    if claim.because:
+        return Finding(CONFIRMED, f"by design: {claim.shown}", claim.because)
+    assert claim.test
+    try:
+        return CHECKS[claim.test](seen)
+    except Lacking as error:
+        return cannot(str(error))
+
+
+def summary(judged: Sequence[Judged]) -> str:
+    """How many claims came out how: `8 confirmed, 3 refuted, 1 not comparable`."""
+    tally = Counter(one.finding.verdict for one in judged)
+    order = (CONFIRMED, REFUTED, NOT_COMPARABLE)
+    return ", ".join(f"{tally[verdict]} {verdict}" for verdict in order if tally[verdict])
