@@ -108,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
     _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
     _add_compare(with_json(command("compare", commands.compare, "two folders, or two engines of one, with verdicts")))
+    _add_scale(with_json(command("scale", commands.scale, "how time goes with the nodes, and what others would bring")))
     _add_view(command("view", commands.view, "the same in the browser, live while a study runs"))
     _add_export(command("export", commands.export, "the records for other tools: tables, TensorBoard, MLflow"))
     asking = with_json(command("sql", commands.sql, "a question to the tables `records`, `curves` and `samples`"))
@@ -164,6 +165,18 @@ def _add_compare(one: argparse.ArgumentParser) -> None:
         "--figure", default="time_to_target", metavar="NAME", help=f"what to compare by (time_to_target); also {others}"
     )
     one.add_argument("--target", type=float, metavar="T", help="the target to be timed; the headline target by default")
+
+
+def _add_scale(one: argparse.ArgumentParser) -> None:
+    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/cluster-size")
+    one.add_argument("--at", nargs="+", default=[], metavar="N", help="predict so many nodes (twice the most measured)")
+    one.add_argument(
+        "--minutes", type=float, metavar="M", help="also say which runs of so many minutes would help most"
+    )
+    one.add_argument("--hold-out", nargs="+", default=[], metavar="N", help="keep these from the model and grade it so")
+    one.add_argument("--figure", default="train_s", choices=("train_s", "cold_s", "per_1000_samples"),
+                     help="the time to model (train_s)")  # fmt: skip
+    one.add_argument("--target", type=float, metavar="T", help="model the time to this target instead")
 
 
 def _add_view(one: argparse.ArgumentParser) -> None:

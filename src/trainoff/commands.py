@@ -110,6 +110,14 @@ def compare(options: argparse.Namespace) -> int:
     return compare_folders(question, options.json, console())
 
 
+def scale(options: argparse.Namespace) -> int:
+    from trainoff.report.scaling import Question
+    from trainoff.report.scaling import scale as answer
+
+    asked = options.at, options.hold_out, options.minutes, options.figure, options.target
+    return answer(Question(options.folder, *asked), options.json, console())
+
+
 def view(options: argparse.Namespace) -> int:
     from functools import partial
 

@@ -1,0 +1,36 @@
+"""How training time goes with the number of nodes: a model, its grade, and which runs would sharpen it."""
+
+from trainoff.analyse.scaling.curves import PER_1000, Curve, curves, rows_of
+from trainoff.analyse.scaling.designer import Candidate, Choice, Subject, design, expected_width, grid
+from trainoff.analyse.scaling.fit import Estimate, Fit, fit, graded
+from trainoff.analyse.scaling.grade import Grade
+from trainoff.analyse.scaling.mix import Mix
+from trainoff.analyse.scaling.nonneg import nnls
+from trainoff.analyse.scaling.telling import checked, mixed, sense, share
+from trainoff.analyse.scaling.terms import Config, Term
+
+__all__ = [
+    "PER_1000",
+    "Candidate",
+    "Choice",
+    "Config",
+    "Curve",
+    "Estimate",
+    "Fit",
+    "Grade",
+    "Mix",
+    "Subject",
+    "Term",
+    "checked",
+    "curves",
+    "design",
+    "expected_width",
+    "fit",
+    "graded",
+    "grid",
+    "mixed",
+    "nnls",
+    "rows_of",
+    "sense",
+    "share",
+]

@@ -1,0 +1,175 @@
+"""Curves: the runs of one engine in one setting that differ only in how many nodes and rows they had."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainoff.analyse.figures import FIGURES, Figure
+from trainoff.analyse.groups import newest, setting_of, varying
+from trainoff.analyse.scaling.terms import Config
+from trainoff.analyse.words import seconds, told
+from trainoff.records import Record
+
+SIZES = ("workers", "nodes", "hosts", "train_rows")  # what may differ along a curve
+
+
+def _per_thousand(record: Record) -> float | None:
+    if record.status != "ok" or not record.train_s or not record.samples_seen:
+        return None
+    return 1000 * record.train_s / record.samples_seen
+
+
+PER_1000 = Figure(
+    "per_1000_samples",
+    "seconds per 1,000 samples",
+    _per_thousand,
+    seconds,
+    "took {ratio} times as long as {other} per sample",
+    "was {ratio} times faster than {other} per sample",
+)
+NODES_OF = {"lab": "nodes"}  # what a study calls them; elsewhere they are workers
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Records that lie on one curve, those that say nothing of its figure apart."""
+
+    engine: str
+    workload: str
+    setting: str  # what sets it apart from other curves of this engine and workload, in words
+    records: tuple[Record, ...]
+    censored: tuple[Record, ...]  # failed, or never got to the target
+    figure: Figure
+
+    @property
+    def name(self) -> str:
+        """The engine, with what sets this curve apart."""
+        return f"{self.engine} with {self.setting}" if self.setting else self.engine
+
+    @property
+    def configs(self) -> list[Config]:
+        """What was measured, by nodes and rows."""
+        found: dict[tuple[int, float], list[float]] = {}
+        for record in self.records:
+            found.setdefault((record.workers, self.rows(record)), []).append(self.seconds(record))
+        return [Config(*place, tuple(runs)) for place, runs in sorted(found.items())]
+
+    @property
+    def counts(self) -> list[int]:
+        """The node counts that were measured."""
+        return sorted({record.workers for record in self.records})
+
+    @property
+    def overhead_s(self) -> float:
+        """What a trial takes besides what is modelled: starting, loading, testing."""
+        return statistics.median(max((one.cold_s or 0.0) - (one.train_s or 0.0), 0.0) for one in self.records)
+
+    @property
+    def spreads(self) -> bool:
+        """Whether it could have more nodes at all."""
+        return self.records[0].mode != "single"
+
+    @property
+    def key(self) -> str:
+        """The key of a study that says how many nodes there are."""
+        return NODES_OF.get(self.records[0].cluster, "workers")
+
+    def rows(self, record: Record) -> float:
+        """The work of a record; with seconds per sample it is the same for all."""
+        return 1.0 if self.figure.name == PER_1000.name else rows_of(record)
+
+    def seconds(self, record: Record) -> float:
+        """The figure of a record that is on the curve."""
+        value = self.figure.value(record)
+        assert value is not None
+        return value
+
+    def split(self, held: Iterable[int]) -> tuple[list[Config], list[Config]]:
+        """What to fit, and what to keep from the fit because its node count is to be held out."""
+        gone = set(held)
+        every = self.configs
+        return [one for one in every if one.nodes not in gone], [one for one in every if one.nodes in gone]
+
+
+def rows_of(record: Record) -> float:
+    """How many rows were trained on; one where the record does not say, so that all have the same."""
+    rows = record.dataset.get("train_rows") or record.params.get("train_rows")
+    return float(rows) if rows else 1.0
+
+
+def curves(records: Iterable[Record], figure: Figure | Callable[[Record], Figure] = FIGURES["train_s"]) -> list[Curve]:
+    """The curves in a set of records, in the order in which they first appear; figures in seconds only."""
+    kept = [record for record in newest(records) if record.status not in ("unsupported", "interrupted")]
+    found: dict[str, list[Record]] = {}
+    for record, key in zip(kept, _keys(kept), strict=True):
+        found.setdefault(key, []).append(record)
+    families: dict[tuple[str, str], list[list[Record]]] = {}
+    for members in found.values():
+        families.setdefault((members[0].engine, members[0].workload), []).append(members)
+    return [_curve(own, family, figure) for family in families.values() for own in family]
+
+
+def _curve(own: list[Record], family: list[list[Record]], figure: Figure | Callable[[Record], Figure]) -> Curve:
+    meant = figure if isinstance(figure, Figure) else figure(own[0])
+    good = [record for record in own if _usable(meant.value(record))]
+    bad = [record for record in own if not _usable(meant.value(record))]
+    first = own[0]
+    return Curve(first.engine, first.workload, _apart(own, family), tuple(good), tuple(bad), meant)
+
+
+def _usable(value: float | None) -> bool:
+    return value is not None and 0 < value < math.inf
+
+
+def _keys(records: Sequence[Record]) -> list[str]:
+    """What must be the same along a curve.
+
+    A batch is either that of all workers together or grows with them. Which it is, a record does not say: it is what
+    makes fewer curves of the records that are otherwise alike.
+    """
+    bases = [_base(record) for record in records]
+    texts = [json.dumps(base, sort_keys=True, default=str) for base in bases]
+    whole = [record.params.get("batch_size") for record in records]
+    each = [batch / record.workers if batch else None for record, batch in zip(records, whole, strict=True)]
+    keys = []
+    for text, together, own in zip(texts, whole, each, strict=True):
+        alike = [place for place, other in enumerate(texts) if other == text]
+        grows = len({each[place] for place in alike}) < len({whole[place] for place in alike})
+        keys.append(f"{text} {('per node', own) if grows else together}")
+    return keys
+
+
+def _base(record: Record) -> dict[str, Any]:
+    """The setting less the sizes. Of listed nodes that are alike but for the first, only the first counts."""
+    setting = setting_of(record)
+    listed = setting.get("nodes")
+    base = {key: value for key, value in setting.items() if key not in (*SIZES, "batch_size")}
+    if isinstance(listed, list):
+        base.pop("memory_gb", None)
+        rest = [json.dumps(node, sort_keys=True) for node in listed[1:]]
+        base["nodes"] = listed[:1] if len(set(rest)) <= 1 else listed
+    return base
+
+
+def _apart(own: list[Record], family: list[list[Record]]) -> str:
+    """In what a curve differs from the others of its engine and workload."""
+    if len(family) == 1:
+        return ""
+    bases = [{**_base(members[0]), "batch_size": _batch(members)} for members in family]
+    keys = varying(bases)
+    mine = {**_base(own[0]), "batch_size": _batch(own)}
+    return ", ".join(f"{key.replace('_', ' ')} {told(mine[key])}" for key in keys if key in mine)
+
+
+def _batch(records: Sequence[Record]) -> str:
+    """The batch of a curve, as one would ask for it."""
+    sizes = {record.params.get("batch_size") for record in records}
+    if len(sizes) == 1:
+        return str(sizes.pop())
+    first = records[0]
+    return f"{first.params['batch_size'] / first.workers:g} per node"

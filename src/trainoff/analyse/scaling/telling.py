@@ -1,0 +1,58 @@
+"""What a scaling model says, in sentences."""
+
+from __future__ import annotations
+
+from trainoff.analyse.scaling.fit import Fit
+from trainoff.analyse.words import count, seconds, times
+
+
+def share(value: float | None) -> str:
+    """An error or a width as whole per cent, without a sign; a dash where it is not known."""
+    if value is None:
+        return "-"
+    return "under 1%" if abs(value) < 0.005 else f"{abs(value):.0%}"
+
+
+def mixed(fit: Fit) -> str:
+    """The fitted terms: `0.8 s constant + 7.9 s divided among the nodes`."""
+    parts = [f"{seconds(value)} {term.words}" for term, value in zip(fit.mix.terms, fit.mix.coefficients, strict=True)]
+    return " + ".join(parts)
+
+
+def sense(fit: Fit) -> str:
+    """What more nodes bring, in a sentence or two."""
+    alone = fit.mix.parts(1)
+    divided = alone.get("work", 0.0) / sum(alone.values())
+    best, enough, largest = fit.best(), fit.enough(), fit.counts[-1]
+    if not {"work", "log", "nodes"} & alone.keys():
+        return "Nodes make no difference: nothing of the time is divided among them."
+    if best == 1:
+        return "One node is the fastest: what more of them cost is more than what they take over."
+    first = f"On one node {share(divided)} of the time is work that nodes divide."
+    if best < fit.horizon:
+        ends = f"{count(best, 'node')} are the fastest ({times(fit.speed_up(best))} times one), more are slower"
+    else:
+        ends = "more nodes are never slower"
+    where = " (beyond what was measured)" if enough > largest else ""
+    more = (
+        f"more than {count(enough, 'node')} bring less than 10%{where}" if enough < fit.horizon else "no end in sight"
+    )
+    return f"{first} By the model {ends}; {more}."
+
+
+def checked(fit: Fit) -> str:
+    """The grade in a sentence."""
+    said = []
+    if fit.grade.left_out:
+        each = ", ".join(f"{nodes}: {error:+.0%}" for nodes, error in fit.grade.left_out.items())
+        said.append(f"Checked by leaving out each node count in turn, its predictions were off by {each}.")
+    else:
+        said.append("Two node counts leave nothing to check the model by; a third one would.")
+    if fit.grade.held_out:
+        several = len({rows for _, rows in fit.grade.held_out}) > 1
+        each = ", ".join(
+            f"{nodes}{f' ({rows:,.0f} rows)' if several else ''}: {error:+.0%}"
+            for (nodes, rows), error in fit.grade.held_out.items()
+        )
+        said.append(f"On runs that were held out it was off by {each}.")
+    return " ".join(said)

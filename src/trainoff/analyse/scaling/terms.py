@@ -1,0 +1,82 @@
+"""The terms of which the time of a training is mixed: constant, work per node, log nodes, nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+PARALLEL = 1 - 1e-9  # a cosine above which two columns say the same
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of the time: how it goes with the nodes, and with the work as a share of the largest that was run."""
+
+    name: str
+    words: str  # "31 s ..."
+    value: Callable[[Array, Array], Array]
+
+
+WORK = Term("work", "divided among the nodes", lambda nodes, work: work / nodes)
+CONSTANT = Term("constant", "constant", lambda nodes, work: np.ones_like(nodes))
+LOG = Term("log", "for each doubling of the nodes", lambda nodes, work: np.log2(nodes))
+NODES = Term("nodes", "for each node", lambda nodes, work: nodes)
+ROWS = Term("rows", "that grow with the rows but are not divided", lambda nodes, work: work)
+TERMS = (CONSTANT, WORK, LOG, NODES)  # in the order in which they are preferred
+
+
+@dataclass(frozen=True)
+class Config:
+    """One number of nodes and of rows, with the seconds of every run there."""
+
+    nodes: int
+    rows: float
+    runs: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The median of the runs."""
+        return float(np.median(self.runs))
+
+
+def matrix(terms: Sequence[Term], nodes: Iterable[float], work: Iterable[float]) -> Array:
+    """A row for each pair of nodes and work, a column for each term."""
+    n, w = np.array([*nodes], dtype=float), np.array([*work], dtype=float)
+    return np.stack([term.value(n, w) for term in terms], axis=1)
+
+
+def most_rows(configs: Sequence[Config]) -> float:
+    """The largest work: the others are told as a share of it."""
+    return max(config.rows for config in configs)
+
+
+def design(terms: Sequence[Term], configs: Sequence[Config], rows: float) -> Array:
+    """The matrix of what was run; `rows` is the largest work."""
+    return matrix(terms, [config.nodes for config in configs], [config.rows / rows for config in configs])
+
+
+def tellable(configs: Sequence[Config]) -> tuple[list[Term], list[str]]:
+    """The terms that these configurations can tell apart, and a sentence for each that they cannot.
+
+    Work that is not divided is a term of its own only where the rows differ; else it is the constant.
+    """
+    several = len({config.rows for config in configs}) > 1
+    terms = [*TERMS, ROWS] if several else list(TERMS)
+    columns = design(terms, configs, most_rows(configs))
+    lengths = np.linalg.norm(columns, axis=0)
+    dropped: dict[str, str] = {}
+    for term, length in zip(terms, lengths, strict=True):
+        if length == 0:
+            dropped[term.name] = f"Seconds {term.words} cannot be seen on one node."
+    for a, b in combinations(range(len(terms)), 2):
+        gone = terms[a].name in dropped or terms[b].name in dropped
+        if not gone and columns[:, a] @ columns[:, b] > PARALLEL * lengths[a] * lengths[b]:
+            dropped[terms[b].name] = (
+                f"Seconds {terms[b].words} cannot be told from those {terms[a].words} by these runs and are left out."
+            )
+    return [term for term in terms if term.name not in dropped], list(dropped.values())

@@ -1,0 +1,175 @@
+"""What to run next so that a scaling model sees better, with the commands that run it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainoff.analyse.scaling import Candidate, Choice, Curve, Fit, Subject, design, grid, share
+from trainoff.analyse.words import about, count
+from trainoff.records import STUDY_COPY
+
+FOLLOWED = ("--engine", "--repeat", "--retry")  # options with a value that a new command has its own of
+SIZES = ("nodes", "workers", "train_rows")
+
+
+class Curves(Protocol):
+    """What could be fitted, and what has one number of nodes only."""
+
+    @property
+    def fits(self) -> Sequence[tuple[Curve, Fit]]: ...
+
+    @property
+    def single(self) -> Sequence[Curve]: ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Runs of one configuration that should be made."""
+
+    curve: Curve
+    nodes: int
+    rows: float
+    runs: int  # how many more
+    seconds: float  # all of them together
+    before: float  # how wide the predictions of its curve are without them, as a share
+    width: float  # and once they and all before them have been made
+    command: str
+
+
+@dataclass(frozen=True)
+class NextRuns:
+    """The runs to make, in order, and the seconds of the shortest there is."""
+
+    wanted: Sequence[Wanted]
+    minutes: float
+    shortest_s: float
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        if not self.wanted:
+            yield self._why_nothing()
+            return
+        whole = sum(one.seconds for one in self.wanted)
+        yield (
+            f"Next, within {self.minutes:g} min: {count(sum(one.runs for one in self.wanted), 'run')}, "
+            f"about {about(whole)} together."
+        )
+        for one in self.wanted:
+            runs = "" if one.runs == 1 else f", {one.runs} runs"
+            what = f"{one.curve.name}, {count(one.nodes, 'node')}{runs}, {about(one.seconds)}"
+            yield f"  {what}: predictions {_width(one.width)} instead of {_width(one.before)}"
+            yield f"    {one.command}"
+
+    def _why_nothing(self) -> str:
+        if self.minutes * 60 < self.shortest_s:
+            return (
+                f"{self.minutes:g} min are too little for any run that would help: "
+                f"the shortest takes about {about(self.shortest_s)}."
+            )
+        return "No run would sharpen the predictions much: they are as good as a few more measurements."
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "minutes": self.minutes,
+            "sentence": next(self.lines()),
+            "runs": [
+                {
+                    "engine": one.curve.engine,
+                    "workload": one.curve.workload,
+                    "nodes": one.nodes,
+                    "rows": one.rows,
+                    "runs": one.runs,
+                    "seconds": one.seconds,
+                    "width_before": one.before,
+                    "width": one.width,
+                    "command": one.command,
+                }
+                for one in self.wanted
+            ],
+        }
+
+
+def _width(width: float) -> str:
+    return f"± {share(width)}" if width < 1 else "like a guess"
+
+
+def next_runs(known: Curves, at: Sequence[int], minutes: float, folder: Path) -> NextRuns:
+    """Choose the runs that narrow the predictions of all curves most within these minutes."""
+    found = {str(place): pair for place, pair in enumerate([*known.fits, *_alone(known.single)])}
+    subjects = {name: _subject(curve, model, at) for name, (curve, model) in found.items()}
+    candidates = [one for name, (curve, _) in found.items() for one in _candidates(name, curve, subjects[name])]
+    chosen = design(subjects, candidates, 60 * minutes)
+    commands = {id(curve): _command(curve, folder, found) for curve, _ in found.values()}
+    wanted = _gathered(chosen, {name: curve for name, (curve, _) in found.items()}, commands)
+    return NextRuns(wanted, minutes, min(one.seconds for one in candidates))
+
+
+def _alone(single: Sequence[Curve]) -> list[tuple[Curve, Fit | None]]:
+    """The curves that have one number of nodes and could have more."""
+    return [(curve, None) for curve in single if curve.spreads]
+
+
+def _subject(curve: Curve, model: Fit | None, at: Sequence[int]) -> Subject:
+    goals = list(at) or [2 * curve.counts[-1]]
+    return Subject.of_fit(model, goals) if model else Subject.of_one_count(curve.configs, goals)
+
+
+def _candidates(name: str, curve: Curve, subject: Subject) -> list[Candidate]:
+    most = max(*curve.counts, *(nodes for nodes, _ in subject.at))
+    places = grid(curve.counts, {config.rows for config in curve.configs}, most)
+    return [Candidate(name, n, rows, curve.overhead_s + subject.mix.seconds(n, rows)) for n, rows in places]
+
+
+def _gathered(
+    chosen: Sequence[Choice], curves: Mapping[str, Curve], commands: Mapping[int, Sequence[str]]
+) -> list[Wanted]:
+    """One entry for each configuration, in the order in which they were first chosen."""
+    found: dict[tuple[str, int, float], list[Choice]] = {}
+    for choice in chosen:
+        one = choice.candidate
+        found.setdefault((one.curve, one.nodes, one.rows), []).append(choice)
+    made = []
+    for (name, nodes, rows), choices in found.items():
+        curve = curves[name]
+        there = next((len(one.runs) for one in curve.configs if (one.nodes, one.rows) == (nodes, rows)), 0)
+        words = [*commands[id(curve)], "--set", f"{curve.key}={nodes}"]
+        words += ["--set", f"train_rows={rows:.0f}"] if len({one.rows for one in curve.configs}) > 1 else []
+        words += ["--repeat", str(there + len(choices))] if there + len(choices) > 1 else []
+        took = sum(choice.candidate.seconds for choice in choices)
+        made.append(
+            Wanted(curve, nodes, rows, len(choices), took, choices[0].before, choices[-1].width, shlex.join(words))
+        )
+    return made
+
+
+def _command(curve: Curve, folder: Path, found: Mapping[str, tuple[Curve, Fit | None]]) -> list[str]:
+    """The command that made these records, less what the next one says itself."""
+    words = _said(folder, curve.records[0].study) or ["trainoff", "run", "STUDY"]
+    if len({other.workload for other, _ in found.values()}) > 1:
+        words = [*words, "--set", f"workload={curve.workload}"]
+    return [*words, "--engine", curve.engine]
+
+
+def _said(folder: Path, study: str) -> list[str] | None:
+    """The command that a run left beside its records, on the same study file or its copy; None if there is none."""
+    copy = next((path for path in (folder / STUDY_COPY, folder / study / STUDY_COPY) if path.is_file()), None)
+    if copy is None:
+        return None
+    first = copy.read_text(errors="replace").partition("\n")[0]
+    if not first.startswith("# trainoff run "):
+        return None
+    kept: list[str] = []
+    words = iter(shlex.split(first.removeprefix("# ")))
+    for word in words:
+        if word in FOLLOWED:
+            next(words, None)
+        elif word == "--set":
+            value = next(words, "")
+            kept += [] if value.partition("=")[0].strip() in SIZES else [word, value]
+        elif word != "--json":
+            kept.append(str(copy) if word.endswith(".toml") and not Path(word).is_file() else word)
+    return kept

@@ -1,0 +1,121 @@
+"""`trainoff scale`: how the time of each engine goes with its nodes, what it would be elsewhere, what to run next."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainoff.analyse import FIGURES, Figure, time_to
+from trainoff.analyse.scaling import PER_1000, Curve, Fit, curves, fit, graded
+from trainoff.analyse.words import count
+from trainoff.errors import TrainoffError
+from trainoff.records import Record, scan
+from trainoff.report.next_runs import NextRuns, next_runs
+from trainoff.report.scaled import Scaled, for_programs, show
+from trainoff.report.showing import warn
+from trainoff.study.near import quote
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+KINDS = {"train_s": FIGURES["train_s"], "cold_s": FIGURES["cold_s"], PER_1000.name: PER_1000}
+MOST_NODES = 100_000
+MORE = "`trainoff run STUDY --set nodes=2` adds another (`workers=2` where it is not a lab)"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to model and where to predict it, as it was asked."""
+
+    folder: Path
+    at: Sequence[str] = ()
+    hold_out: Sequence[str] = ()
+    minutes: float | None = None
+    figure: str = "train_s"
+    target: float | None = None
+
+
+def scale(question: Question, as_json: bool, console: Console) -> int:
+    """Answer as tables with sentences, or as JSON; 1 if a record is damaged."""
+    at, held = _counts("--at", question.at), _counts("--hold-out", question.hold_out)
+    _check(question)
+    records, damaged = scan(question.folder)
+    if not records:
+        whole = " that can be read" if damaged else ""
+        raise TrainoffError(f"{question.folder}: no records here{whole}; `trainoff run STUDY` makes some")
+    found = curves(records, _figure(question, records))
+    answer = _answer(found, at, held)
+    if not answer.fits and not (question.minutes and any(curve.spreads for curve in answer.single)):
+        raise TrainoffError(f"{question.folder}: {_why_not(records, found, held)}")
+    wanted = None if question.minutes is None else _next(question, answer, at)
+    if as_json:
+        print(json.dumps(for_programs(answer, wanted), indent=1, allow_nan=False))
+    else:
+        show(answer, wanted, console)
+    return warn(damaged)
+
+
+def _counts(option: str, words: Sequence[str]) -> list[int]:
+    """Numbers of nodes, in order."""
+    for word in words:
+        if not (word.isascii() and word.isdecimal() and 1 <= int(word) <= MOST_NODES):
+            wanted = f"give whole numbers from 1 to {MOST_NODES:,}, as in {option} 17"
+            raise TrainoffError(f"{option}: {quote(word)} is not a number of nodes; {wanted}")
+    return sorted({int(word) for word in words})
+
+
+def _check(question: Question) -> None:
+    if question.minutes is not None and not (question.minutes > 0 and math.isfinite(question.minutes)):
+        raise TrainoffError(
+            f"--minutes {question.minutes:g} is no time to run anything in; give some, as in --minutes 20"
+        )
+    if question.target is not None and question.figure != "train_s":
+        raise TrainoffError("--target asks for the time to it, and --figure for something else; give one of them")
+
+
+def _figure(question: Question, records: Sequence[Record]) -> Figure:
+    if question.target is None:
+        return KINDS[question.figure]
+    if not any(str(question.target) in record.time_to_target for record in records):
+        timed = ", ".join(f"{target:g}" for target in sorted({each for record in records for each in record.targets}))
+        raise TrainoffError(f"--target {question.target:g} was not timed; the targets are {timed or 'none'}")
+    return time_to(question.target, records[0].metric)
+
+
+def _answer(found: Sequence[Curve], at: Sequence[int], held: Sequence[int]) -> Scaled:
+    """A model of every curve that has two node counts or more, and what is said of the others."""
+    fits: list[tuple[Curve, Fit]] = []
+    single = []
+    for curve in found:
+        kept, unseen = curve.split(held)
+        if len({config.nodes for config in kept}) > 1:
+            fits.append((curve, graded(fit(kept), unseen)))
+        elif curve.records:
+            single.append(curve)
+    return Scaled(fits, single, [curve for curve in found if not curve.records], at)
+
+
+def _why_not(records: Sequence[Record], found: Sequence[Curve], held: Sequence[int]) -> str:
+    """Why there is no curve, and what to do."""
+    if len(records) == 1:
+        return f"one record is a point and not a curve; {MORE}"
+    measured = {nodes for curve in found for nodes in curve.counts}
+    if not measured:
+        ends = Counter(record.status if record.status != "ok" else "never got there" for record in records)
+        told = ", ".join(f"{number} {status}" for status, number in ends.items())
+        return f"no run here came to its end ({told}), so there is nothing to fit; `trainoff show` says why"
+    if held and len(measured) > 1:
+        return "what --hold-out leaves has one number of nodes; hold out fewer"
+    if len(measured) > 1:
+        return "no engine was run with two numbers of nodes and all else alike; sweep `nodes` alone"
+    return f"all runs have {count(measured.pop(), 'node')}, and a curve needs two numbers of them; {MORE}"
+
+
+def _next(question: Question, answer: Scaled, at: Sequence[int]) -> NextRuns:
+    assert question.minutes is not None
+    return next_runs(answer, at, question.minutes, question.folder)
