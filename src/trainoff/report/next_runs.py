@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,11 +43,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class NextRuns:
-    """The runs to make, in order, and the seconds of the shortest there is."""
+    """The runs to make, in order, and the seconds of the shortest that would help; None if none would."""
 
     wanted: Sequence[Wanted]
     minutes: float
-    shortest_s: float
+    shortest_s: float | None
 
     def lines(self) -> Iterator[str]:
         """For a person."""
@@ -65,7 +66,7 @@ class NextRuns:
             yield f"    {one.command}"
 
     def _why_nothing(self) -> str:
-        if self.minutes * 60 < self.shortest_s:
+        if self.shortest_s is not None:
             return (
                 f"{self.minutes:g} min are too little for any run that would help: "
                 f"the shortest takes about {about(self.shortest_s)}."
@@ -105,7 +106,8 @@ def next_runs(known: Curves, at: Sequence[int], minutes: float, folder: Path) ->
     chosen = design(subjects, candidates, 60 * minutes)
     commands = {id(curve): _command(curve, folder, found) for curve, _ in found.values()}
     wanted = _gathered(chosen, {name: curve for name, (curve, _) in found.items()}, commands)
-    return NextRuns(wanted, minutes, min(one.seconds for one in candidates))
+    helpful = design(subjects, candidates, math.inf)
+    return NextRuns(wanted, minutes, min((choice.candidate.seconds for choice in helpful), default=None))
 
 
 def _alone(single: Sequence[Curve]) -> list[tuple[Curve, Fit | None]]:
@@ -139,10 +141,8 @@ def _gathered(
         words = [*commands[id(curve)], "--set", f"{curve.key}={nodes}"]
         words += ["--set", f"train_rows={rows:.0f}"] if len({one.rows for one in curve.configs}) > 1 else []
         words += ["--repeat", str(there + len(choices))] if there + len(choices) > 1 else []
-        took = sum(choice.candidate.seconds for choice in choices)
-        made.append(
-            Wanted(curve, nodes, rows, len(choices), took, choices[0].before, choices[-1].width, shlex.join(words))
-        )
+        took, widths = sum(choice.candidate.seconds for choice in choices), (choices[0].before, choices[-1].width)
+        made.append(Wanted(curve, nodes, rows, len(choices), took, *widths, shlex.join(words)))
     return made
 
 

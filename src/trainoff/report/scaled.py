@@ -36,6 +36,11 @@ class Row:
     error: float | None  # of this very configuration, where it was left out or held out
 
     @property
+    def place(self) -> tuple[int, float]:
+        """Its nodes and rows."""
+        return self.estimate.nodes, self.estimate.rows
+
+    @property
     def marks(self) -> str:
         said = ["extrapolated"] if self.estimate.extrapolated else []
         return ", ".join([*said, *(["held out"] if self.held_out else [])])
@@ -99,12 +104,7 @@ def _table(rows: Sequence[Row], model: Fit, width: int) -> Table:
         Column("runs", [str(len(row.config.runs)) if row.config else "-" for row in rows], 50, right=True),
         Column("predicted", [seconds(row.estimate.middle) for row in rows], right=True),
         Column("from to", [span(row.estimate.low, row.estimate.high) for row in rows], ALWAYS, right=True),
-        Column(
-            "times faster",
-            [times(model.speed_up(row.estimate.nodes, row.estimate.rows)) for row in rows],
-            60,
-            right=True,
-        ),
+        Column("times faster", [times(model.speed_up(*row.place)) for row in rows], 60, right=True),
         Column("off by", [row.grade for row in rows], ALWAYS, right=True),
         Column("", [row.marks for row in rows], ALWAYS),
     ]
@@ -113,9 +113,9 @@ def _table(rows: Sequence[Row], model: Fit, width: int) -> Table:
 
 def _left_out(curve: Curve) -> list[str]:
     bad = len(curve.censored)
-    return (
-        [f"{count(bad, 'run')} that did not come to this figure {'is' if bad == 1 else 'are'} left out."] if bad else []
-    )
+    if not bad:
+        return []
+    return [f"{count(bad, 'run')} that did not come to this figure {'is' if bad == 1 else 'are'} left out."]
 
 
 def remarks(answer: Scaled) -> list[str]:

@@ -71,9 +71,7 @@ def _counts(option: str, words: Sequence[str]) -> list[int]:
 
 def _check(question: Question) -> None:
     if question.minutes is not None and not (question.minutes > 0 and math.isfinite(question.minutes)):
-        raise TrainoffError(
-            f"--minutes {question.minutes:g} is no time to run anything in; give some, as in --minutes 20"
-        )
+        raise TrainoffError(f"--minutes {question.minutes:g} is no time to run anything in; try --minutes 20")
     if question.target is not None and question.figure != "train_s":
         raise TrainoffError("--target asks for the time to it, and --figure for something else; give one of them")
 

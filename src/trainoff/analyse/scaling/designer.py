@@ -82,7 +82,7 @@ class _Belief:
 
     def _row(self, nodes: int, rows: float) -> Array:
         mix = self._subject.mix
-        return matrix(self._terms, [nodes], [rows / mix.rows])[0] / mix.seconds(nodes, rows)
+        return np.asarray(matrix(self._terms, [nodes], [rows / mix.rows])[0] / mix.seconds(nodes, rows))
 
     def worth(self, nodes: int, rows: float) -> Array:
         """What one run adds."""

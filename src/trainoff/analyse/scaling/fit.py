@@ -14,6 +14,7 @@ from trainoff.analyse.scaling.terms import Config, tellable
 
 FAR = 16  # times the largest measured node count: what is looked at for the best one
 UNCHECKED = 0.2  # what each doubling beyond the measured widens an interval by, where nothing could be checked
+FURTHEST = 10.0  # times the best guess and its tenth: an interval that goes further says no more
 NEAR = 0.1  # what counts as hardly more
 
 
@@ -61,6 +62,7 @@ class Fit:
         middle = self.mix.seconds(nodes, work)
         low, high = self.spread.quantiles(nodes, work, LEVEL)
         room = math.exp(self._doubt(nodes))
+        low, high = max(low, middle / FURTHEST), min(high, middle * FURTHEST)
         beyond = self._beyond(nodes, work)
         return Estimate(
             nodes, work, min(low, middle / room), middle, max(high, middle * room), beyond, self.grade.at(beyond)
@@ -100,9 +102,9 @@ class Fit:
         if nodes <= counts[-1]:
             return 0.0
         if self.grade.beyond is None:
-            return UNCHECKED * math.log2(nodes / counts[-1])
+            return min(UNCHECKED * math.log2(nodes / counts[-1]), math.log(FURTHEST))
         steps = math.log(nodes / counts[-1]) / math.log(counts[-1] / counts[-2])
-        return math.log1p(self.grade.beyond) * max(1.0, steps)
+        return min(math.log1p(self.grade.beyond) * max(1.0, steps), math.log(FURTHEST))
 
 
 def fit(configs: Sequence[Config]) -> Fit:

@@ -38,7 +38,8 @@ class Solver:
             better = good & (rest < least - SLACK * np.maximum(least, 1.0))
             least = np.where(better, rest, least)
             best[:, better] = 0.0
-            best[np.ix_(chosen, np.flatnonzero(better))] = found[:, better]
+            for column, values in zip(chosen, found, strict=True):
+                best[column, better] = values[better]
         return best
 
     def each(self, right: Array) -> dict[Choice, tuple[Array, float]]:

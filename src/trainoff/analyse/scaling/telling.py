@@ -34,10 +34,7 @@ def sense(fit: Fit) -> str:
     else:
         ends = "more nodes are never slower"
     where = " (beyond what was measured)" if enough > largest else ""
-    more = (
-        f"more than {count(enough, 'node')} bring less than 10%{where}" if enough < fit.horizon else "no end in sight"
-    )
-    return f"{first} By the model {ends}; {more}."
+    return f"{first} By the model {ends}; more than {count(enough, 'node')} bring less than 10%{where}."
 
 
 def checked(fit: Fit) -> str:

@@ -1,0 +1,106 @@
+"""Which runs to make next: within the time there is, where they say most."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from trainoff.analyse.scaling import Candidate, Config, Subject, design, expected_width, fit, grid
+
+
+def seconds(nodes):
+    return 2 + 60 / nodes + 0.1 * nodes
+
+
+def pilot(counts=(1, 2)):
+    return fit([Config(nodes, 1.0, (seconds(nodes),)) for nodes in counts])
+
+
+def candidates(model, most, overhead=3.0, curve="a"):
+    places = grid(model.counts, [model.mix.rows], most)
+    return [Candidate(curve, nodes, rows, overhead + model.mix.seconds(nodes, rows)) for nodes, rows in places]
+
+
+def test_the_budget_is_kept_and_widths_shrink():
+    model = pilot()
+    subject = Subject.of_fit(model, [17])
+    chosen = design({"a": subject}, candidates(model, 8), 120)
+    assert chosen
+    assert chosen[-1].spent_s == pytest.approx(sum(choice.candidate.seconds for choice in chosen))
+    assert chosen[-1].spent_s <= 120
+    assert chosen[0].before == pytest.approx(expected_width(subject))
+    assert all(choice.width < choice.before for choice in chosen)
+    assert all(one.width == other.before for one, other in itertools.pairwise(chosen))
+
+
+def test_where_the_answer_itself_can_be_run_it_is():
+    model = pilot()
+    chosen = design({"a": Subject.of_fit(model, [17])}, candidates(model, 17), 60)
+    assert chosen[0].candidate.nodes == 17
+
+
+def test_no_run_fits_and_none_is_chosen():
+    model = pilot()
+    assert design({"a": Subject.of_fit(model, [17])}, candidates(model, 17), 1.0) == []
+
+
+def test_what_is_known_well_is_left_alone():
+    model = fit([Config(nodes, 1.0, (seconds(nodes),) * 30) for nodes in (1, 2, 4, 8, 16)])
+    assert design({"a": Subject.of_fit(model, [8])}, candidates(model, 16), 1e6) == []
+
+
+def test_time_goes_to_the_curve_that_is_known_worse():
+    good = fit([Config(nodes, 1.0, (seconds(nodes),) * 9) for nodes in (1, 2, 4, 8, 16)])
+    bad = pilot()
+    subjects = {"good": Subject.of_fit(good, [17]), "bad": Subject.of_fit(bad, [17])}
+    offered = [*candidates(good, 17, curve="good"), *candidates(bad, 17, curve="bad")]
+    assert {choice.candidate.curve for choice in design(subjects, offered, 30)} == {"bad"}
+
+
+def test_one_number_of_nodes_is_enough_to_begin():
+    subject = Subject.of_one_count([Config(2, 1.0, (11.0,))], [17])
+    assert subject.mix.seconds(2) == pytest.approx(11.0)
+    offered = [Candidate("a", nodes, 1.0, 5 + subject.mix.seconds(nodes)) for nodes in (1, 2, 4, 8)]
+    assert 2 not in {choice.candidate.nodes for choice in design({"a": subject}, offered, 40)}
+
+
+def test_the_grid_is_dense_where_curves_bend():
+    assert [nodes for nodes, _ in grid([1, 5], [1.0], 17)] == [1, 2, 3, 4, 5, 6, 8, 12, 16, 17]
+    assert grid([1], [10.0, 20.0], 1) == [(1, 10.0), (1, 20.0)]
+
+
+def test_designed_runs_predict_better_than_equal_spending():
+    """A pilot on one and two nodes, then two minutes: as designed, or as many turns through all node counts."""
+    random = np.random.default_rng(4)
+    off = {"designed": [], "equal": []}
+    for _ in range(60):
+        constant, work, each = random.uniform(0, 4), random.uniform(30, 80), random.uniform(0, 0.3)
+
+        def run(nodes, constant=constant, work=work, each=each):
+            return (constant + work / nodes + each * nodes) * math.exp(0.04 * random.normal())
+
+        begun = [Config(nodes, 1.0, (run(nodes),)) for nodes in (1, 2)]
+        model = fit(begun)
+        offered = candidates(model, 8)
+        plan = [choice.candidate.nodes for choice in design({"a": Subject.of_fit(model, [17])}, offered, 120)]
+        plans = {"designed": plan, "equal": _in_turn(offered, 120)}
+        for name, counts in plans.items():
+            runs = {one.nodes: [*one.runs] for one in begun}
+            for nodes in counts:
+                runs.setdefault(nodes, []).append(run(nodes))
+            found = fit([Config(nodes, 1.0, tuple(values)) for nodes, values in runs.items()])
+            truth = constant + work / 17 + each * 17
+            off[name].append(abs(math.log(found.mix.seconds(17) / truth)))
+    assert np.mean(off["designed"]) < np.mean(off["equal"])
+
+
+def _in_turn(offered, budget):
+    """Every candidate once, then once more, for as long as there is time."""
+    counts, spent = [], 0.0
+    while True:
+        for one in offered:
+            if spent + one.seconds > budget:
+                return counts
+            spent += one.seconds
+            counts.append(one.nodes)
