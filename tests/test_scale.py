@@ -113,6 +113,29 @@ def test_other_figures(here, capsys):
     assert "give one of them" in complaint(capsys, "out", "--target", "0.9", "--figure", "cold_s")
 
 
+def test_rows_and_workloads_have_their_places_in_table_and_command(here, capsys):
+    def on(nodes, rows, workload):
+        took = 1 + rows / 1000 / nodes
+        return ran("torch-ddp", nodes, train_s=took, workload=workload, dataset={"train_rows": rows})
+
+    places = [(nodes, rows, name) for nodes in (1, 2, 4) for rows in (6000, 60000) for name in ("one", "two")]
+    store(here / "out", *(record(f"r{number}", **vars_of(on(*place))) for number, place in enumerate(places)))
+    out = said(capsys, "out", "--at", "8", "--minutes", "20")
+    assert "torch-ddp on one: training time" in out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["8", "6,000", "-"] in [line[:3] for line in lines]
+    assert "(60,000 rows)" in out
+    commands = [line.strip() for line in out.splitlines() if line.strip().startswith("trainoff run")]
+    assert all("--set workload=" in line and "--set train_rows=" in line for line in commands)
+    (first, _) = json.loads(said(capsys, "out", "--json"))["curves"]
+    assert first["terms"] == pytest.approx({"constant": 1.0, "work": 60.0})
+    assert first["rows"] == 60000
+
+
+def vars_of(made):
+    return {name: value for name, value in vars(made).items() if name != "trial_id"}
+
+
 def test_what_to_run_next_with_the_command(here, capsys):
     folder = store(here / "out" / "sizes", *many(1, 2, 4))
     (here / "sizes.toml").write_text(STUDY)

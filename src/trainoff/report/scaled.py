@@ -126,7 +126,7 @@ def remarks(answer: Scaled) -> list[str]:
         said.append(f"One number of nodes only, so no curve: {names}.")
     if answer.nothing:
         names = ", ".join(dict.fromkeys(curve.name for curve in answer.nothing))
-        said.append(f"No run came to its end: {names}.")
+        said.append(f"No run came to this figure: {names}.")
     return said
 
 

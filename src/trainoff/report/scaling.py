@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,13 +76,15 @@ def _check(question: Question) -> None:
         raise TrainoffError("--target asks for the time to it, and --figure for something else; give one of them")
 
 
-def _figure(question: Question, records: Sequence[Record]) -> Figure:
-    if question.target is None:
-        return KINDS[question.figure]
-    if not any(str(question.target) in record.time_to_target for record in records):
-        timed = ", ".join(f"{target:g}" for target in sorted({each for record in records for each in record.targets}))
-        raise TrainoffError(f"--target {question.target:g} was not timed; the targets are {timed or 'none'}")
-    return time_to(question.target, records[0].metric)
+def _figure(question: Question, records: Sequence[Record]) -> Callable[[Record], Figure]:
+    """The figure to model; that of a target depends on a workload's metric."""
+    target = question.target
+    if target is None:
+        return lambda record: KINDS[question.figure]
+    if not any(str(target) in record.time_to_target for record in records):
+        timed = ", ".join(f"{each:g}" for each in sorted({each for record in records for each in record.targets}))
+        raise TrainoffError(f"--target {target:g} was not timed; the targets are {timed or 'none'}")
+    return lambda record: time_to(target, record.metric)
 
 
 def _answer(found: Sequence[Curve], at: Sequence[int], held: Sequence[int]) -> Scaled:

@@ -103,7 +103,10 @@ def rows_of(record: Record) -> float:
 
 
 def curves(records: Iterable[Record], figure: Figure | Callable[[Record], Figure] = FIGURES["train_s"]) -> list[Curve]:
-    """The curves in a set of records, in the order in which they first appear; figures in seconds only."""
+    """The curves in a set of records, in the order in which they first appear.
+
+    `figure` is a time, or says for a record which one is meant, since the metric of a target goes with the workload.
+    """
     kept = [record for record in newest(records) if record.status not in ("unsupported", "interrupted")]
     found: dict[str, list[Record]] = {}
     for record, key in zip(kept, _keys(kept), strict=True):
