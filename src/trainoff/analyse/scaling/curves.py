@@ -135,16 +135,22 @@ def _keys(records: Sequence[Record]) -> list[str]:
     A batch is either that of all workers together or grows with them. Which it is, a record does not say: it is what
     makes fewer curves of the records that are otherwise alike.
     """
-    bases = [_base(record) for record in records]
-    texts = [json.dumps(base, sort_keys=True, default=str) for base in bases]
-    whole = [record.params.get("batch_size") for record in records]
-    each = [batch / record.workers if batch else None for record, batch in zip(records, whole, strict=True)]
+    texts = [json.dumps(_base(record), sort_keys=True, default=str) for record in records]
+    whole: dict[str, set[float]] = {}
+    each: dict[str, set[float]] = {}
+    for record, text in zip(records, texts, strict=True):
+        whole.setdefault(text, set()).add(_batch_of(record))
+        each.setdefault(text, set()).add(_batch_of(record) / record.workers)
     keys = []
-    for text, together, own in zip(texts, whole, each, strict=True):
-        alike = [place for place, other in enumerate(texts) if other == text]
-        grows = len({each[place] for place in alike}) < len({whole[place] for place in alike})
-        keys.append(f"{text} {('per node', own) if grows else together}")
+    for record, text in zip(records, texts, strict=True):
+        grows = len(each[text]) < len(whole[text])
+        keys.append(f"{text} {_batch_of(record) / record.workers if grows else _batch_of(record)} {grows}")
     return keys
+
+
+def _batch_of(record: Record) -> float:
+    """The batch of all workers together; none where an engine knows no batches."""
+    return float(record.params.get("batch_size") or 0.0)
 
 
 def _base(record: Record) -> dict[str, Any]:
