@@ -97,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     running = _add_study(with_json(command("run", commands.run, "run what is missing of a study")))
     running.add_argument("--retry", action="append", default=[], metavar="STATUS",
                          help="run trials with this status again; `failed` stands for all that failed")  # fmt: skip
+    _add_tune(with_json(command("tune", commands.tune, "each engine at its best: search its own parameters")))
     showing = with_json(command("show", commands.show, "the leader board of a folder of records"))
     showing.add_argument(
         "folder",
@@ -134,12 +135,28 @@ def with_json(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _add_study(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    _add_choice(one).add_argument("--repeat", type=int, metavar="N", help="repetitions, each with a seed of its own")
+    return one
+
+
+def _add_choice(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """A study, and what of it."""
     one.add_argument("study", type=Path, metavar="STUDY", help="a study file, such as studies/quick.toml")
     one.add_argument("--engine", action="append", default=[], metavar="E", help="only this engine; may be given again")
     one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the study")
-    one.add_argument("--repeat", type=int, metavar="N", help="repetitions, each with a seed of its own")
     one.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results go (results)")
     return one
+
+
+def _add_tune(one: argparse.ArgumentParser) -> None:
+    _add_choice(one).set_defaults(repeat=None)
+    one.add_argument("--minutes", type=float, required=True, metavar="M", help="how long it may take, all engines")
+    one.add_argument("--target", type=float, metavar="T", help="what to tune for (the hardest that a recipe reaches)")
+    one.add_argument("--candidates", type=int, metavar="N", help="try at most so many of each engine")
+    one.add_argument(
+        "--rounds", type=int, default=5, metavar="N", help="of the race at the end (5; fewer prove nothing)"
+    )
+    one.add_argument("-o", "--output", type=Path, metavar="FILE", help="the study file to write (STUDY-tuned.toml)")
 
 
 def _add_report(one: argparse.ArgumentParser) -> None:

@@ -83,6 +83,16 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
+def tune(options: argparse.Namespace) -> int:
+    from trainoff.report.tuning import tune_study
+    from trainoff.tune import Wish
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    wish = Wish(options.minutes, options.target, options.candidates, options.rounds)
+    return tune_study(_read(options), options.out, wish, options.output, console(stderr=options.json), options.json)
+
+
 def show(options: argparse.Namespace) -> int:
     from trainoff.report.money import book_of
     from trainoff.report.showing import as_json, draw, tell

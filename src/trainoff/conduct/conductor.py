@@ -109,7 +109,7 @@ class Conductor:
             "reason": why_not or outside,
         }
         record.noise["control_before"] = self._control.before(_cpu(record))
-        with Performance(trial, stage, lambda story: self._view.update(task, story)) as performance:
+        with Performance(trial, stage, lambda story: self._view.update(task, story), task.give_up) as performance:
             ending = performance.run()
         self._interrupted = ending.stopped
         return ending

@@ -65,6 +65,7 @@ class Performance:
     trial: Trial
     stage: Stage
     update: Callable[[Story], None]
+    give_up: Callable[[Story], str | None] | None = None  # why it need not go on; None: let it
     _cut_short: str | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
     _reason: str | None = field(default=None, init=False)
@@ -170,6 +171,8 @@ class Performance:
             self.cut_short("timeout", f"not finished after {limits.timeout_s:g} s")
         elif self.story.phase == "train" and now - self.story.last_progress > limits.stall_s:
             self.cut_short("timeout", f"no progress for {limits.stall_s:g} s after step {self.story.step}")
+        elif self.give_up and (reason := self.give_up(self.story)):
+            self.cut_short("timeout", reason)
 
     def _kill(self) -> None:
         """Kill the launcher; the kernel then kills all that lives in the trial's namespace."""

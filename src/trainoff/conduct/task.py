@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from trainoff import data, engines
 from trainoff.conduct.refusal import cannot
+from trainoff.conduct.story import Story
 from trainoff.engines import Engine
 from trainoff.records import Record, Store
 from trainoff.study import Study, Trial
@@ -22,6 +23,7 @@ class Task:
     trial_id: str
     record: Record | None = None  # the newest attempt, if there is one
     again: bool = False  # whether to run it although there is a record
+    give_up: Callable[[Story], str | None] | None = None  # why it need not go on, asked while it runs
 
     @property
     def to_run(self) -> bool:

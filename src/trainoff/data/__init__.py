@@ -9,6 +9,7 @@ from trainoff.data.catalogue import Entry, catalogue, entry, get, identity, load
 from trainoff.data.dataset import Data, Progress
 from trainoff.data.order import Order, share
 from trainoff.data.sparse import Csr, Matrix
+from trainoff.data.validation import validation_of
 
 __all__ = [
     "Csr",
@@ -23,5 +24,6 @@ __all__ = [
     "identity",
     "load",
     "share",
+    "validation_of",
     "verify",
 ]

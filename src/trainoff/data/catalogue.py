@@ -8,7 +8,19 @@ from pathlib import Path
 from shlex import quote
 from shutil import rmtree
 
-from trainoff.data import bandit, cache, clicks, digits, distort, emnist, mnist, options, own, sparse_readers
+from trainoff.data import (
+    bandit,
+    cache,
+    clicks,
+    digits,
+    distort,
+    emnist,
+    mnist,
+    options,
+    own,
+    sparse_readers,
+    validation,
+)
 from trainoff.data.cache import Damaged
 from trainoff.data.dataset import Data, Made, Progress, Recipe, silent
 from trainoff.data.fingerprint import sha256
@@ -139,6 +151,9 @@ def _find(name_or_path: str | Path) -> Recipe:
     name = str(name_or_path)
     if name in RECIPES:
         return RECIPES[name]
+    if name.startswith(validation.PREFIX):
+        whole = name.removeprefix(validation.PREFIX)
+        return validation.recipe(_find(whole), lambda say: get(whole, say=say))
     text, path = "", Path(name).expanduser()
     if not path.exists():
         head, _, text = name.partition(":")
@@ -180,7 +195,7 @@ def _own_entry(folder: Path) -> Entry | None:
         return None
     if about is None or about["name"] in RECIPES:
         return None
-    told = _CLICKS if about["name"].startswith("clicks:") else "your own data"
+    told = _told(about["name"])
     train_rows, test_rows = (about["arrays"][part]["shape"][0] for part in ("y_train", "y_test"))
     if "width" not in about:
         features = about["arrays"]["x_train"]["shape"][1]
@@ -190,6 +205,13 @@ def _own_entry(folder: Path) -> Entry | None:
     return Entry(
         about["name"], f"{told}; sparse", train_rows, test_rows, about["width"], about["classes"], True, per_row
     )
+
+
+def _told(name: str) -> str:
+    """What a dataset is that is in the cache and not in ENTRIES."""
+    if name.startswith(validation.PREFIX):
+        return f"the training rows of {name.removeprefix(validation.PREFIX)} divided again, for tuning"
+    return _CLICKS if name.startswith("clicks:") else "your own data"
 
 
 def _verified(folder: Path, say: Progress) -> tuple[str, bool, str]:

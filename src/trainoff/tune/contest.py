@@ -1,0 +1,185 @@
+"""One engine's contest: the recipe, candidates while there is time, a play-off of the best, a race with the recipe."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.story import Story
+from trainoff.records import Record, Store
+from trainoff.study import Trial, derive
+from trainoff.tune.budget import FINALISTS, PLAY_OFF, Budget, Share
+from trainoff.tune.curves import losses
+from trainoff.tune.lane import Lane
+from trainoff.tune.outcome import Tuned
+from trainoff.tune.pruning import bar
+from trainoff.tune.score import badness, goal, time_of
+from trainoff.tune.search import Tried, propose
+from trainoff.tune.space import Candidate
+from trainoff.tune.wish import Step, Wish
+
+SEED = 0  # of the search
+APART = 100  # seeds of races begin here, those of play-offs below
+
+
+class Stopped(Exception):
+    """The user has pressed Ctrl-C."""
+
+
+@dataclass
+class Place:
+    """What all contests share: the store, the conductor, the time and who watches."""
+
+    store: Store
+    conductor: Conductor
+    budget: Budget
+    wish: Wish
+    say: Callable[[Step], None]
+    made: int = 0  # new records
+
+    def run(self, lane: Lane, trial: Trial, step: Step, give_up: Callable[[Story], str | None] | None = None) -> Record:
+        """A trial's record: the one that is there, or a new one."""
+        task = lane.task(trial, self.store)
+        if task.to_run:
+            self.say(replace(step, left=self.budget.left))
+            task.give_up = give_up
+            outcome = self.conductor.run([task])
+            self.made += 1
+            if outcome.interrupted:
+                raise Stopped
+        assert task.record is not None
+        return task.record
+
+    def tell(self, step: Step, record: Record) -> None:
+        """Say how it went."""
+        self.say(replace(step, record=record, left=self.budget.left))
+
+
+@dataclass
+class Contest:
+    """One engine's contest while it is under way; `result` is what is known at any moment."""
+
+    place: Place
+    lane: Lane
+    share: Share
+    tried: list[tuple[Candidate, Record]] = field(default_factory=list)
+    finals: list[tuple[Candidate, list[Record]]] = field(default_factory=list)  # the best, each with some seeds more
+    race: list[tuple[Record, Record]] = field(default_factory=list)
+    target: float | None = None
+    race_lacks: str | None = None
+
+    def go(self) -> None:
+        """The recipe, the search, the play-off, the race."""
+        recipe = self._try({}, "the recipe")
+        if recipe.status == "unsupported":
+            return
+        self._remember()
+        while self._more() and (candidate := propose(self.lane.space, self._history(), SEED)) is not None:
+            self._try(candidate, f"candidate {len(self.tried)}")
+        if self.challenger is None or not self.result.reached:
+            return
+        self._play_off()
+        self._race(self.challenger)
+
+    def _remember(self) -> None:
+        """Take up what earlier searches in this folder have tried, in their order."""
+        records = sorted(self.place.store.newest().values(), key=lambda record: record.started_at or "")
+        for record in records:
+            candidate = self.lane.candidate(record)
+            if candidate:  # the recipe is there already
+                self.tried.append((candidate, record))
+                self.share.book(record)
+
+    def _more(self) -> bool:
+        most = self.place.wish.candidates
+        return (most is None or len(self.tried) < most) and self.share.for_search
+
+    def _history(self) -> list[Tried]:
+        return [Tried(candidate, self._badness(record)) for candidate, record in self.tried]
+
+    def _badness(self, record: Record) -> float:
+        assert self.target is not None  # known since the recipe has run
+        return badness(record, self.target)
+
+    def _try(self, candidate: Candidate, what: str) -> Record:
+        best = self._best_s()
+        curves = [losses(self.place.store.folder, record) for _, record in self.tried] if best is not None else []
+        step = Step(self.lane.name, what, candidate, target=self.target, best=best)
+        record = self.place.run(self.lane, self.lane.trial(candidate), step, bar(best, curves))
+        if self.target is None and record.targets:
+            self.target = goal(record.targets, record, self.place.wish.target)
+        self.tried.append((candidate, record))
+        self.share.book(record)
+        self.place.tell(replace(step, target=self.target), record)
+        return record
+
+    def _best_s(self) -> float | None:
+        if self.target is None:
+            return None
+        times = [found for _, record in self.tried if (found := time_of(record, self.target)) is not None]
+        return min(times, default=None)
+
+    @property
+    def challenger(self) -> Candidate | None:
+        """The best of all that are not the recipe: by the median of its seeds, once there was a play-off."""
+        if self.finals:
+            return min(self.finals, key=lambda each: statistics.median(map(self._badness, each[1])))[0]
+        others = self._best_first()
+        return others[0][0] if others else None
+
+    def _best_first(self) -> list[tuple[Candidate, Record]]:
+        others = [(candidate, record) for candidate, record in self.tried if candidate]
+        return sorted(others, key=lambda each: self._badness(each[1]))
+
+    def _play_off(self) -> None:
+        """Run the best few again with other seeds: with one seed, the first of many is the luckiest."""
+        best = self._best_first()[:FINALISTS]
+        if len(best) < FINALISTS or not self.share.for_play_off:
+            return
+        finals = [(candidate, [record]) for candidate, record in best]
+        for number in range(1, PLAY_OFF + 1):
+            for candidate, records in finals:
+                what = f"play-off {number} of {PLAY_OFF}"
+                records.append(self._again(candidate, what, (number, number), bar(self._best_s(), ())))
+        self.finals = finals
+
+    def _race(self, challenger: Candidate) -> None:
+        """Run both again with the same fresh seeds, taking turns: what was chosen for its times must show them anew."""
+        pair = [next(record for each, record in self.tried if each == one) for one in (challenger, {})]
+        rounds = self._rounds(pair)
+        first = APART + derive("race", sorted(challenger.items())) % 10**6
+        for number in range(1, rounds + 1):
+            turns: Sequence[Candidate] = (challenger, {}) if number % 2 else ({}, challenger)
+            ran = [self._again(one, f"race {number} of {rounds}", (number, first + number)) for one in turns]
+            self.race.append((ran[0], ran[1]) if number % 2 else (ran[1], ran[0]))
+
+    def _again(
+        self,
+        candidate: Candidate,
+        what: str,
+        again: tuple[int, int],
+        give_up: Callable[[Story], str | None] | None = None,
+    ) -> Record:
+        """Run a candidate with another seed."""
+        step = Step(self.lane.name, what, candidate, target=self.target)
+        record = self.place.run(self.lane, self.lane.trial(candidate, again), step, give_up)
+        self.place.tell(step, record)
+        return record
+
+    def _rounds(self, pair: Sequence[Record]) -> int:
+        """How many rounds: decided before the race, so that its result cannot decide when it ends."""
+        wanted = self.place.wish.rounds
+        rounds = self.share.rounds_left(pair)
+        if rounds < wanted:
+            self.race_lacks = f"there was time for {rounds} of {wanted} rounds of a race"
+        return rounds
+
+    @property
+    def result(self) -> Tuned:
+        """What is known by now."""
+        recipe = self.tried[0][1] if self.tried else None
+        why_not = recipe.reason if recipe and recipe.status == "unsupported" else None
+        challenger = None if why_not else self.challenger
+        return Tuned(self.lane.name, self.target, self.tried, challenger, self.race, why_not, self.race_lacks)

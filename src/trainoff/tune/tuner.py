@@ -1,0 +1,67 @@
+"""The tuner: whether a study can be tuned here, and one engine's contest after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainoff import data
+from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.estimate import Estimator
+from trainoff.conduct.refusal import cannot
+from trainoff.conduct.view import View
+from trainoff.errors import TrainoffError
+from trainoff.records import Store, scan
+from trainoff.study import Study
+from trainoff.tune.budget import Budget
+from trainoff.tune.contest import Contest, Place, Stopped
+from trainoff.tune.lane import Lane, lanes_of, with_rows
+from trainoff.tune.outcome import Tuned, Tuning, compared
+from trainoff.tune.score import check_targets
+from trainoff.tune.search import check_optuna
+from trainoff.tune.wish import Step, Wish
+
+
+def tune(study: Study, out: Path, wish: Wish, say: Callable[[Step], None], view: View, bars: data.Progress) -> Tuning:
+    """Tune every engine of a study that is ready here; records go to `<out>/<study>-tune`.
+
+    Ctrl-C ends it early with what is known by then. Run again, it takes up what was tried before.
+    """
+    check_optuna()
+    lanes = lanes_of(study)
+    check_targets(lanes[0].recipe.workload, lanes[0].recipe.targets, wish.target)
+    ready, absent = _ready(lanes)
+    store = Store(out / f"{study.name}-tune")
+    store.prepare()
+    data.get(lanes[0].recipe.data, say=bars)
+    ready = [with_rows(lane) for lane in ready]
+    budget = Budget(wish.minutes)
+    estimator = Estimator(scan(out)[0])
+    new = [lane.recipe for lane in ready if lane.task(lane.recipe, store).to_run]
+    budget.check([estimator.seconds(trial) for trial in new], wish.rounds)
+    place = Place(store, Conductor(store, view), budget, wish, say)
+    found, interrupted = _one_by_one(place, ready)
+    return Tuning(study.name, compared([*found, *absent]), interrupted, place.made)
+
+
+def _one_by_one(place: Place, lanes: Sequence[Lane]) -> tuple[list[Tuned], bool]:
+    contests: list[Contest] = []
+    with contextlib.suppress(Stopped, KeyboardInterrupt):
+        for number, lane in enumerate(lanes):
+            contests.append(Contest(place, lane, place.budget.share(len(lanes) - number, place.wish.rounds)))
+            contests[-1].go()
+        return [contest.result for contest in contests], False
+    late = [Tuned(lane.name, why_not="it was stopped before its turn") for lane in lanes[len(contests) :]]
+    return [*(contest.result for contest in contests), *late], True
+
+
+def _ready(lanes: Sequence[Lane]) -> tuple[list[Lane], list[Tuned]]:
+    """The lanes that can run here, and for the others why not."""
+    refused = {lane.name: cannot(lane.recipe, lane.engine) for lane in lanes}
+    ready = [lane for lane in lanes if refused[lane.name] is None]
+    absent = [Tuned(name, why_not=verdict.reason) for name, verdict in refused.items() if verdict]
+    if not ready:
+        told = "; ".join(f"{one.engine}: {one.why_not}" for one in absent)
+        raise TrainoffError(f"none of the study's engines can be tuned here; {told}")
+    return ready, absent

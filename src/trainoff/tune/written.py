@@ -1,0 +1,159 @@
+"""The tuned study as a file: what the study says, the winners in [engine.NAME], and above it how they were found."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainoff.errors import TrainoffError
+from trainoff.study import CLUSTER, LIMITS, Study
+from trainoff.tune.outcome import Tuning
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def default_place(path: Path) -> Path:
+    """Where the tuned study goes: beside the study."""
+    return path.with_name(f"{path.stem}-tuned.toml")
+
+
+def check_place(place: Path, study: Path) -> None:
+    """Never write over the study itself, nor where nothing can be written."""
+    if place.exists() and place.samefile(study):
+        raise TrainoffError(f"{place}: that is the study itself; choose another file with -o")
+    if place.is_dir() or not place.parent.is_dir():
+        raise TrainoffError(f"{place}: no file can be written there; choose another with -o")
+
+
+def write(study: Study, found: Tuning, place: Path, machine: str) -> None:
+    """Write the study with the winners; `machine` is where they won, in words."""
+    tables = tuned_tables(study, found, place)
+    text = "".join(f"{line}\n" for line in (*header(study, found, machine), "", *toml(tables)))
+    try:
+        place.write_text(text)
+    except OSError as error:
+        raise TrainoffError(f"{place}: it cannot be written ({error.strerror}); choose another file with -o") from error
+
+
+def header(study: Study, found: Tuning, machine: str) -> Iterator[str]:
+    """Comments that say when, where and how the values below were found."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    yield f"# {study.path.name}, tuned by `trainoff tune` on {today}, on validation rows: no test row was looked at."
+    yield f"# {machine}"
+    if found.interrupted:
+        yield "# It was stopped early: these are the best values by then. The same command goes on."
+    for one in found.engines:
+        yield f"# {one.sentence}"
+
+
+def tuned_tables(study: Study, found: Tuning, place: Path) -> dict[str, Any]:
+    """The tables of the study file with what the command line has set, a name of its own and the winners."""
+    tables: dict[str, Any] = tomllib.loads(study.path.read_text(encoding="utf-8-sig"))
+    _apply_sets(study, tables)
+    tables["name"] = f"{study.name}-tuned"
+    tables["engines"] = [engine.name for engine in study.engines]
+    by_engine = tables.setdefault("engine", {})
+    for one in found.engines:
+        if one.winner:
+            by_engine[one.engine] = {**by_engine.get(one.engine, {}), **one.winner}
+    if not by_engine:
+        del tables["engine"]
+    if place.absolute().parent != study.path.absolute().parent:
+        _settle_paths(study, tables)
+    return tables
+
+
+def _apply_sets(study: Study, tables: dict[str, Any]) -> None:
+    """What --set has changed stands in the file, and nowhere in it what it has overruled."""
+    layers = study.layers
+    for key, value in layers.sets.items():
+        for table in _tables_with_params(tables):
+            table.pop(key, None)
+        if value is None:
+            continue
+        if key == "workload":
+            tables["workload"] = _workload(tables, value)
+        else:
+            tables.setdefault("cluster" if key in CLUSTER else "params", {})[key] = value
+    for engine, values in layers.engine_sets.items():
+        own = tables.setdefault("engine", {}).setdefault(engine, {})
+        own.update(values)
+        for key in values:
+            tables.get("grid", {}).pop(key, None)
+    targets = {name: list(workload.targets) for name, workload in study.workloads.items()}
+    (used,) = {trial.workload for trial in study.trials()}
+    tables["targets"] = targets[used]
+    tables["repeat"] = study.repeat
+    limits = {key: value for key in LIMITS if (value := getattr(study.limits, key)) != LIMITS[key].default}
+    if limits:
+        tables["limits"] = limits
+    for name in ("grid", "params", "cluster"):
+        if tables.get(name) == {}:
+            del tables[name]
+
+
+def _workload(tables: Mapping[str, Any], name: str) -> Any:
+    """The name, or where the file describes workloads, the description of this one."""
+    described = tables.get("workload")
+    return {name: described[name]} if isinstance(described, dict) and name in described else name
+
+
+def _tables_with_params(tables: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from (tables[name] for name in ("params", "cluster", "grid") if name in tables)
+    yield from tables.get("case", [])
+    yield from tables.get("engine", {}).values()
+    if isinstance(tables.get("workload"), dict):
+        yield from tables["workload"].values()
+
+
+def _settle_paths(study: Study, tables: dict[str, Any]) -> None:
+    """Paths from the study file's folder mean the same from elsewhere only if they are whole."""
+    described = tables.get("workload")
+    if isinstance(described, dict):
+        for name, table in described.items():
+            if "data" in table:
+                table["data"] = study.workloads[name].data
+    if "ssh_config" in tables.get("cluster", {}):
+        tables["cluster"]["ssh_config"] = study.layers.base["ssh_config"]
+
+
+def toml(tables: Mapping[str, Any], path: Sequence[str] = ()) -> Iterator[str]:
+    """Tables as lines of TOML: plain keys first, then tables, each below its heading."""
+    plain = {key: value for key, value in tables.items() if not _is_table(value) or len(path) >= 2}
+    if path and (plain or not tables):
+        yield f"[{'.'.join(map(_key, path))}]"
+    yield from (f"{_key(key)} = {_value(value)}" for key, value in plain.items())
+    if plain:
+        yield ""
+    for key, value in tables.items():
+        if key in plain:
+            continue
+        if isinstance(value, dict):
+            yield from toml(value, (*path, key))
+        else:
+            for each in value:
+                yield f"[[{'.'.join(map(_key, (*path, key)))}]]"
+                yield from (f"{_key(name)} = {_value(inner)}" for name, inner in each.items())
+                yield ""
+
+
+def _is_table(value: Any) -> bool:
+    several = isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+    return isinstance(value, dict) or several
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(each) for each in value) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
