@@ -31,9 +31,9 @@ class Share:
         """Seconds of it that are left."""
         return self.seconds - (time.monotonic() - self._start)
 
-    def book(self, record: Record) -> None:
-        """Learn what a trial takes: the whole of it, and the control kernel beside it."""
-        self._spent.append((record.cold_s or 0.0) + 2 * control_s())
+    def book(self, record: Record, took_s: float | None = None) -> None:
+        """Learn what a trial takes: as it was seen, or as an older record tells, with the control kernel beside it."""
+        self._spent.append(took_s if took_s is not None else (record.cold_s or 0.0) + 2 * control_s())
 
     @property
     def _usual(self) -> float:
@@ -50,10 +50,11 @@ class Share:
         """Whether there is time for a play-off and a race after it."""
         return self.left >= (FINALISTS * PLAY_OFF + 2 * self.rounds) * self._usual
 
-    def rounds_left(self, pair: Sequence[Record]) -> int:
-        """How many rounds of a race between two there is time for."""
-        takes = sum((record.cold_s or 0.0) + 2 * control_s() for record in pair)
-        return min(self.rounds, max(0, int(self.left / takes))) if takes else self.rounds
+    @property
+    def rounds_left(self) -> int:
+        """How many rounds of a race there is time for."""
+        pair = 2 * self._usual
+        return min(self.rounds, max(0, int(self.left / pair))) if pair else self.rounds
 
 
 @dataclass

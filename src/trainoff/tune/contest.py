@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,15 +39,16 @@ class Place:
     wish: Wish
     say: Callable[[Step], None]
     made: int = 0  # new records
+    took_s: float | None = None  # by the last trial, from start to stored record; None: it was there
 
     def run(self, lane: Lane, trial: Trial, step: Step, give_up: Callable[[Story], str | None] | None = None) -> Record:
         """A trial's record: the one that is there, or a new one."""
-        task = lane.task(trial, self.store)
+        task, start, self.took_s = lane.task(trial, self.store), time.monotonic(), None
         if task.to_run:
             self.say(replace(step, left=self.budget.left))
             task.give_up = give_up
             outcome = self.conductor.run([task])
-            self.made += 1
+            self.made, self.took_s = self.made + 1, time.monotonic() - start
             if outcome.interrupted:
                 raise Stopped
         assert task.record is not None
@@ -111,7 +113,7 @@ class Contest:
         if self.target is None and record.targets:
             self.target = goal(record.targets, record, self.place.wish.target)
         self.tried.append((candidate, record))
-        self.share.book(record)
+        self.share.book(record, self.place.took_s)
         self.place.tell(replace(step, target=self.target), record)
         return record
 
@@ -147,8 +149,7 @@ class Contest:
 
     def _race(self, challenger: Candidate) -> None:
         """Run both again with the same fresh seeds, taking turns: what was chosen for its times must show them anew."""
-        pair = [next(record for each, record in self.tried if each == one) for one in (challenger, {})]
-        rounds = self._rounds(pair)
+        rounds = self._rounds()
         first = APART + derive("race", sorted(challenger.items())) % 10**6
         for number in range(1, rounds + 1):
             turns: Sequence[Candidate] = (challenger, {}) if number % 2 else ({}, challenger)
@@ -168,10 +169,10 @@ class Contest:
         self.place.tell(step, record)
         return record
 
-    def _rounds(self, pair: Sequence[Record]) -> int:
+    def _rounds(self) -> int:
         """How many rounds: decided before the race, so that its result cannot decide when it ends."""
         wanted = self.place.wish.rounds
-        rounds = self.share.rounds_left(pair)
+        rounds = self.share.rounds_left
         if rounds < wanted:
             self.race_lacks = f"there was time for {rounds} of {wanted} rounds of a race"
         return rounds
