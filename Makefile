@@ -62,6 +62,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/torch_ddp.py
 	@$(BIN)/python benchmarks/spark_vs_dask.py
 	@$(BIN)/python benchmarks/lab.py
+	@$(BIN)/python benchmarks/tune.py
 
 # The picture in the README: the report of `make demo`, as Chromium shows it.
 picture: $(STAMP) browser

@@ -1,4 +1,4 @@
-"""The parts of tuning: what is searched, what is tried next, when a candidate is given up, who wins, what is written."""
+"""The parts of tuning: what is searched, what comes next, when a candidate is given up, who wins, what is written."""
 
 import time
 import tomllib
