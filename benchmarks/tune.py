@@ -42,7 +42,7 @@ def main() -> int:
         path.write_text(f'workload = "{asked.workload}"\nengines = [{named}]\n')
         wish = Wish(asked.minutes, asked.target, asked.candidates, asked.rounds)
         read = study.read(path, engines.facts())
-        found = tune(read, asked.out or Path(folder), wish, tell, Silent(), lambda *_: None)
+        found = tune(read, asked.out or Path(folder), wish, tell, Silent())
     print()
     for one in found.engines:
         print(gain(one))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -15,12 +16,14 @@ from trainoff.conduct.view import Silent
 from trainoff.report.bars import Bars
 from trainoff.report.columns import ALWAYS, Column, table
 from trainoff.study import Study
-from trainoff.tune import Step, Tuned, Tuning, Wish, default_place, tune, write
+from trainoff.tune import Step, Tuned, Tuning, Wish, check, default_place, get_rows, tune, write
 from trainoff.tune.score import time_of
 from trainoff.tune.written import check_place
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+REFRESH_S = 1.0  # drawing costs CPU that the running trial may want
 
 
 def tune_study(study: Study, out: Path, wish: Wish, place: Path | None, console: Console, as_json: bool) -> int:
@@ -29,8 +32,11 @@ def tune_study(study: Study, out: Path, wish: Wish, place: Path | None, console:
     check_place(place, study.path)
     here = machine.describe_line()
     console.print(f"{'this machine':<14} {here}")
-    with Bars(console) as bars, Progress(console, wish.minutes) as progress:
-        found = tune(study, out, wish, progress.step, progress, bars)
+    check(study, wish)
+    with Bars(console) as bars:
+        get_rows(study, bars)
+    with Progress(console, wish.minutes) as progress:
+        found = tune(study, out, wish, progress.step, progress)
     if found.reached:
         write(study, found, place, here)
     if as_json:
@@ -49,6 +55,7 @@ class Progress(Silent):
         self._console, self._minutes = console, minutes
         self._waiting = ""
         self._step: Step | None = None
+        self._left, self._drawn_at = 60 * minutes, 0.0
         self._drawn = Drawn(
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
@@ -74,9 +81,10 @@ class Progress(Silent):
             self._say(sentence)
 
     def update(self, task: Task, story: Story) -> None:
-        if self._step:
+        gone = time.monotonic() - self._drawn_at
+        if self._step and gone >= REFRESH_S:
             loss = f", loss {story.loss:.3f}" if story.loss is not None else ""
-            self._draw(f"{self._step.engine}: {self._step.what}, {story.phase}{loss}", self._step.left)
+            self._draw(f"{self._step.engine}: {self._step.what}, {story.phase}{loss}", self._left - gone)
 
     def step(self, step: Step) -> None:
         """A candidate is about to run, or has just run."""
@@ -86,6 +94,8 @@ class Progress(Silent):
             self._say(line(step))
 
     def _draw(self, what: str, left: float) -> None:
+        self._left, self._drawn_at = max(0.0, left), time.monotonic()
+        left = self._left
         self._drawn.update(self._bar, completed=60 * self._minutes - left, description=f"{what} · {about(left)} left")
         self._drawn.refresh()
 

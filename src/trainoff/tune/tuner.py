@@ -23,19 +23,30 @@ from trainoff.tune.search import check_optuna
 from trainoff.tune.wish import Step, Wish
 
 
-def tune(study: Study, out: Path, wish: Wish, say: Callable[[Step], None], view: View, bars: data.Progress) -> Tuning:
+def check(study: Study, wish: Wish) -> None:
+    """Refuse what cannot be tuned, before anything is downloaded or run."""
+    check_optuna()
+    lanes = lanes_of(study)
+    check_targets(lanes[0].recipe.workload, lanes[0].recipe.targets, wish.target)
+    _ready(lanes)
+
+
+def get_rows(study: Study, say: data.Progress) -> None:
+    """Bring the validation rows into the cache."""
+    data.get(lanes_of(study)[0].recipe.data, say=say)
+
+
+def tune(study: Study, out: Path, wish: Wish, say: Callable[[Step], None], view: View) -> Tuning:
     """Tune every engine of a study that is ready here; records go to `<out>/<study>-tune`.
 
     Ctrl-C ends it early with what is known by then. Run again, it takes up what was tried before.
     """
-    check_optuna()
-    lanes = lanes_of(study)
-    check_targets(lanes[0].recipe.workload, lanes[0].recipe.targets, wish.target)
-    ready, absent = _ready(lanes)
+    check(study, wish)
+    get_rows(study, lambda *_: None)
+    ready, absent = _ready(lanes_of(study))
+    ready = [with_rows(lane) for lane in ready]
     store = Store(out / f"{study.name}-tune")
     store.prepare()
-    data.get(lanes[0].recipe.data, say=bars)
-    ready = [with_rows(lane) for lane in ready]
     budget = Budget(wish.minutes)
     estimator = Estimator(scan(out)[0])
     new = [lane.recipe for lane in ready if lane.task(lane.recipe, store).to_run]
