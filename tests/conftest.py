@@ -35,6 +35,7 @@ SLOW = (
     "test_faults_run.py",
     "test_storage.py",
     "test_hosts.py",
+    "test_tune.py",
 )  # the slowest first
 skipped_here: list[str] = []
 

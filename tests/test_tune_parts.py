@@ -126,15 +126,24 @@ def test_less_is_better_where_the_metric_is_an_error() -> None:
         trained(metric="error", time_to_target={"0.2": None}, test_metrics={"error": error}) for error in (0.21, 0.3)
     )
     assert badness(near, 0.2) < badness(far, 0.2)
-    reached = trained(metric="error", time_to_target={"0.2": 1.0, "0.19": 2.0, "0.1": None})
+    reached = trained(
+        metric="error", time_to_target={"0.2": 1.0, "0.19": 2.0, "0.1": None}, test_metrics={"error": 0.18}
+    )
     assert goal([0.2, 0.19, 0.1], reached, None) == 0.19
 
 
 def test_the_goal_is_the_hardest_target_the_recipe_reaches() -> None:
-    reached = trained(time_to_target={"0.5": 1.0, "0.9": 2.0, "0.95": None})
+    reached = trained(time_to_target={"0.5": 1.0, "0.9": 2.0, "0.95": None}, test_metrics={"accuracy": 0.92})
     assert goal([0.5, 0.9, 0.95], reached, None) == 0.9
     assert goal([0.5, 0.9, 0.95], reached, 0.5) == 0.5
     assert goal([0.97, 0.98], trained(time_to_target={"0.97": None, "0.98": None}), None) == 0.97
+
+
+def test_a_target_that_is_only_just_reached_is_no_goal() -> None:
+    times = {"0.5": 1.0, "0.9": 2.0}
+    of_few = trained(time_to_target=times, test_metrics={"accuracy": 0.905}, dataset={"test_rows": 300})
+    assert goal([0.5, 0.9], of_few, None) == 0.5  # 300 rows are worth 1.7 % here
+    assert goal([0.5, 0.9], replace(of_few, dataset={"test_rows": 10_000}), None) == 0.9  # and 10,000 are worth 0.3 %
 
 
 def story(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> Story:
@@ -144,9 +153,9 @@ def story(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> Story:
 
 
 def test_a_candidate_is_given_up_once_it_cannot_win() -> None:
-    assert Bar(10.0).give_up(story(14.0)) is None
-    assert Bar(10.0).give_up(story(14.0, paused_s=60.0)) is None, "snapshots are no training"
-    assert "another candidate needed 10 s in all" in str(Bar(10.0).give_up(story(16.0)))
+    assert Bar(10.0).give_up(story(12.0)) is None
+    assert Bar(10.0).give_up(story(12.0, paused_s=60.0)) is None, "snapshots are no training"
+    assert "another candidate needed 10 s in all" in str(Bar(10.0).give_up(story(13.0)))
     assert Bar(0.01).give_up(story(0.5)) is None, "so short a training is not worth ending"
     assert Bar(10.0).give_up(Story(0.0)) is None, "it has not begun"
 

@@ -13,7 +13,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Record
 
 LATER_SHARE = 0.6  # of an engine's time at most is kept for the play-off and the race
-A_FEW = 5  # trials, the recipe's among them: with fewer there is nothing to race for
+A_FEW = 3  # trials, the recipe's among them: with fewer there is nothing to race for
 FINALISTS, PLAY_OFF = 3, 2  # who is in a play-off, and how many seeds more each of them gets
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainoff.conduct.story import Story
 
-LATE = 1.5  # times the best time to target: from here on it cannot win, whatever comes
+LATE = 1.25  # times the best time to target: from here on it cannot win, whatever comes
 SHORT_S = 1.0  # of training: to end it sooner saves less than it takes to start the next
 HALFWAY = 0.5  # of the best time to target: from here on it must keep up
 SLACK = 1.5  # times the median loss: the loss of one batch is a rough guess

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from trainoff.errors import TrainoffError
@@ -30,12 +31,25 @@ def badness(record: Record, target: float) -> float:
 
 
 def goal(targets: Sequence[float], recipe: Record, asked: float | None) -> float:
-    """What an engine is tuned for: the hardest target that its recipe reaches, or else the easiest."""
+    """What an engine is tuned for: the hardest target that its recipe reaches for sure, or else the easiest.
+
+    A target that the recipe just touches is reached with one seed and missed with the next.
+    """
     if asked is not None:
         return asked
-    metric = METRICS[recipe.metric]
-    hardest_first = sorted(targets, key=metric.badness)
-    return next((each for each in hardest_first if time_of(recipe, each) is not None), hardest_first[-1])
+    hardest_first = sorted(targets, key=METRICS[recipe.metric].badness)
+    return next((each for each in hardest_first if _clearly(recipe, each)), hardest_first[-1])
+
+
+def _clearly(record: Record, target: float) -> bool:
+    """Whether a target was reached, and passed in the end by more than the rows it is measured on are worth."""
+    value = record.test_metrics.get(record.metric)
+    if time_of(record, target) is None or value is None:
+        return False
+    metric, rows = METRICS[record.metric], record.dataset.get("test_rows")
+    share = metric.name in ("accuracy", "error") and rows
+    error = math.sqrt(target * (1 - target) / rows) if share else 0.0
+    return metric.badness(value) <= metric.badness(target) - error
 
 
 def check_targets(workload: str, targets: Sequence[float], asked: float | None) -> None:
