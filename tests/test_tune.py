@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from running import assert_nothing_survives, command, environment, trainoff, wait_until
-from trainoff import data
+from trainoff import data, engines, study
+from trainoff.conduct.conductor import Conductor
+from trainoff.conduct.view import Silent
 from trainoff.data.validation import divide
+from trainoff.records import Store
+from trainoff.tune.curves import losses
+from trainoff.tune.lane import lanes_of
+from trainoff.tune.pruning import Bar
 
 TOO_SLOW = """
 workload = "digits-mlp"
@@ -140,6 +146,22 @@ def test_engines_of_other_kinds_are_tuned_by_their_own_keys(tmp_path: Path) -> N
     assert tables["engine"].keys() == {"sklearn", "torch"}
 
 
+def test_a_candidate_that_cannot_win_is_ended_and_its_curve_is_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, "numpy", text=TOO_SLOW.replace("epochs = 30", "epochs = 20000"))
+    data.get("validation-of:digits")
+    (lane,) = lanes_of(study.read(path, engines.facts()))
+    store = Store(tmp_path / "out")
+    task = lane.task(lane.recipe, store)
+    task.give_up = Bar(best_s=0.5).give_up
+    (record,) = Conductor(store, Silent()).run([task]).records
+    assert record.status == "timeout"
+    assert str(record.reason).startswith("given up after")
+    assert 0 < (record.samples_seen or 0) < 20000 * 1149
+    assert record.test_metrics["accuracy"] > 0
+    assert losses(store.folder, record)
+    assert not lane.task(lane.recipe, store).to_run  # it is not tried again
+
+
 def test_nobody_reaches_the_target(tmp_path: Path) -> None:
     path = written(tmp_path, "numpy", text=TOO_SLOW.replace("[0.8]", "[1.0]"))
     done = tune(path, "--candidates", 2)
@@ -154,7 +176,7 @@ def test_nobody_reaches_the_target(tmp_path: Path) -> None:
     [
         (["--minutes", "0"], "--minutes 0: expected a number of minutes above 0"),
         (["--minutes", "nan"], "--minutes nan: expected a number of minutes above 0"),
-        (["--minutes", "0.001"], "--minutes 0.001 is too little: the recipes of 1 engines alone take about"),
+        (["--minutes", "0.001"], "--minutes 0.001 is too little: the recipe alone takes about"),
         (["--minutes", "5", "--target", "0.7"], "--target 0.7: it is not among the study's targets; they are 0.8"),
         (["--minutes", "5", "--candidates", "0"], "--candidates 0: expected at least 1, which is the recipe"),
         (["--minutes", "5", "--rounds", "-1"], "--rounds -1: expected 0 or more; 5 give a verdict"),

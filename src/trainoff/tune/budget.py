@@ -82,7 +82,8 @@ class Budget:
         if needed <= 60 * self.minutes:
             return
         enough = (6 + FINALISTS * PLAY_OFF + 2 * rounds) * needed / 60
+        recipes = "the recipe alone takes" if len(guesses) == 1 else f"the recipes of {len(guesses)} engines alone take"
         raise TrainoffError(
-            f"--minutes {self.minutes:g} is too little: the recipes of {len(guesses)} engines alone take about "
-            f"{about(needed)}; a search with a race at its end wants --minutes {max(1, round(enough))} or more"
+            f"--minutes {self.minutes:g} is too little: {recipes} about {about(needed)}; a search "
+            f"with a race at its end wants --minutes {max(1, round(enough))} or more"
         )
