@@ -37,8 +37,8 @@ def written(folder: Path, *engines: str, text: str = TOO_SLOW) -> Path:
     return path
 
 
-def tune(path: Path, *more: object, minutes: float = 30, **env: str) -> subprocess.CompletedProcess[str]:
-    return trainoff("tune", path, "--minutes", minutes, "--out", path.parent / "out", *more, **env)
+def tune(path: Path, *more: object, **env: str) -> subprocess.CompletedProcess[str]:
+    return trainoff("tune", path, "--minutes", 30, "--out", path.parent / "out", *more, cwd=None, **env)
 
 
 def records(path: Path) -> dict[str, float]:

@@ -47,8 +47,8 @@ def _clearly(record: Record, target: float) -> bool:
     if time_of(record, target) is None or value is None:
         return False
     metric, rows = METRICS[record.metric], record.dataset.get("test_rows")
-    share = metric.name in ("accuracy", "error") and rows
-    error = math.sqrt(target * (1 - target) / rows) if share else 0.0
+    share = metric.name in ("accuracy", "error")
+    error = math.sqrt(target * (1 - target) / rows) if share and rows else 0.0
     return metric.badness(value) <= metric.badness(target) - error
 
 
