@@ -14,6 +14,7 @@ from trainoff.conduct.story import Story
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.tune import Tuned, Wish, search
+from trainoff.tune.budget import Share
 from trainoff.tune.lane import Lane, lanes_of
 from trainoff.tune.outcome import compared
 from trainoff.tune.pruning import Bar
@@ -194,6 +195,17 @@ def test_the_race_decides_and_not_the_search(times: Any, verdict: str, wins: boo
     found = raced(times)
     assert (found.verdict, bool(found.winner)) == (verdict, wins), found.sentence
     assert found.sentence.startswith("numpy: ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "trials", "goes_on"), [(1000, 3, True), (20, 2, True), (20, 3, False), (5, 1, False)]
+)
+def test_the_race_has_its_time_kept_back_once_a_few_were_tried(seconds: float, trials: int, goes_on: bool) -> None:
+    share = Share(seconds, rounds=5)
+    for _ in range(trials):
+        share.book(record(), took_s=10.0)
+    assert share.for_search == goes_on
+    assert share.rounds_left == min(5, round(seconds / 20))
 
 
 def test_wishes_are_checked() -> None:

@@ -13,6 +13,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Record
 
 LATER_SHARE = 0.6  # of an engine's time at most is kept for the play-off and the race
+MARGIN = 1.25  # trials differ in length, and those of the race are not the shortest
 A_FEW = 3  # trials, the recipe's among them: with fewer there is nothing to race for
 FINALISTS, PLAY_OFF = 3, 2  # who is in a play-off, and how many seeds more each of them gets
 
@@ -42,19 +43,24 @@ class Share:
     @property
     def for_search(self) -> bool:
         """Whether one more candidate can be tried and the rest still be held; a few come before all else."""
-        later = min((FINALISTS * PLAY_OFF + 2 * self.rounds) * self._usual, LATER_SHARE * self.seconds)
+        later = min(self._later, LATER_SHARE * self.seconds)
         return self.left - (0.0 if len(self._spent) < A_FEW else later) >= self._usual
 
     @property
     def for_play_off(self) -> bool:
         """Whether there is time for a play-off and a race after it."""
-        return self.left >= (FINALISTS * PLAY_OFF + 2 * self.rounds) * self._usual
+        return self.left >= self._later
+
+    @property
+    def _later(self) -> float:
+        """What play-off and race will take, and a little more: a race that lacks its last round gives no verdict."""
+        return MARGIN * (FINALISTS * PLAY_OFF + 2 * self.rounds) * self._usual
 
     @property
     def rounds_left(self) -> int:
         """How many rounds of a race there is time for."""
         pair = 2 * self._usual
-        return min(self.rounds, max(0, int(self.left / pair))) if pair else self.rounds
+        return min(self.rounds, max(0, round(self.left / pair))) if pair else self.rounds
 
 
 @dataclass
