@@ -82,6 +82,15 @@ class SparkMllib(SparkEngine):
             self._rows = frame(self.session, job.data.x_train, job.data.y_train).cache()
             self._rows.count()
             self.session.rows_per_task = job.order.rows // self.session.slots
+        with watch.phase("compile"), self.session.failures():
+            self._warm_up(job)
+
+    def _warm_up(self, job: Job) -> None:
+        """Fit a block of rows on every core and forget it: the JVMs load and compile what training runs."""
+        assert self.session
+        share = min(1.0, job.params["block_size"] * self.session.slots / job.order.rows)
+        few = self._rows.sample(False, share, seed=0)
+        estimator(job, 1).fit(few)
 
     def _blas(self) -> str:
         """The class by which Spark multiplies matrices: Java's own loops, its vectors, or a native library."""
@@ -162,28 +171,40 @@ class Fitting:
         self._watch.count("evaluations", self._jobs() - self._jobs_before)
 
 
-def fit_perceptron(fitting: Fitting, rows: Any) -> Any:
-    """Fit the network in chunks of iterations, or all at once; returns MLlib's model."""
-    from pyspark.ml.classification import MultilayerPerceptronClassifier
+def estimator(job: Job, iterations: int, weights: NDArray[np.float64] | None = None) -> Any:
+    """MLlib's own, for so many iterations from some weights; the initial ones by default."""
+    from pyspark.ml.classification import LogisticRegression, MultilayerPerceptronClassifier
     from pyspark.ml.linalg import Vectors
 
-    from trainoff.models import flatten, unflatten
+    from trainoff.models import flatten
+
+    params = job.params
+    if job.model.kind == "logreg":  # it starts from zero, as ours does, but for the bias
+        return LogisticRegression(
+            maxIter=iterations, tol=params["tol"], regParam=params["l2"], standardization=False, family="binomial"
+        )
+    start = flatten(job.weights).astype(float) if weights is None else weights
+    return MultilayerPerceptronClassifier(
+        layers=list(job.model.sizes),
+        maxIter=iterations,
+        tol=params["tol"],
+        blockSize=params["block_size"],
+        solver=params["solver"],
+        stepSize=params["learning_rate"],
+        initialWeights=Vectors.dense(start),  # per layer a matrix, inputs by outputs, and the biases: as ours
+    )
+
+
+def fit_perceptron(fitting: Fitting, rows: Any) -> Any:
+    """Fit the network in chunks of iterations, or all at once; returns MLlib's model."""
+    from trainoff.models import unflatten
 
     job, params = fitting.job, fitting.job.params
-    weights, model = flatten(job.weights).astype(float), None
+    weights, model = None, None
     while fitting.iterations < params["max_iter"]:
         asked = min(params["chunk"] or params["max_iter"], params["max_iter"] - fitting.iterations)
-        estimator = MultilayerPerceptronClassifier(
-            layers=list(job.model.sizes),
-            maxIter=asked,
-            tol=params["tol"],
-            blockSize=params["block_size"],
-            solver=params["solver"],
-            stepSize=params["learning_rate"],
-            initialWeights=Vectors.dense(weights),  # per layer a matrix, inputs by outputs, and the biases: as ours
-        )
         began, before = time.time(), fitting.iterations
-        model = fitting.fit(estimator, rows)
+        model = fitting.fit(estimator(job, asked, weights), rows)
         ended, weights = time.time(), model.weights.toArray()
         history = list(model.summary().objectiveHistory)
         over = len(history) - 1 < asked or before + asked >= params["max_iter"]
@@ -195,16 +216,11 @@ def fit_perceptron(fitting: Fitting, rows: Any) -> Any:
 
 
 def fit_logistic(fitting: Fitting, rows: Any) -> Any:
-    """Fit the logistic regression; it starts from zero, as ours does, but for the bias."""
+    """Fit the logistic regression."""
     import numpy as np
-    from pyspark.ml.classification import LogisticRegression
 
-    params = fitting.job.params
-    estimator = LogisticRegression(
-        maxIter=params["max_iter"], tol=params["tol"], regParam=params["l2"], standardization=False, family="binomial"
-    )
     began = time.time()
-    model = fitting.fit(estimator, rows)
+    model = fitting.fit(estimator(fitting.job, fitting.job.params["max_iter"]), rows)
     weights = [model.coefficients.toArray(), np.array([model.intercept])]
     fitting.tell(list(model.summary.objectiveHistory), began, time.time(), weights)
     fitting.count()

@@ -72,10 +72,12 @@ def async_fastest_with_a_thousand(seen: Evidence) -> Finding:
 
 @check
 def best_batch_differs_between_workloads(seen: Evidence) -> Finding:
-    best = {}
+    best: dict[tuple[str, str], int] = {}
     for workload in seen.by("workload"):
         for mode in MODES:
             own = by_batch(seen, mode, workload)
             best[workload, mode] = min(own, key=own.__getitem__)
+    if not best:
+        raise Lacking("no size of batches ended well")
     told = ", ".join(f"{workload} {mode} {batch:,}" for (workload, mode), batch in best.items())
     return found(len(set(best.values())) > 1, f"fastest: {told}")

@@ -88,6 +88,8 @@ def more_cores_train_faster(seen: Evidence) -> Finding:
         for rows in machines(seen).by("train_rows"):
             own = {name: machines(seen, engine=engine, machine=f"m4.{name}", train_rows=rows) for name in SIZES}
             gains[engine, rows] = own["xlarge"].train_s("m4.xlarge") / own["4xlarge"].train_s("m4.4xlarge")
+    if not gains:
+        raise Lacking("nothing trained on m4.xlarge and on m4.4xlarge")
     told = ", ".join(f"{engine} on {rows:,} rows {ratio(gain)}" for (engine, rows), gain in gains.items())
     return found(all(larger(gain, 1.0) for gain in gains.values()), f"from m4.xlarge to m4.4xlarge: {told}")
 

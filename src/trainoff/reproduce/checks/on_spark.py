@@ -17,6 +17,8 @@ def _ended(seen: Evidence) -> str:
 @check
 def tf_on_spark_runs_in_every_mode(seen: Evidence) -> Finding:
     own = seen.of(engine=ENGINE)
+    if not own.records:
+        raise Lacking("no training on Spark ran")
     there = {record.mode for record in own.good}
     reason = "inference is every trial's test; tensorboard = true writes what TensorBoard shows"
     return found(there >= set(MODES), _ended(own) or "no trial ended well", reason)
