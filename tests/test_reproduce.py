@@ -63,8 +63,8 @@ def test_by_design_and_not_comparable_need_no_records():
 def machine(engine: str, name: str, rows: int, train_s: float, **more: object) -> Record:
     facts = shipped()[name]
     return trained(
-        f"{engine}-{name}-{rows}", study="machines", engine=engine, workload="mnist-mlp", mode="single", train_s=train_s,
-        cores=facts["cores"] / 10, memory_gb=facts["memory_gb"] * 0.28, peak_memory_bytes=10**9,
+        f"{engine}-{name}-{rows}", study="machines", engine=engine, workload="mnist-mlp", mode="single",
+        train_s=train_s, cores=facts["cores"] / 10, memory_gb=facts["memory_gb"] * 0.28, peak_memory_bytes=10**9,
         params={"machine": name, "train_rows": rows}, model={"sizes": [784, 32, 10]}, **more,
     )  # fmt: skip
 
@@ -120,10 +120,11 @@ def parallel(mode: str, workers: int, **more: object) -> Record:
         "metric": "error", "test_metrics": {"error": 0.21}, "targets": [0.22, 0.21],
         "time_to_target": {"0.22": 1.0 if mode == "sync" else 2.0, "0.21": None}, "peak_memory_bytes": 10**9,
         "training": {"cpu_share": 0.9, "runnable": 8.0, "memory_share": 0.1, "network_bytes_per_s": 140.0},
-        "isolation": {"cpus": [0, 1]}, "params": {"fault": None},
+        "isolation": {"cpus": [0, 1]},
         "breakdowns": {"computing_s": {"worker-0": 1.0}, "waiting_s": {"worker-0": 0.5}},
     }  # fmt: skip
-    return trained(f"{mode}-{workers}-{bool(more.get('fault'))}", **{**base, **more})
+    hit = more.get("fault")
+    return trained(f"{mode}-{workers}-{bool(hit)}", **{**base, "params": {"fault": hit}, **more})
 
 
 def agreement(straggler: float, network: float) -> list[Record]:
@@ -211,7 +212,8 @@ def test_parameters_as_they_are_expected():
     records = []
     for engine in ("tensorflow", "torch"):
         records += [
-            learnt(engine, 8.0, 0.975), learnt(engine, 1.0, 0.93, train_rows=6000), learnt(engine, 8.0, 0.90, learning_rate=0.01),
+            learnt(engine, 8.0, 0.975), learnt(engine, 1.0, 0.93, train_rows=6000),
+            learnt(engine, 8.0, 0.90, learning_rate=0.01),
             learnt(engine, 2.0, 0.97, epochs=1), learnt(engine, 16.0, 0.978, epochs=8),
         ]  # fmt: skip
     records += [
