@@ -19,7 +19,7 @@ from trainoff.analyse import (
     start_costs,
     worker_lines,
 )
-from trainoff.analyse.words import about, count, seconds, size, span, times
+from trainoff.analyse.words import about, count, seconds, size, span, times, told
 
 
 def trial(engine: str, seconds_to: float | None, seed: int = 1, **more):
@@ -433,3 +433,10 @@ def test_phases_are_those_of_the_runs_that_ended_well():
     early = trial("a", None, 1, status="start-failed", phases_s={"import": 1.0})
     whole = [trial("a", 1.0, seed, phases_s={"import": 2.0, "train": 4.0}) for seed in (2, 3)]
     assert groups([early, *whole])[0].phases_s() == {"import": 2.0, "train": 4.0}
+
+
+def test_unlike_nodes_are_told_by_how_many_there_are_of_each():
+    first, rest = {"cores": 0.1, "memory_gb": 3.0}, {"cores": 0.1, "memory_gb": 1.3}
+    assert told([first, rest, rest]) == "1 of 0.1 cores, 3 GB + 2 of 0.1 cores, 1.3 GB"
+    assert told([{"cores": 2.0}]) == "1 of 2 cores"
+    assert told([200, 100]) == "[200, 100]"

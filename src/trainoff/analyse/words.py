@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from trainoff.study.fault import ALWAYS, LAST
@@ -72,8 +73,17 @@ def quality(value: float | None) -> str:
 
 
 def told(value: object) -> str:
-    """The value of a parameter; a fault as what is done."""
+    """The value of a parameter; a fault as what is done, unlike nodes as how many there are of each."""
+    if isinstance(value, list) and value and all(isinstance(node, dict) for node in value):
+        return " + ".join(f"{len(list(alike))} of {_node(node)}" for node, alike in groupby(value))
     return fault(value) if isinstance(value, dict) and "action" in value else str(value)
+
+
+def _node(facts: Mapping[str, Any]) -> str:
+    """A node of a lab: `0.1 core, 1.3 GB`."""
+    parts = {"cores": f"{facts.get('cores', 1):g} cores", "memory_gb": f"{facts.get('memory_gb') or 0:g} GB"}
+    rest = [f"{key.replace('_', ' ')} {value}" for key, value in facts.items() if key not in parts]
+    return ", ".join([*(word for key, word in parts.items() if facts.get(key)), *rest])
 
 
 def fault(asked: Mapping[str, Any]) -> str:
