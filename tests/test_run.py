@@ -64,10 +64,11 @@ def test_a_record_accounts_for_every_second_core_and_byte(tmp_path):
 @pytest.mark.parametrize(
     "engines",
     [
-        ("numpy", "sklearn", "tensorflow", "torch", "jax"),
+        ("numpy", "torch"),
+        pytest.param(("sklearn", "tensorflow", "jax"), marks=pytest.mark.soak),
         pytest.param(("spark-average",), marks=(pytest.mark.java, pytest.mark.soak)),
     ],
-    ids=["alone", "on Spark"],
+    ids=["alone", "others alone", "on Spark"],
 )
 def test_mnist_is_learnt_by_every_engine(tmp_path, engines):
     """The study that `make demo` runs, on the real data."""

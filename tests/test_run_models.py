@@ -42,8 +42,17 @@ def test_the_engines_have_the_models_that_are_tested_here() -> None:
     assert {name: get(name).models for name in ENGINES} == {name: frozenset(models) for name, models in ENGINES.items()}
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("model", DENSE)
+SAMPLE = {("mlp", "momentum"), ("cnn", "adam")}  # of the pairs, which tests of each engine certify one by one, too
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [
+        pytest.param(model, optimizer, marks=() if (model, optimizer) in SAMPLE else pytest.mark.soak)
+        for model in DENSE
+        for optimizer in ("sgd", "momentum", "adam")
+    ],
+)
 def test_every_dense_engine_and_model_is_certified(tmp_path: Path, model: str, optimizer: str) -> None:
     rate = {"sgd": 0.2, "momentum": 0.05, "adam": 0.01}[optimizer]
     more = f'optimizer = "{optimizer}"\nlearning_rate = {rate}\nepochs = 4\nbatch_size = 50\nhidden = [16]\n'
@@ -154,7 +163,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence(tmp_path: Path, engine: str) ->
     assert record["traceback"] is None or "Refused" in record["traceback"]
 
 
-@pytest.mark.parametrize("model", DENSE)
+@pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.soak)])
 def test_a_rate_that_diverges_keeps_its_curve(tmp_path: Path, model: str) -> None:
     more = "epochs = 5\nsnapshot_every = 200\n" + ("channels = [4]\nkernel = 3\n" if model == "cnn" else "")
     code, _ = run(tmp_path, own(model, "digits", *having(model), more=more), "--set", "learning_rate=1000")
