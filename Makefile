@@ -22,7 +22,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(PIP_FIND_LINKS
 # Python compiles a module when it is first imported. That should not be in the first trial's time.
 COMPILED := tensorflow torch.distributed.run,torch.nn.parallel,jax,sklearn.neural_network,distributed,ray.train.torch,pyspark.sql
 
-.PHONY: demo test lint soak bench picture clean lock setup browser sshd
+.PHONY: demo test lint soak bench reproduced picture clean lock setup browser sshd
 
 demo: $(STAMP)
 	@if $(BIN)/trainoff data get mnist; then \
@@ -63,6 +63,11 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/spark_vs_dask.py
 	@$(BIN)/python benchmarks/lab.py
 	@$(BIN)/python benchmarks/tune.py
+
+# The published studies again, one after the other, and their pages in docs/reproduced. An hour and a half at most.
+REPRODUCED := ml-parameters sync-async machines-and-clusters batch-size executors tf-on-spark
+reproduced: $(STAMP)
+	@for name in $(REPRODUCED); do $(BIN)/trainoff reproduce $$name --page docs/reproduced/$$name.md || exit 1; done
 
 # The picture in the README: the report of `make demo`, as Chromium shows it.
 picture: $(STAMP) browser

@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from study_examples import sentence, study
 from trainings import make_trial
 from trainoff import engines
+from trainoff.conduct.brake import send_all
 from trainoff.conduct.faults import Cue, fault_of
 from trainoff.conduct.hand import Hand
 from trainoff.conduct.harm import harm
@@ -267,6 +269,18 @@ def test_all_processes_of_a_node_stand_still_and_go_on(family):
     until(lambda: all(stopped(family)))
     reach.resume(7)
     until(lambda: not any(stopped(family)))
+
+
+def test_what_is_started_while_a_node_is_stopped_stops_too():
+    early, late = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    seen = iter([[early.pid], [early.pid, late.pid], [early.pid, late.pid]])
+    try:
+        assert send_all(lambda: next(seen), signal.SIGSTOP) == sorted([early.pid, late.pid])
+        until(lambda: all(stopped([early.pid, late.pid])))
+    finally:
+        for each in (early, late):
+            each.kill()
+            each.wait()
 
 
 def test_a_slow_node_stands_still_now_and_then_until_it_is_healed(family):

@@ -45,3 +45,12 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def send_all(find: Callable[[], Iterable[int]], number: signal.Signals) -> list[int]:
+    """Send a signal that ends or stops to all that `find` finds, and to what they start meanwhile; returns them."""
+    done: set[int] = set()
+    while new := set(find()) - done:
+        send(new, number)
+        done |= new
+    return sorted(done)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainoff.clusters.lab.groups import Group
 from trainoff.clusters.lab.network import BRIDGE, port_of
-from trainoff.conduct.brake import send
+from trainoff.conduct.brake import send, send_all
 from trainoff.conduct.playground import choose, inner, number_of
 from trainoff.engines.watch import Channel
 from trainoff.errors import TrainoffError
@@ -35,14 +35,14 @@ class Victim:
         if done.returncode:
             raise TrainoffError(f"the node's link could not be changed: {done.stderr.strip()}")
 
-    def signal(self, number: signal.Signals) -> None:
-        send([pid for pid in self.group.pids() if pid != os.getpid()], number)
+    def pids(self) -> list[int]:
+        return [pid for pid in self.group.pids() if pid != os.getpid()]
 
 
-ACTIONS: Mapping[str, Callable[[Victim], None]] = {
-    "kill": lambda node: node.signal(signal.SIGKILL),
-    "pause": lambda node: node.signal(signal.SIGSTOP),
-    "resume": lambda node: node.signal(signal.SIGCONT),
+ACTIONS: Mapping[str, Callable[[Victim], object]] = {
+    "kill": lambda node: send_all(node.pids, signal.SIGKILL),
+    "pause": lambda node: send_all(node.pids, signal.SIGSTOP),
+    "resume": lambda node: send(node.pids(), signal.SIGCONT),
     "slow": lambda node: node.group.set_cores(node.cores * node.share),
     "restore": lambda node: node.group.set_cores(node.cores) if node.group.throttled else None,
     "cut": lambda node: node.link("nomaster"),

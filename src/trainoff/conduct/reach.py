@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
-from trainoff.conduct.brake import Brake, send
+from trainoff.conduct.brake import Brake, send, send_all
 
 
 class Reach:
@@ -84,11 +84,10 @@ class OfProcesses(Reach):
         return with_children(each for each in [next(fit, None)] if each)
 
     def kill(self, node: int) -> None:
-        send(self.pids(node), signal.SIGKILL)
+        send_all(lambda: self.pids(node), signal.SIGKILL)
 
     def pause(self, node: int) -> None:
-        self._stopped[node] = self.pids(node)
-        send(self._stopped[node], signal.SIGSTOP)
+        self._stopped[node] = send_all(lambda: self.pids(node), signal.SIGSTOP)
 
     def resume(self, node: int) -> None:
         send(self._stopped.pop(node, []), signal.SIGCONT)

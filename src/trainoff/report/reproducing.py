@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 from trainoff import engines, study
 from trainoff.analyse import newest
 from trainoff.analyse.words import about, count
-from trainoff.records import scan
+from trainoff.errors import TrainoffError
+from trainoff.records import Record, scan
 from trainoff.report.reproduced import ASKED, page, pictures
 from trainoff.report.running import run_part
 from trainoff.reproduce import CONFIRMED, NOT_COMPARABLE, REFUTED, Judged, judge, studies, summary
@@ -33,13 +35,22 @@ def reproduce(name: str, out: Path, where: Path | None, only_judge: bool, consol
     judged = judge(name, records)
     tell(judged, console)
     target = where or folder / PAGE
-    drawn = pictures(name, records, target.parent)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(name, judged, records, drawn), encoding="utf-8")
+    _write(name, target, judged, records)
     took = f" in {about(spent)}" if spent else ""
     console.print(f"\n{name}: {summary(judged)}, by {count(len(records), 'record')}{took}", style="bold")
     console.print(f"Page: {target}        Report: trainoff report {folder}", style="dim", soft_wrap=True)
     return judged
+
+
+def _write(name: str, target: Path, judged: list[Judged], records: list[Record]) -> None:
+    """The page, its pictures, and the verdicts for programs, side by side."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        drawn = pictures(name, records, target.parent)
+        target.write_text(page(name, judged, records, drawn), encoding="utf-8")
+        target.with_suffix(".json").write_text(json.dumps(as_json(judged), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TrainoffError(f"{target}: the page cannot be written there ({error.strerror}); choose another") from error
 
 
 def tell(judged: list[Judged], console: Console) -> None:
