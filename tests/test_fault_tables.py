@@ -13,6 +13,7 @@ from trainoff.report.page.drawn import drawn
 from trainoff.report.page.look import looks
 from trainoff.report.page.marks import fault_rows
 from trainoff.report.page.rows import Scene
+from trainoff.report.page.series import Shelf
 from trainoff.report.showing import print_board
 
 KILL = {"action": "kill-process", "node": -1, "at": 0.3}
@@ -125,7 +126,7 @@ def test_without_faults_nothing_is_said_of_them(tmp_path):
 def test_the_curve_has_a_mark_where_the_fault_was_done_and_where_it_was_healed(tmp_path):
     folder = folder_of_made(tmp_path / "made", RECORDS)
     found = groups(RECORDS)
-    chart = drawn(Scene(found, folder), looks(record.engine for record in RECORDS))[0]
+    chart = drawn(Scene(found, Shelf(folder)), looks(record.engine for record in RECORDS))[0]
     marks = [row for row in chart.data["faults"] if row["engine"] == "torch-ddp" and "pause" in row["fault"]]
     assert [(row["what"], row["train_s"]) for row in marks] == [("fault", 1.0), ("healed", 2.0)]
     curve = [row for row in chart.data["curves"] if row["trial"] == marks[0]["trial"]]

@@ -15,6 +15,7 @@ from trainoff.report.page.charts import fill
 from trainoff.report.page.drawn import looks_of
 from trainoff.report.page.look import COLOURS, look
 from trainoff.report.page.rows import Scene, grid_rows, pareto_rows, scaled_rows
+from trainoff.report.page.series import Shelf
 
 pytestmark = pytest.mark.browser
 
@@ -327,7 +328,7 @@ def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
 
 
 def scene_of(records, folder):
-    return Scene(ranked(groups(records)), folder)
+    return Scene(ranked(groups(records)), Shelf(folder))
 
 
 def test_what_moves_no_bytes_beats_what_does(tmp_path):
@@ -389,3 +390,15 @@ def test_faults_are_marked_on_the_curves_and_told_in_a_table(tmp_path, watched):
     assert opened.page.locator(".faults tbody tr").count() == 4
     opened.page.locator('label.chip:has-text("torch-ddp")').click()
     assert opened.page.locator(".faults tbody tr:visible").count() == 2, "the filter holds here, too"
+
+
+def test_a_damaged_curve_is_named_and_the_rest_is_drawn(tmp_path):
+    folder = folder_of_made(tmp_path, [made("numpy"), made("torch")])
+    broken = next(folder.glob("numpy*/curve.parquet"))
+    broken.write_bytes(b"no curve")
+    content = gather(folder)
+    (told,) = content.damaged
+    assert str(broken) in told
+    assert "this file is damaged" in told
+    curves = next(chart for chart in content.workloads[0].charts if chart.name == "curve")
+    assert {row["engine"] for row in curves.data["curves"]} == {"torch"}

@@ -37,7 +37,7 @@ def pictures(name: str, records: Sequence[Record], folder: Path) -> list[tuple[D
 
 
 def spec(drawing: Drawing) -> Spec:
-    """Published on the left, measured on the right; each with its own axes, for only shapes are compared."""
+    """Published on the left, measured on the right; by the same measure, for both are ratios."""
     x: Spec = {"field": "x", "title": drawing.x}
     if drawing.amounts:
         x |= {"type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 10}}
@@ -60,7 +60,7 @@ def spec(drawing: Drawing) -> Spec:
                 "shape": {"field": "series", "type": "nominal"},
             },
         },
-        "resolve": {"scale": {"x": "independent", "y": "independent"}},
+        "resolve": {"scale": {"x": "independent"}},
         "title": {"text": drawing.title, "anchor": "start"},
         "config": CONFIG,
     }  # fmt: skip

@@ -36,6 +36,7 @@ from trainoff.report.page.charts import Chart
 from trainoff.report.page.drawn import drawn, looks_of
 from trainoff.report.page.look import Look, looks
 from trainoff.report.page.rows import Scene
+from trainoff.report.page.series import Shelf
 from trainoff.report.page.tables import Board, Faults, NodeRow, Noise, board, certificates, faults, node_table
 from trainoff.study.prices import PriceBook
 
@@ -106,7 +107,8 @@ def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged])
     source = _study(folder)
     shown = looks(record.engine for record in latest)
     noise = {id(record): verdict for record, verdict in zip(latest, quiets(latest), strict=True)}
-    workloads = [_workload(own, folder, shown, noise) for own in by_workload(found)]
+    shelf = Shelf(folder)
+    workloads = [_workload(own, shelf, shown, noise) for own in by_workload(found)]
     return Content(
         title=folder.resolve().name,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -117,7 +119,7 @@ def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged])
         looks=shown,
         workloads=workloads,
         counts=_counts(found, latest),
-        damaged=[_told(one) for one in damaged],
+        damaged=[*(_told(one) for one in damaged), *shelf.damaged],
         environment=environment(latest),
         study=source,
         command=_command(source),
@@ -139,9 +141,9 @@ def _caveats(workloads: Sequence[Workload]) -> list[str]:
     return [f"{one.name}: {said}" if several else said for one in workloads for said in one.answer[1:]]
 
 
-def _workload(own: Sequence[Group], folder: Path, shown: Sequence[Look], noise: Noise) -> Workload:
+def _workload(own: Sequence[Group], shelf: Shelf, shown: Sequence[Look], noise: Noise) -> Workload:
     order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
-    scene = Scene(order[:DRAWN], folder)
+    scene = Scene(order[:DRAWN], shelf)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
     return Workload(
         name=own[0].first.workload,

@@ -15,6 +15,7 @@ from trainoff.report.page.drawn import drawn
 from trainoff.report.page.encode import Spec
 from trainoff.report.page.look import looks
 from trainoff.report.page.rows import Scene
+from trainoff.report.page.series import Shelf
 from trainoff.study import nearest
 
 WIDTH, HEIGHT, SHARP = 640, 320, 2.0
@@ -76,7 +77,7 @@ def plot(records: list[Record], folder: Path, what: str, x: str | None, workload
     if own is None:
         raise TrainoffError(f"no record is of `{workload}`; there is {', '.join(found)}")
     shown = looks(record.engine for record in records)
-    charts = {chart.name: chart for chart in drawn(Scene(ranked(own), folder), shown)}
+    charts = {chart.name: chart for chart in drawn(Scene(ranked(own), Shelf(folder)), shown)}
     name = "curve" if what == own[0].first.metric else what
     if name not in charts:
         close = nearest(name, list(charts))

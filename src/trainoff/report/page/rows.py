@@ -7,14 +7,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from trainoff.analyse import COSTS, Group, fronts
 from trainoff.analyse.words import quality, seconds, size
 from trainoff.records import Record
 from trainoff.report.page.look import PHASES
-from trainoff.report.page.series import curve, resources, short
+from trainoff.report.page.series import Shelf, curve, resources, short
 
 Row = dict[str, Any]
 MOST_RUNS = 300  # with more of them, a line is the median of a setting's runs
@@ -30,7 +29,7 @@ class Scene:
     """The settings of one workload that are drawn, the best first, and where their records lie."""
 
     groups: Sequence[Group]
-    folder: Path
+    shelf: Shelf
 
     @property
     def runs(self) -> list[tuple[Group, Record]]:
@@ -38,7 +37,7 @@ class Scene:
 
     def best(self, most: int) -> Scene:
         """Only so many of the best settings."""
-        return Scene(self.groups[:most], self.folder)
+        return Scene(self.groups[:most], self.shelf)
 
     @cached_property
     def priced(self) -> bool:
@@ -84,7 +83,7 @@ def curve_rows(scene: Scene) -> list[Row]:
 
 
 def _line(scene: Scene, group: Group, record: Record, most: int) -> Iterator[Row]:
-    points = curve(record, scene.folder, most)
+    points = curve(record, scene.shelf, most)
     for at, point in enumerate(points):
         yield {
             **scene.names(group),
@@ -175,7 +174,7 @@ def resource_rows(scene: Scene) -> list[Row]:
     for group in scene.groups[:SHOWN]:
         record = (group.good or group.records)[0]
         own = {"name": scene.name(group), "engine": record.engine}
-        rows += [{**own, **row} for row in resources(record, scene.folder, most)]
+        rows += [{**own, **row} for row in resources(record, scene.shelf, most)]
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +25,33 @@ def short(value: float | None) -> float | None:
     return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None
 
 
-def curve(record: Record, folder: Path, most: int) -> list[Row]:
+@dataclass(frozen=True)
+class Shelf:
+    """Where the series of records lie, and which of them turned out to be damaged: the page goes on without them."""
+
+    folder: Path
+    damaged: list[str] = field(default_factory=list)
+
+    def read(self, record: Record, name: str) -> polars.DataFrame | None:
+        """A series of a record, if it has one that can be read."""
+        try:
+            return series_of(self.folder, record, name)
+        except TrainoffError as error:
+            if str(error) not in self.damaged:
+                self.damaged.append(str(error))
+            return None
+
+
+def curve(record: Record, shelf: Shelf, most: int) -> list[Row]:
     """The learning curve of a record in at most so many points; empty where nothing was learnt."""
-    frame = _read(record, folder, "curve")
+    frame = shelf.read(record, "curve")
     quality = None if frame is None else _quality(frame, record.metric)
     if frame is None or quality is None or not len(frame):
         return []
     columns = {name: frame[column].to_list() for column, name in CURVE.items() if column in frame.columns}
     columns["y"] = quality
     if record.network_bytes and record.isolation.get("own_network"):
-        columns["bytes"] = _bytes_at(frame["wall_s"].to_list(), _read(record, folder, "samples"))
+        columns["bytes"] = _bytes_at(frame["wall_s"].to_list(), shelf.read(record, "samples"))
     kept = thinned(len(frame), most)
     return [{name: short(values[at]) for name, values in columns.items()} for at in kept]
 
@@ -45,13 +62,6 @@ def _quality(frame: polars.DataFrame, metric: str) -> list[float | None] | None:
         return (1 - frame["accuracy"]).to_list()
     column = {"log-loss": "loss"}.get(metric, metric)
     return frame[column].to_list() if column in frame.columns else None
-
-
-def _read(record: Record, folder: Path, name: str) -> polars.DataFrame | None:
-    """A series of a record, if it has one that can be read: a report is no place to mourn a damaged one."""
-    with suppress(TrainoffError):
-        return series_of(folder, record, name)
-    return None
 
 
 def _bytes_at(wall_s: Sequence[float], samples: polars.DataFrame | None) -> list[float | None]:
@@ -73,9 +83,9 @@ def thinned(length: int, most: int) -> list[int]:
     return [round(at * (length - 1) / (most - 1)) for at in range(most)]
 
 
-def resources(record: Record, folder: Path, most: int) -> list[Row]:
+def resources(record: Record, shelf: Shelf, most: int) -> list[Row]:
     """Cores, memory and network of a record by role over time, at most so many points of each."""
-    frame = _read(record, folder, "samples")
+    frame = shelf.read(record, "samples")
     if frame is None or not {"t_s", "role", "user_s", "system_s", "rss", "pss"} <= set(frame.columns):
         return []
     rows = []
