@@ -148,7 +148,7 @@ def test_sync_and_async_as_the_documents_saw_them():
 def batch(mode: str, size: int, train_s: float, workload: str = "mnist-mlp") -> Record:
     return trained(
         f"{workload}-{mode}-{size}", study="batches", engine="tf-ps", workload=workload, mode=mode, workers=2,
-        train_s=train_s, steps=10_000 // size, params={"batch_size": size},
+        train_s=train_s, steps=10_000 // size, params={"batch_size": size * 2 if mode == "sync" else size},
     )  # fmt: skip
 
 

@@ -82,6 +82,12 @@ def of(record: Record, key: str) -> Any:
     return getattr(record, key) if key in Record.__dataclass_fields__ and key != "nodes" else record.params.get(key)
 
 
+def rows_of_a_worker(record: Record) -> int:
+    """How many rows a worker takes at a time: its share of the batch in sync, else the whole batch."""
+    batch = int(record.params["batch_size"])
+    return batch // record.workers if record.mode == "sync" and record.workers else batch
+
+
 def _has(record: Record, key: str, wanted: Any) -> bool:
     found = of(record, key)
     return bool(found in wanted if isinstance(wanted, tuple) else found == wanted)

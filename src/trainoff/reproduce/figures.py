@@ -9,7 +9,7 @@ from typing import Any
 from trainoff.published import names as with_figures
 from trainoff.published import records as published
 from trainoff.records import PUBLISHED, Record
-from trainoff.reproduce.evidence import Evidence, Lacking, of
+from trainoff.reproduce.evidence import Evidence, Lacking, of, rows_of_a_worker
 
 HERE = "measured here"
 LARGE_WORKLOADS, LARGE_ROWS = ("mnist-large-mlp", "emnist-mlp"), (60_000, 30_000)
@@ -105,7 +105,9 @@ def _batches(sides: Sides) -> Drawing:
 
     rows = []
     for source, own in sides.items():
-        rows += [{**row, "source": source} for row in _relative(_points(own, "batch_size", series), 1)]
+        good = sorted((record for record in own.good if record.train_s), key=rows_of_a_worker)
+        points = {(rows_of_a_worker(record), series(record)): record.train_s or 0.0 for record in good}
+        rows += [{**row, "source": source} for row in _relative(points, 1)]
     about = "Training time by the rows of a batch, as a part of that with single rows (the table of 003, section 4)."
     return Drawing("batches", "How large a batch", about, "rows of a batch", "times single rows", rows)
 

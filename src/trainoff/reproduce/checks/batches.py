@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from trainoff.analyse.words import seconds
-from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+from trainoff.records import Record
+from trainoff.reproduce.evidence import (
+    Evidence,
+    Finding,
+    Lacking,
+    alike,
+    check,
+    found,
+    larger,
+    ratio,
+    rows_of_a_worker,
+)
 
 LIKE = "mnist-mlp"  # dense rows, as the document's data is not named; the click log is beside it
 MODES = ("sync", "async")
 
 
+def single(record: Record) -> bool:
+    """Whether a worker takes one row at a time."""
+    return rows_of_a_worker(record) == 1
+
+
 def by_batch(seen: Evidence, mode: str, workload: str = LIKE) -> dict[int, float]:
     """Training time by the rows a worker takes at a time. In sync, the largest batches are shared."""
-    own = seen.of(workload=workload, mode=mode)
-    found_ = {int(batch): part.train_s(f"{mode} {batch}") for batch, part in own.by("batch_size").items() if part.good}
-    if len(found_) < 2:
+    times: dict[int, float] = {}
+    for part in seen.of(workload=workload, mode=mode).by("batch_size").values():
+        if part.good:
+            times[rows_of_a_worker(part.good[0])] = part.train_s(f"{workload} {mode}")
+    if len(times) < 2:
         raise Lacking(f"fewer than two sizes of batches ended well in {mode}")
-    return dict(sorted(found_.items()))
+    return dict(sorted(times.items()))
 
 
 def _told(mode: str, own: dict[int, float]) -> str:
@@ -25,7 +43,9 @@ def _told(mode: str, own: dict[int, float]) -> str:
 @check
 def async_steps_more_often(seen: Evidence) -> Finding:
     steps = {
-        mode: seen.of(workload=LIKE, mode=mode, batch_size=1).value(
+        mode: seen.of(workload=LIKE, mode=mode)
+        .where(single)
+        .value(
             lambda record: record.steps / record.train_s if record.steps and record.train_s else None, f"{mode} steps"
         )
         for mode in MODES
