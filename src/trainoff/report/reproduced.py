@@ -23,6 +23,7 @@ ASKED = {  # what each asks, as one asks it today
     "tf-on-spark": "Does TensorFlow run on Spark, and what does Spark cost it?",
 }
 WIDTH, HEIGHT = 300, 240
+WIDE = 20  # times the smallest value: then only logarithms show the small ones
 TOLD = ("trials", "machine", "python", "java", "libraries")  # of the conditions
 
 
@@ -38,6 +39,8 @@ def pictures(name: str, records: Sequence[Record], folder: Path) -> list[tuple[D
 
 def spec(drawing: Drawing) -> Spec:
     """Published on the left, measured on the right; by the same measure, for both are ratios."""
+    values = [row["value"] for row in drawing.rows]
+    height = "log" if max(values) > WIDE * min(values) else "linear"
     x: Spec = {"field": "x", "title": drawing.x}
     if drawing.amounts:
         x |= {"type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 10}}
@@ -45,6 +48,7 @@ def spec(drawing: Drawing) -> Spec:
     else:
         x |= {"type": "nominal", "sort": None, "axis": {"labelAngle": -40}}
         marks = {"type": "point", "filled": True, "size": 70}
+    y = {"field": "value", "type": "quantitative", "title": drawing.y, "scale": {"type": height, "zero": False}}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "data": {"values": list(drawing.rows)},
@@ -55,9 +59,8 @@ def spec(drawing: Drawing) -> Spec:
             "mark": marks,
             "encoding": {
                 "x": x,
-                "y": {"field": "value", "type": "quantitative", "title": drawing.y, "scale": {"zero": False}},
+                "y": y,
                 "color": {"field": "series", "type": "nominal", "legend": LEGEND},
-                "shape": {"field": "series", "type": "nominal"},
             },
         },
         "resolve": {"scale": {"x": "independent"}},

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainoff.analyse.words import count, times
 from trainoff.errors import TrainoffError
-from trainoff.records import Record
+from trainoff.records import MEASURED, Record
 
 CONFIRMED, REFUTED, NOT_COMPARABLE = "confirmed", "refuted", "not comparable"
 BAND = 1.1  # what differs by less counts as alike: a reproduction has few runs of each setting
@@ -83,9 +83,9 @@ def of(record: Record, key: str) -> Any:
 
 
 def rows_of_a_worker(record: Record) -> int:
-    """How many rows a worker takes at a time: its share of the batch in sync, else the whole batch."""
+    """How many rows a worker takes at a time: its share of the batch in sync, else the whole; as printed elsewhere."""
     batch = int(record.params["batch_size"])
-    return batch // record.workers if record.mode == "sync" and record.workers else batch
+    return batch // record.workers if record.mode == "sync" and record.kind == MEASURED else batch
 
 
 def _has(record: Record, key: str, wanted: Any) -> bool:
