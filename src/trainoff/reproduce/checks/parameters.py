@@ -25,9 +25,7 @@ def _varied(seen: Evidence, key: str) -> list[Evidence]:
 
 def _rest(record: Record, key: str) -> str:
     """A trial's parameters but for one, and for what follows from the others."""
-    follows = (
-        ("snapshot_every", "epochs") if key == "max_iter" else ("snapshot_every",)
-    )  # MLlib's epochs are iterations
+    follows = ("snapshot_every", "epochs") if key == "max_iter" else ("snapshot_every",)  # MLlib has no other epochs
     rest = {name: str(value) for name, value in record.params.items() if name not in (key, *follows)}
     return str(sorted(rest.items()))
 
