@@ -110,6 +110,7 @@ def parser() -> argparse.ArgumentParser:
     _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
     _add_compare(with_json(command("compare", commands.compare, "two folders, or two engines of one, with verdicts")))
     _add_scale(with_json(command("scale", commands.scale, "how time goes with the nodes, and what others would bring")))
+    _add_advise(with_json(command("advise", commands.advise, "what to use for a target, how sure that is, and why")))
     _add_view(command("view", commands.view, "the same in the browser, live while a study runs"))
     _add_export(command("export", commands.export, "the records for other tools: tables, TensorBoard, MLflow"))
     asking = with_json(command("sql", commands.sql, "a question to the tables `records`, `curves` and `samples`"))
@@ -194,6 +195,25 @@ def _add_scale(one: argparse.ArgumentParser) -> None:
     one.add_argument("--figure", default="train_s", choices=("train_s", "cold_s", "per_1000_samples"),
                      help="the time to model (train_s)")  # fmt: skip
     one.add_argument("--target", type=float, metavar="T", help="model the time to this target instead")
+
+
+def _add_advise(one: argparse.ArgumentParser) -> None:
+    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
+    one.add_argument(
+        "--target", type=float, metavar="T", help="how good it must become; the headline target by default"
+    )
+    one.add_argument(
+        "--max-seconds", type=float, metavar="S", help="be there in time; by the cheapest way, with prices"
+    )
+    one.add_argument("--max-cost", type=float, metavar="USD", help="be there for at most so many dollars")
+    _add_prices(one)
+    one.add_argument("--cold", action="store_true", help="count start and end, too, and not the training alone")
+    one.add_argument("--workload", metavar="NAME", help="which, where there are records of several")
+    one.add_argument("--engine", metavar="E", help="only this engine")
+    one.add_argument("--nodes", type=int, metavar="N", help="so many nodes, run or not")
+    one.add_argument("--cores", type=float, metavar="C", help="nodes of so many cores")
+    one.add_argument("--machine", metavar="NAME", help="nodes of this type")
+    one.add_argument("--rows", type=float, metavar="R", help="so many rows to train on, run or not")
 
 
 def _add_view(one: argparse.ArgumentParser) -> None:

@@ -128,6 +128,18 @@ def scale(options: argparse.Namespace) -> int:
     return answer(Question(options.folder, *asked), options.json, console())
 
 
+def advise(options: argparse.Namespace) -> int:
+    from trainoff.analyse.advice import Limits, Wish
+    from trainoff.report.advising import Question
+    from trainoff.report.advising import advise as answer
+    from trainoff.report.money import book_of
+
+    wish = Wish(options.engine, options.nodes, options.cores, options.machine, options.rows)
+    limits = Limits(options.max_seconds, options.max_cost)
+    question = Question(options.folder, options.target, limits, wish, options.cold, options.workload)
+    return answer(question, book_of(options.prices, None), options.json, console())
+
+
 def view(options: argparse.Namespace) -> int:
     from functools import partial
 

@@ -148,20 +148,21 @@ def _gathered(
 
 def _command(curve: Curve, folder: Path, found: Mapping[str, tuple[Curve, Fit | None]]) -> list[str]:
     """The command that made these records, less what the next one says itself."""
-    words = _said(folder, curve.records[0].study) or ["trainoff", "run", "STUDY"]
+    words = said(folder, curve.records[0].study)
     if len({other.workload for other, _ in found.values()}) > 1:
         words = [*words, "--set", f"workload={curve.workload}"]
     return [*words, "--engine", curve.engine]
 
 
-def _said(folder: Path, study: str) -> list[str] | None:
-    """The command that a run left beside its records, on the same study file or its copy; None if there is none."""
-    copy = next((path for path in (folder / STUDY_COPY, folder / study / STUDY_COPY) if path.is_file()), None)
-    if copy is None:
-        return None
-    first = copy.read_text(errors="replace").partition("\n")[0]
+def said(folder: Path, study: str, sets: Sequence[str] = SIZES) -> list[str]:
+    """The command that a run left beside its records, on the same study file or its copy; a form without one.
+
+    What the next command says itself is left out of it: engines, repetitions, and the keys in `sets`.
+    """
+    copy = study_copy(folder, study)
+    first = "" if copy is None else copy.read_text(errors="replace").partition("\n")[0]
     if not first.startswith("# trainoff run "):
-        return None
+        return ["trainoff", "run", "STUDY"]
     kept: list[str] = []
     words = iter(shlex.split(first.removeprefix("# ")))
     for word in words:
@@ -169,7 +170,12 @@ def _said(folder: Path, study: str) -> list[str] | None:
             next(words, None)
         elif word == "--set":
             value = next(words, "")
-            kept += [] if value.partition("=")[0].strip() in SIZES else [word, value]
+            kept += [] if value.partition("=")[0].strip() in sets else [word, value]
         elif word != "--json":
             kept.append(str(copy) if word.endswith(".toml") and not Path(word).is_file() else word)
     return kept
+
+
+def study_copy(folder: Path, study: str) -> Path | None:
+    """The copy of a study that lies beside its records."""
+    return next((path for path in (folder / STUDY_COPY, folder / study / STUDY_COPY) if path.is_file()), None)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainoff.analyse import by_workload, groups, headline_target
 from trainoff.analyse.words import about, count
 from trainoff.conduct import machine
 from trainoff.conduct.conductor import Conductor, get_data
@@ -19,7 +20,7 @@ from trainoff.conduct.task import Outcome, Task, prepare
 from trainoff.conduct.verdict import STATUSES
 from trainoff.conduct.view import Together
 from trainoff.errors import TrainoffError
-from trainoff.records import STUDY_COPY, Store
+from trainoff.records import STUDY_COPY, Record, Store
 from trainoff.report.bars import Bars
 from trainoff.report.bulletin import Bulletin
 from trainoff.report.lines import Lines
@@ -112,4 +113,18 @@ def _conclude(outcome: Outcome, store: Store, console: Console) -> None:
         console.print(f"\nstopped; {count(kept, 'finished trial')} kept; the same command goes on from here")
     else:
         print_board(outcome.records, store.folder, console)
-    console.print(f"\nRecords: {store.folder}        Report: trainoff report {store.folder}", style="dim")
+    where = shlex.quote(str(store.folder))
+    parts = [f"Records: {store.folder}", f"Report: trainoff report {where}", *_next_step(outcome.records, where)]
+    console.print(f"\n{'        '.join(parts)}", style="dim", soft_wrap=True)
+
+
+def _next_step(records: Sequence[Record], where: str) -> list[str]:
+    """The command that says what to use, where some setting reached a target."""
+    found = by_workload(groups(records))
+    if not found:
+        return []
+    target = headline_target(found[0])
+    if target is None:
+        return []
+    which = f" --workload {found[0][0].first.workload}" if len(found) > 1 else ""
+    return [f"Next: trainoff advise {where} --target {target:g}{which}"]

@@ -1,6 +1,6 @@
 """How training time goes with the number of nodes: a model, its grade, and which runs would sharpen it."""
 
-from trainoff.analyse.scaling.curves import PER_1000, Curve, curves, rows_of
+from trainoff.analyse.scaling.curves import PER_1000, SIZES, Curve, curves, rows_of
 from trainoff.analyse.scaling.designer import Candidate, Choice, Subject, design, expected_width, grid
 from trainoff.analyse.scaling.fit import Estimate, Fit, fit, graded
 from trainoff.analyse.scaling.grade import Grade
@@ -11,6 +11,7 @@ from trainoff.analyse.scaling.terms import Config, Term
 
 __all__ = [
     "PER_1000",
+    "SIZES",
     "Candidate",
     "Choice",
     "Config",

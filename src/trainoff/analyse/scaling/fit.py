@@ -61,7 +61,7 @@ class Fit:
         work = self.mix.rows if rows is None else rows
         middle = self.mix.seconds(nodes, work)
         low, high = self.spread.quantiles(nodes, work, LEVEL)
-        room = math.exp(self._doubt(nodes))
+        room = math.exp(self.doubt(nodes))
         low, high = max(low, middle / FURTHEST), min(high, middle * FURTHEST)
         beyond = self._beyond(nodes, work)
         return Estimate(
@@ -89,11 +89,7 @@ class Fit:
     def horizon(self) -> int:
         return FAR * self.counts[-1]
 
-    def _beyond(self, nodes: int, rows: float) -> bool:
-        work = [config.rows for config in self.configs]
-        return not (self.counts[0] <= nodes <= self.counts[-1] and min(work) <= rows <= max(work))
-
-    def _doubt(self, nodes: int) -> float:
+    def doubt(self, nodes: int) -> float:
         """The least half width of an interval beyond the measured, in logarithms: what the model was off when checked.
 
         The further away, the more, in doublings: seen from 8, 32 nodes are twice as far as 8 from 4.
@@ -106,12 +102,16 @@ class Fit:
         steps = math.log(nodes / counts[-1]) / math.log(counts[-1] / counts[-2])
         return min(math.log1p(self.grade.beyond) * max(1.0, steps), math.log(FURTHEST))
 
+    def _beyond(self, nodes: int, rows: float) -> bool:
+        work = [config.rows for config in self.configs]
+        return not (self.counts[0] <= nodes <= self.counts[-1] and min(work) <= rows <= max(work))
+
 
 def fit(configs: Sequence[Config]) -> Fit:
-    """Fit the model to runs with at least two numbers of nodes."""
+    """Fit the model to runs with at least two numbers of nodes, or of rows; then only the rows may be asked for."""
     ordered = tuple(sorted(configs, key=lambda config: (config.nodes, config.rows)))
-    if len({config.nodes for config in ordered}) < 2:
-        raise ValueError("a scaling model needs runs with at least two numbers of nodes")
+    if len({config.nodes for config in ordered}) < 2 and len({config.rows for config in ordered}) < 2:
+        raise ValueError("a scaling model needs runs with at least two numbers of nodes, or of rows")
     mix = choose(ordered)
     return Fit(ordered, mix, spread(mix, ordered), grade(ordered), tuple(tellable(ordered)[1]))
 

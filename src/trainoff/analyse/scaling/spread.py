@@ -29,9 +29,13 @@ class Spread:
 
     def quantiles(self, nodes: float, rows: float | None, level: float) -> tuple[float, float]:
         """What encloses a run with so many nodes in this share of all cases."""
-        drawn = matrix(self.terms, [nodes], [1.0 if rows is None else rows / self.rows])[0] @ self.coefficients
-        low, high = np.quantile(drawn * self.noise, [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(self.drawn(nodes, rows) * self.noise, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
+
+    def drawn(self, nodes: float, rows: float | None) -> Array:
+        """The seconds of a typical run with so many nodes, in each of the models."""
+        work = matrix(self.terms, [nodes], [1.0 if rows is None else rows / self.rows])[0]
+        return np.asarray(work @ self.coefficients)
 
 
 def spread(mix: Mix, configs: Sequence[Config]) -> Spread:

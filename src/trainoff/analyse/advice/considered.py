@@ -1,0 +1,191 @@
+"""What is considered: every setting that was run, and what models say of those that nobody ran."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trainoff.analyse.advice.belief import DRAWS, SEED, Belief, Evidence, believe, reaching
+from trainoff.analyse.advice.candidate import Candidate
+from trainoff.analyse.advice.clock import besides_training, clock, lost
+from trainoff.analyse.faults import left_alone
+from trainoff.analyse.groups import Group, groups
+from trainoff.analyse.scaling import SIZES, Curve, Fit, curves, fit, grid, rows_of
+from trainoff.analyse.scaling.fit import FURTHEST
+from trainoff.records import Record
+
+BEYOND = 2  # times the most nodes that were run: so far predictions are considered by themselves
+SURE = 1.96  # standard deviations in the half width of an interval
+Place = tuple[int, float]  # nodes and rows
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the choice is among; None: everything."""
+
+    engine: str | None = None
+    nodes: int | None = None
+    cores: float | None = None
+    machine: str | None = None
+    rows: float | None = None
+
+    def holds(self, record: Record) -> bool:
+        """Whether a run is of the wished engine and kind of node."""
+        return (
+            self.engine in (None, record.engine)
+            and self.cores in (None, record.cores)
+            and self.machine in (None, record.params.get("machine"))
+        )
+
+    def at(self, place: Place) -> bool:
+        """Whether so many nodes and rows are wished."""
+        return self.nodes in (None, place[0]) and self.rows in (None, place[1])
+
+
+@dataclass(frozen=True)
+class Field:
+    """Everything that could be chosen, the settings that never got to the target, and what was asked for."""
+
+    candidates: Sequence[Candidate]
+    never: Sequence[Group]
+    wish: Wish
+
+
+def considered(records: Sequence[Record], target: float, wish: Wish, cold: bool) -> Field:
+    """What could be chosen, of the records of one workload."""
+    alone = left_alone(groups(records))
+    kept = [group for group in alone if wish.holds(group.first)]
+    random = np.random.default_rng(SEED)
+    evidence = [(group, evidence_of(group, target, cold)) for group in kept]
+    there = [(group, one) for group, one in evidence if one.seconds]
+    never = [group for group, one in evidence if one.failed and not one.seconds and wish.at(place_of(group.first))]
+    others = [one for _, one in evidence if one.failed and not one.seconds]
+    beliefs = believe([one for _, one in there], random, others) if there else []
+    measured = [
+        Candidate(group, one, belief, group.median(lambda record: record.usd_per_hour), _besides(group.records))
+        for (group, one), belief in zip(there, beliefs, strict=True)
+        if wish.at(place_of(group.first))
+    ]
+    return Field([*measured, *_predicted(kept, target, wish, cold, random)], never, wish)
+
+
+def place_of(record: Record) -> Place:
+    """The nodes and rows of a record."""
+    return record.workers, rows_of(record)
+
+
+def evidence_of(group: Group, target: float, cold: bool) -> Evidence:
+    """What the runs of a setting say of its time to the target."""
+    value = clock(target, group.first.metric, cold).value
+    pairs = [(record, found) for record in group.records if (found := value(record)) is not None]
+    good = [found for _, found in pairs if 0 < found < math.inf]
+    bad = [record for record, found in pairs if math.isinf(found)]
+    spent = [took for record in bad or group.records if (took := lost(record, cold))]
+    return Evidence(tuple(good), len(bad), statistics.median(spent) if spent else max(good, default=0.0))
+
+
+def model_of(curve: Curve) -> Fit | None:
+    """The scaling model of a curve; None where its runs have one number of nodes and of rows."""
+    places = [place_of(record) for record in curve.records]
+    several = len({nodes for nodes, _ in places}) > 1 or len({rows for _, rows in places}) > 1
+    return fit(curve.configs) if several else None
+
+
+def _predicted(
+    kept: Sequence[Group], target: float, wish: Wish, cold: bool, random: np.random.Generator
+) -> list[Candidate]:
+    """Candidates that nobody ran, of every curve that has a model; those of one curve are right or wrong together."""
+    if not kept:
+        return []
+    records = [record for group in kept for record in group.records]
+    found = [curve for curve in curves(records, lambda one: clock(target, one.metric, cold)) if curve.records]
+    shares = reaching([(len(one.records), len(one.censored)) for one in found], random) if found else []
+    made = []
+    for curve, reach in zip(found, shares, strict=True):
+        places = _places(curve, wish)
+        if places and (model := model_of(curve)):
+            picks, push = random.integers(model.spread.noise.size, size=DRAWS), random.standard_normal(DRAWS)
+            for place in places:
+                belief = _belief(model, place, picks, push, reach, _lost(curve, cold))
+                made.append(_candidate(curve, model, place, belief, kept))
+    return made
+
+
+def _places(curve: Curve, wish: Wish) -> list[Place]:
+    """The numbers of nodes and rows to predict for a curve: those asked for, else around what was run."""
+    nodes, rows = curve.counts, {rows_of(record) for record in curve.records}
+    if wish.nodes is not None:
+        counts = [wish.nodes] if len(nodes) > 1 or wish.nodes in nodes else []
+    elif len(nodes) > 1:
+        counts = [n for n, _ in grid(nodes, [1.0], most_nodes(curve))]
+    else:
+        counts = nodes
+    wanted = [wish.rows] if wish.rows is not None else sorted(rows)
+    wanted = [one for one in wanted if len(rows) > 1 or one in rows]
+    run = {place_of(record) for record in (*curve.records, *curve.censored)}
+    stops = min((n for n, _ in (place_of(one) for one in curve.censored) if n > nodes[-1]), default=math.inf)
+    return [(n, one) for n in counts for one in wanted if (n, one) not in run and n < stops]
+
+
+def most_nodes(curve: Curve) -> int:
+    """How far predictions go by themselves: twice the most that were run, but no further than this machine's CPUs."""
+    largest = curve.counts[-1]
+    record = curve.records[0]
+    if record.cluster != "processes":
+        return BEYOND * largest
+    return max(largest, min(BEYOND * largest, int((record.environment.get("cpus") or 0) / record.cores)))
+
+
+def _belief(
+    model: Fit, place: Place, picks: np.typing.NDArray[np.int64], push: np.typing.NDArray[np.float64],
+    reach: np.typing.NDArray[np.float64], lost_s: float,
+) -> Belief:  # fmt: skip
+    middle = model.predict(*place).middle
+    wide = np.exp(push * model.doubt(place[0]) / SURE)
+    near = np.clip(model.spread.drawn(*place)[picks], middle / FURTHEST, middle * FURTHEST) * wide
+    return Belief(near, near * model.spread.noise[picks], reach, lost_s)
+
+
+def _lost(curve: Curve, cold: bool) -> float:
+    spent = [took for record in curve.censored or curve.records if (took := lost(record, cold))]
+    return statistics.median(spent) if spent else 0.0
+
+
+def _candidate(curve: Curve, model: Fit, place: Place, belief: Belief, kept: Sequence[Group]) -> Candidate:
+    nearest = min(curve.records, key=lambda record: _far(place_of(record), place))
+    group = next(group for group in kept if nearest in group.records)
+    runs = Evidence(tuple(curve.seconds(record) for record in curve.records), len(curve.censored))
+    alike = [record for record in curve.records if record.workers == nearest.workers]
+    return Candidate(
+        _moved(group, nearest, place), runs, belief, _rate(curve, place[0]), _besides(alike), model.predict(*place)
+    )
+
+
+def _far(one: Place, other: Place) -> float:
+    return sum(abs(math.log(a / b)) for a, b in zip(one, other, strict=True) if a and b)
+
+
+def _moved(group: Group, record: Record, place: Place) -> Group:
+    """A setting with other numbers of nodes and rows, for its name; it has no runs of its own."""
+    nodes, rows = place
+    moved = replace(record, workers=nodes, dataset={**record.dataset, "train_rows": int(rows)} if rows > 1 else {})
+    label: dict[str, Any] = {key: value for key, value in group.label.items() if key not in (*SIZES, "batch_size")}
+    if "train_rows" in group.label:
+        label["train_rows"] = int(rows)
+    return Group(label, [moved], group.usual)
+
+
+def _rate(curve: Curve, nodes: int) -> float | None:
+    """What an hour of so many nodes costs, as a node of this curve does."""
+    each = [one.usd_per_hour / one.workers for one in curve.records if one.usd_per_hour is not None and one.workers]
+    return statistics.median(each) * nodes if len(each) == len(curve.records) else None
+
+
+def _besides(records: Sequence[Record]) -> float | None:
+    known = [besides for record in records if (besides := besides_training(record)) is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,196 @@
+"""The decision: what to use under the limits that were set, what comes next, how sure that is, what would tell more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainoff.analyse.advice.belief import Array, pooled_noise
+from trainoff.analyse.advice.candidate import Candidate
+from trainoff.analyse.advice.considered import Field
+from trainoff.analyse.advice.weigh import Standing, ratio, weigh
+from trainoff.analyse.interval import LEVEL
+from trainoff.analyse.ratio import RANKING
+from trainoff.analyse.words import dollars, seconds
+from trainoff.errors import TrainoffError
+
+SECONDS, USD = "seconds", "usd"  # what is to be small
+SAFE, HALF = 0.8, 0.5  # a limit is taken to be kept from SAFE on; nothing below HALF is advised
+SURE, LIKELY = 0.95, 0.8
+CLEAR = 2.8  # standard errors that a difference must be for five runs in six to show it
+MOST_REPEATS = 30  # nobody repeats a run more often to tell two settings apart
+NOTHING = 1e-12  # dollars: what costs nothing
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the training may take until the target; None: anything."""
+
+    max_seconds: float | None = None
+    max_cost: float | None = None
+
+    def __str__(self) -> str:
+        said = [] if self.max_seconds is None else [f"--max-seconds {self.max_seconds:g}"]
+        return " and ".join([*said, *([] if self.max_cost is None else [f"--max-cost {self.max_cost:g}"])])
+
+    def most_s(self, candidate: Candidate) -> float:
+        """The seconds that a candidate may take: a budget is time, at its price."""
+        most = math.inf if self.max_seconds is None else self.max_seconds
+        if self.max_cost is None or not candidate.usd_per_hour:
+            return most
+        return min(most, self.max_cost / candidate.usd_per_hour * 3600)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A candidate with its standing among those that keep the limits; without one where it does not keep them."""
+
+    candidate: Candidate
+    kept: float  # how likely the next run gets there within the limits
+    standing: Standing | None
+
+
+@dataclass(frozen=True)
+class More:
+    """Runs that would tell more: of these candidates, so many of each in all."""
+
+    why: str  # predicted, apart, few
+    candidates: Sequence[Candidate]
+    repeat: int
+
+    @property
+    def worth_it(self) -> bool:
+        return self.repeat <= MOST_REPEATS
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to use, and how sure that is."""
+
+    goal: str  # seconds or usd
+    limits: Limits
+    ranked: Sequence[Weighed]  # those that keep the limits, the best first
+    too_much: Sequence[Weighed]  # those that do not
+    unpriced: Sequence[Candidate]  # left out because money counts and theirs is not known
+    field: Field
+    more: More | None
+
+    @property
+    def choice(self) -> Weighed:
+        return self.ranked[0]
+
+    @property
+    def standing(self) -> Standing:
+        """Where the choice stands."""
+        assert self.choice.standing is not None
+        return self.choice.standing
+
+    @property
+    def runner_up(self) -> Weighed | None:
+        return self.ranked[1] if len(self.ranked) > 1 else None
+
+    @property
+    def verdict(self) -> str:
+        """`sure`, `likely`, `either` if others will do as well, else `open`; `alone` without another to compare."""
+        if len(self.ranked) == 1:
+            return "alone"
+        if self.standing.best >= LIKELY:
+            return "sure" if self.standing.best >= SURE else "likely"
+        return "either" if self.standing.near >= LIKELY else "open"
+
+    @property
+    def indicative(self) -> bool:
+        """Fewer than five runs of the choice or of its runner-up."""
+        return any(one.candidate.measured and one.candidate.evidence.runs < RANKING for one in self.ranked[:2])
+
+    def behind(self, other: Weighed) -> tuple[float, float, float]:
+        """How many times as much another takes as the choice: from, middle, to."""
+        return ratio(_value(other.candidate, self.goal), _value(self.choice.candidate, self.goal), LEVEL)
+
+
+def decide(field: Field, limits: Limits) -> Advice:
+    """Choose: the shortest time; with a limit of time and prices the cheapest; in each case within the limits."""
+    every = list(field.candidates)
+    priced = [one for one in every if one.usd_per_hour is not None]
+    money = limits.max_cost is not None or (limits.max_seconds is not None and bool(priced))
+    goal = USD if limits.max_seconds is not None and priced else SECONDS
+    taking_part = priced if money else every
+    if not taking_part:
+        raise TrainoffError(
+            f"{limits}: no price is known of what could be chosen; name a price book with --prices FILE"
+        )
+    judged = [Weighed(one, one.belief.kept(limits.most_s(one)), None) for one in taking_part]
+    allowed = _allowed(judged, limits)
+    standings = weigh([_value(one.candidate, goal) for one in allowed])
+    ranked = [Weighed(one.candidate, one.kept, found) for one, found in zip(allowed, standings, strict=True)]
+    ranked.sort(key=lambda one: one.standing.regret if one.standing else math.inf)
+    rest = [one for one in judged if one not in allowed]
+    unpriced = [one for one in every if one not in taking_part]
+    return Advice(goal, limits, ranked, rest, unpriced, field, _more(ranked, field, goal))
+
+
+def _value(candidate: Candidate, goal: str) -> Array:
+    """What is to be small, runs that are begun again included."""
+    if goal == SECONDS:
+        return candidate.belief.whole
+    return np.maximum(candidate.belief.whole * (candidate.usd_per_hour or 0.0) / 3600, NOTHING)
+
+
+def _allowed(judged: Sequence[Weighed], limits: Limits) -> list[Weighed]:
+    """Those that keep the limits well enough; where none does, the one that does so best, if it is likely to."""
+    if limits == Limits():
+        return list(judged)
+    safe = [one for one in judged if one.kept >= SAFE]
+    if safe:
+        return safe
+    best = max(judged, key=lambda one: (one.kept, -float(np.median(one.candidate.belief.typical))))
+    if best.kept >= HALF:
+        return [best]
+    raise TrainoffError(f"{limits}: nothing here is likely to keep that; {_nearest(judged, limits)}")
+
+
+def _nearest(judged: Sequence[Weighed], limits: Limits) -> str:
+    """What comes closest, with what it takes."""
+
+    def excess(one: Weighed) -> float:
+        return one.candidate.seconds.middle / max(limits.most_s(one.candidate), 1e-9)
+
+    near = min(judged, key=excess).candidate
+    money = f" and {dollars(near.usd.middle)}" if near.usd else ""
+    return f"the nearest is {near.name} with {seconds(near.seconds.middle)}{money}"
+
+
+def _more(ranked: Sequence[Weighed], field: Field, goal: str) -> More | None:
+    """What to run for a better answer; None where there is nothing to be gained."""
+    if not ranked[0].candidate.measured:
+        return More("predicted", [ranked[0].candidate], 1)
+    if len(ranked) == 1:
+        few = ranked[0].candidate.evidence.runs < RANKING
+        return More("few", [ranked[0].candidate], RANKING) if few else None
+    standing, two = ranked[0].standing, [one.candidate for one in ranked[:2]]
+    assert standing is not None
+    if standing.best < LIKELY:
+        if not two[1].measured:
+            return More("predicted", [two[1]], 1)
+        return More("apart", two, repeats(two[0], two[1], field, goal))
+    if any(one.measured and one.evidence.runs < RANKING for one in two):
+        return More("few", [one for one in two if one.measured], RANKING)
+    return None
+
+
+def repeats(a: Candidate, b: Candidate, field: Field, goal: str) -> int:
+    """How many runs of each would show the difference that two settings seem to have, at least five."""
+    logs = [np.log(one.evidence.seconds) for one in field.candidates if one.measured]
+    noise, _ = pooled_noise(logs)
+    apart = abs(ratio_of_middles(a, b, goal))
+    needed = math.ceil(2 * (CLEAR * noise / max(apart, NOTHING)) ** 2)
+    return max(needed, RANKING, a.evidence.runs + 1, b.evidence.runs + 1)
+
+
+def ratio_of_middles(a: Candidate, b: Candidate, goal: str) -> float:
+    """How far apart two candidates seem to be, in logarithms."""
+    middles = [float(np.median(_value(one, goal))) for one in (a, b)]
+    return math.log(middles[1] / middles[0])

@@ -1,0 +1,169 @@
+"""`trainoff advise`: what to use, what it takes, how sure that is, why, and which runs would tell more."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainoff.analyse import newest, priced
+from trainoff.analyse.advice import (
+    Advice,
+    Candidate,
+    Limits,
+    Wish,
+    considered,
+    decide,
+    known_target,
+    known_wish,
+    one_workload,
+    why_nothing,
+)
+from trainoff.errors import TrainoffError
+from trainoff.published import records_of
+from trainoff.records import Record
+from trainoff.report.advised import for_programs, show
+from trainoff.report.next_runs import SIZES, said
+from trainoff.report.showing import warn
+from trainoff.study.prices import PriceBook
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_NODES = 100_000
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked for, as it was typed."""
+
+    folder: Path
+    target: float | None = None
+    limits: Limits = field(default_factory=Limits)
+    wish: Wish = field(default_factory=Wish)
+    cold: bool = False
+    workload: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The advice, the records it is from, and what the other clock would say."""
+
+    advice: Advice
+    target: float
+    metric: str
+    workload: str
+    cold: bool
+    other_clock: str | None  # what would be chosen by the other clock, if that is something else
+    command: str | None  # that would tell more
+
+
+def advise(question: Question, book: PriceBook | None, as_json: bool, console: Console) -> int:
+    """Answer with sentences and a table, or as JSON; 1 if a record is damaged."""
+    _check(question)
+    records, damaged = records_of(question.folder)
+    if not records:
+        whole = " that can be read" if damaged else ""
+        raise TrainoffError(f"{question.folder}: no records here{whole}; `trainoff run STUDY` makes some")
+    kept = newest(records)
+    answer = answer_to(question, priced(kept, book) if book else kept)
+    if as_json:
+        print(json.dumps(for_programs(answer), indent=1, allow_nan=False))
+    else:
+        show(answer, console)
+    return warn(damaged)
+
+
+def answer_to(question: Question, records: Sequence[Record]) -> Answer:
+    """The answer that records give; what they cannot say is one sentence."""
+    own = one_workload(records, question.workload)
+    target = known_target(own, question.target)
+    known_wish(own, question.wish)
+    advice = _advice(question, own, target, question.cold)
+    return Answer(
+        advice, target, own[0].metric, own[0].workload, question.cold,
+        _other_clock(question, own, target, advice), _command(question, own, advice),
+    )  # fmt: skip
+
+
+def _check(question: Question) -> None:
+    wish, limits = question.wish, question.limits
+    asked = {"--max-seconds": limits.max_seconds, "--max-cost": limits.max_cost, "--cores": wish.cores}
+    for option, value in {**asked, "--rows": wish.rows}.items():
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise TrainoffError(f"{option} {value:g}: give a number above 0")
+    if wish.nodes is not None and not 1 <= wish.nodes <= MOST_NODES:
+        raise TrainoffError(f"--nodes {wish.nodes}: give a whole number from 1 to {MOST_NODES:,}")
+    if wish.machine is not None and wish.cores is not None:
+        raise TrainoffError("--machine and --cores both say how large a node is; give one of them")
+    if question.target is not None and not math.isfinite(question.target):
+        raise TrainoffError(f"--target {question.target:g}: give a number, such as 0.97")
+
+
+def _advice(question: Question, own: Sequence[Record], target: float, cold: bool) -> Advice:
+    found = considered(own, target, question.wish, cold)
+    if not found.candidates:
+        why = why_nothing(found, own, target, question.wish)
+        raise TrainoffError(f"{question.folder}: {why}; run this: {_remedy(question, own)}")
+    return decide(found, question.limits)
+
+
+def _other_clock(question: Question, own: Sequence[Record], target: float, advice: Advice) -> str | None:
+    """What would be chosen by the other clock, where that is another setting; only without limits."""
+    if question.limits != Limits() or len(advice.ranked) == 1:
+        return None
+    found = considered(own, target, question.wish, not question.cold)
+    if not found.candidates:
+        return None
+    other = decide(found, Limits()).choice.candidate.name
+    return None if other == advice.choice.candidate.name else other
+
+
+def _remedy(question: Question, own: Sequence[Record]) -> str:
+    """The command of runs that would let a question be answered which cannot be."""
+    wish = question.wish
+    kept = [record for record in own if wish.holds(record)]
+    steps = "max_iter" if all("max_iter" in record.params for record in kept) else "epochs"
+    words = said(question.folder, kept[0].study, (*SIZES, steps))
+    words += ["--engine", wish.engine] if wish.engine else []
+    if wish.nodes is not None:
+        words += ["--set", f"{_nodes_key(kept[0])}={wish.nodes}"]
+    if wish.rows is not None:
+        words += ["--set", f"train_rows={wish.rows:.0f}"]
+    if wish.nodes is None and wish.rows is None:
+        most = max(record.params.get(steps) or 1 for record in kept)
+        words += (
+            ["--set", f"{steps}={2 * most:g}"] if any(one.status == "ok" for one in kept) else ["--retry", "failed"]
+        )
+    return shlex.join(words)
+
+
+def _nodes_key(record: Record) -> str:
+    return "nodes" if record.cluster == "lab" else "workers"
+
+
+def _command(question: Question, own: Sequence[Record], advice: Advice) -> str | None:
+    """The command of the runs that would tell more."""
+    more = advice.more
+    if more is None or not more.worth_it:
+        return None
+    first = more.candidates[0]
+    words = said(question.folder, first.record.study)
+    if len({record.workload for record in records_of(question.folder)[0]}) > 1:
+        words += ["--set", f"workload={first.record.workload}"]
+    for engine in dict.fromkeys(one.record.engine for one in more.candidates):
+        words += ["--engine", engine]
+    if more.why == "predicted":
+        words += ["--set", f"{_nodes_key(first.record)}={first.nodes}"]
+    words += _rows(first, own) if more.why == "predicted" else []
+    words += ["--repeat", str(more.repeat)] if more.repeat > 1 else []
+    return shlex.join(words)
+
+
+def _rows(one: Candidate, own: Sequence[Record]) -> list[str]:
+    several = len({record.params.get("train_rows") for record in own}) > 1
+    return ["--set", f"train_rows={one.rows:.0f}"] if several and one.rows > 1 else []
