@@ -175,7 +175,8 @@ def _more(ranked: Sequence[Weighed], field: Field, goal: str) -> More | None:
     if standing.best < LIKELY:
         if not two[1].measured:
             return More("predicted", [two[1]], 1)
-        return More("apart", two, repeats(two[0], two[1], field, goal))
+        needed = repeats(two[0], two[1], field, goal)
+        return More("apart", two, needed if standing.near >= LIKELY else min(needed, MOST_REPEATS))
     if any(one.measured and one.evidence.runs < RANKING for one in two):
         return More("few", [one for one in two if one.measured], RANKING)
     return None
@@ -191,6 +192,7 @@ def repeats(a: Candidate, b: Candidate, field: Field, goal: str) -> int:
 
 
 def ratio_of_middles(a: Candidate, b: Candidate, goal: str) -> float:
-    """How far apart two candidates seem to be, in logarithms."""
-    middles = [float(np.median(_value(one, goal))) for one in (a, b)]
-    return math.log(middles[1] / middles[0])
+    """How far apart the runs of two candidates lie, in logarithms."""
+    rates = [one.usd_per_hour or 0.0 if goal == USD else 1.0 for one in (a, b)]
+    means = [float(np.mean(np.log(one.evidence.seconds))) for one in (a, b)]
+    return means[1] - means[0] + (math.log(rates[1] / rates[0]) if all(rates) else 0.0)
