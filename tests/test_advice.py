@@ -3,9 +3,12 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from recorded import record, store
+from trainoff.analyse.advice import Evidence, believe, weigh
+from trainoff.analyse.advice.made_up import off, reliability, score
 from trainoff.cli import main
 
 SPREAD = (0.0, 0.02, -0.02, 0.01, -0.01)
@@ -91,7 +94,7 @@ def test_programs_read_the_same(here, capsys):
 
 
 def test_what_cannot_be_told_apart_is_said_with_what_would_decide_it(here, capsys):
-    folder = store(here / "race", *runs("torch", 10.0, 3), *runs("numpy", 10.2, 3), *runs("jax", 30.0, 3))
+    folder = store(here / "race", *runs("torch", 10.0, 3), *runs("numpy", 10.25, 3), *runs("jax", 30.0, 3))
     (folder / "study.toml").write_text("# trainoff run race.toml --repeat 3\n")
     (here / "race.toml").write_text("")
     out = said(capsys, "race")
@@ -301,3 +304,56 @@ def test_one_workload_at_a_time(here, capsys):
     assert complaint(capsys, "out") == "there are runs of one and two; say which with --workload one"
     assert facts(capsys, "out", "--workload", "two")["choice"]["seconds"]["middle"] == pytest.approx(20, rel=0.02)
     assert "did you mean `two`?" in complaint(capsys, "out", "--workload", "tow")
+
+
+@pytest.fixture(scope="module")
+def made_up_studies():
+    return score(400, seed=7)
+
+
+@pytest.mark.parametrize(("figure", "most"), [("best", 0.03), ("near", 0.06), ("kept", 0.04)])
+def test_probabilities_come_true_as_often_as_they_say(made_up_studies, figure, most):
+    said = getattr(made_up_studies, figure)
+    assert off(said) < most
+    for one in reliability(said):
+        assert one.number < 100 or one.came_true == pytest.approx(one.said, abs=0.12)
+
+
+def test_intervals_hold_the_next_run_and_the_choice_is_as_good_as_is_said(made_up_studies):
+    assert 0.94 < made_up_studies.coverage < 0.985
+    said, true = np.mean(made_up_studies.chosen, axis=0)
+    assert true == pytest.approx(said, abs=0.06)
+    assert np.mean([worse for _, worse in made_up_studies.regret]) < 0.08
+
+
+def test_calibration_is_a_test_that_can_fail():
+    """Whoever takes ten runs for a hundred is too sure, and it shows."""
+    told = [(0.9, came) for came in [True] * 60 + [False] * 40]
+    assert off(told) == pytest.approx(0.3)
+    (only,) = reliability(told)
+    assert (only.number, only.came_true) == (100, 0.6)
+
+
+def test_of_many_that_are_alike_none_is_likely_the_best_and_all_are_good():
+    beliefs = believe([Evidence((10.0, 10.2, 9.8))] * 10 + [Evidence((20.0, 20.1, 19.9))], np.random.default_rng(1))
+    standings = weigh([one.whole for one in beliefs])
+    assert all(one.best < 0.25 and one.near > 0.7 and one.regret < 0.06 for one in standings[:10])
+    assert standings[10].regret == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_setting_with_few_runs_borrows_what_others_know_of_noise():
+    quiet, wild = (Evidence((10.0, 10.0 * (1 + noise), 10.0 / (1 + noise))) for noise in (0.002, 0.3))
+    widths = []
+    for others in (quiet, wild):
+        belief = believe([Evidence((15.0,)), *[others] * 6], np.random.default_rng(1))[0]
+        widths.append(np.ptp(np.quantile(np.log(belief.single), [0.025, 0.975])))
+    assert widths[1] > 5 * widths[0]
+
+
+def test_run_ends_with_what_to_ask_next(capsys):
+    from trainoff.report.running import _next_step
+
+    reached = [ran("torch", 10.0), ran("numpy", 12.0)]
+    assert _next_step(reached, "results/race") == ["Next: trainoff advise results/race --target 0.97"]
+    assert _next_step([ran("torch", None)], "results/race") == []
+    assert _next_step([], "results/race") == []

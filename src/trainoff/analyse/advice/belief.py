@@ -18,7 +18,7 @@ WEIGHT = 2  # so many repetitions that first guess is worth
 OWN = 4  # so many of a setting's own repetitions weigh as much as those of all others
 APART = np.geomspace(0.01, 3.0, 60)  # how far settings may lie apart: 1 % to 20 times
 UNKNOWN = 0.5  # before anybody has looked: between any distance (1) and any order of magnitude (0) being as likely
-MIXED = 0.2  # the share of settings that get there only now and then, before anybody has looked
+MIXED = 0.3  # the share of settings that get there only now and then, before anybody has looked
 RARELY = 0.02  # a setting gets there in at least so many of its runs, or it is not worth a word
 
 
