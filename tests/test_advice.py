@@ -74,7 +74,7 @@ def test_the_fastest_is_advised_with_its_odds_and_its_runner_up(here, capsys):
     assert out.startswith("Use torch on 1 node of 1 core. It should reach 97% after 10.0 s of training (")
     assert "with start and end 15.0 s." in out
     assert "It is the fastest with a probability of 99%" in out
-    assert "Runner-up: numpy on 1 node of 1 core takes 1.5 times as long (1.3 to " in out
+    assert "Runner-up: numpy on 1 node of 1 core takes 1.5 times as long (" in out
     assert "It reached 97% in 5 of 5 runs." in out
     assert "Never got to 97%: jax." in out
     assert "trainoff run" not in out
@@ -87,14 +87,16 @@ def test_programs_read_the_same(here, capsys):
     assert found["choice"]["engine"] == "torch"
     assert found["choice"]["seconds"]["low"] < 10 < found["choice"]["seconds"]["high"]
     assert found["choice"]["seconds"]["middle"] == pytest.approx(10, rel=0.01)
-    assert found["runner_up"]["times_as_much"]["middle"] == pytest.approx(1.5, rel=0.02)
+    behind = found["runner_up"]["times_as_much"]
+    assert 1.1 < behind["low"] < behind["middle"] < behind["high"] < 2
+    assert behind["middle"] == pytest.approx(1.5, rel=0.02)
     assert sum(one["best"] for one in found["ranked"]) == pytest.approx(1)
     assert found["command"] is None
     assert found == facts(capsys, "out"), "the same records give the same advice"
 
 
 def test_what_cannot_be_told_apart_is_said_with_what_would_decide_it(here, capsys):
-    folder = store(here / "race", *runs("torch", 10.0, 3), *runs("numpy", 10.25, 3), *runs("jax", 30.0, 3))
+    folder = store(here / "race", *runs("torch", 10.0, 3), *runs("numpy", 10.2, 3), *runs("jax", 30.0, 3))
     (folder / "study.toml").write_text("# trainoff run race.toml --repeat 3\n")
     (here / "race.toml").write_text("")
     out = said(capsys, "race")

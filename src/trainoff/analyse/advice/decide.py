@@ -20,7 +20,7 @@ from trainoff.errors import TrainoffError
 SECONDS, USD = "seconds", "usd"  # what is to be small
 SAFE, HALF = 0.8, 0.5  # a limit is taken to be kept from SAFE on; nothing below HALF is advised
 SURE, LIKELY = 0.95, 0.8
-CLEAR = 2.8  # standard errors that a difference must be for five runs in six to show it
+CLEAR = 2.0  # standard errors that a difference must be to show: then one of the two is the better with 97 %
 MOST_REPEATS = 30  # nobody repeats a run more often to tell two settings apart
 NOTHING = 1e-12  # dollars: what costs nothing
 
