@@ -134,6 +134,9 @@ def test_a_single_record_gets_advice_that_says_what_it_is_worth(here, capsys):
     out = said(capsys, "out")
     assert out.startswith("Use torch on 1 node of 1 core.")
     assert "Only torch was tried, so this does not say which engine to use." in out
+    assert "run others, too: trainoff run STUDY (with other engines in its `engines`)" in out
+    (here / "out" / "study.toml").write_text('# trainoff run race.toml\nengines = ["torch", "numpy", "jax"]\n')
+    assert facts(capsys, "out")["command"].endswith("study.toml --engine numpy --engine jax")
     assert "One run each, so this is indicative: that runs of one setting lie 5% apart is a guess." in out
 
 
@@ -195,6 +198,25 @@ def test_numbers_that_are_none(here, capsys, option, value):
     assert "give a number above 0" in complaint(capsys, "out", f"{option}={value}")
 
 
+def test_types_of_machines(here, capsys):
+    """A machine by its name: as many cores, another price."""
+    (here / "prices.toml").write_text("""
+[machine]
+"small" = { cores = 1, memory_gb = 2, usd_per_hour = 0.1 }
+"large" = { cores = 4, memory_gb = 16, usd_per_hour = 0.8 }
+""")
+    small = runs("torch", 20.0, cores=1.0, memory_gb=2.0, cluster="lab", params={"machine": "small"})
+    large = runs("torch", 8.0, cores=4.0, memory_gb=16.0, cluster="lab", params={"machine": "large"})
+    store(here / "out", *small, *large)
+    asked = ("out", "--prices", "prices.toml")
+    assert facts(capsys, *asked)["choice"]["machine"] == "large"
+    assert facts(capsys, *asked, "--max-seconds", "30")["choice"]["machine"] == "small"
+    assert "on 1 node small" in said(capsys, *asked, "--machine", "small")
+    assert facts(capsys, *asked, "--cores", "4")["choice"]["machine"] == "large"
+    assert "did you mean `large`?" in complaint(capsys, *asked, "--machine", "larg")
+    assert "leave one of them out" not in said(capsys, *asked, "--engine", "torch", "--machine", "large")
+
+
 LAW = {"torch-ddp": lambda nodes: 2 + 20 / nodes, "spark-average": lambda nodes: 8 + 20 / nodes}
 
 
@@ -250,7 +272,7 @@ def test_a_number_of_rows_that_nobody_ran(here, capsys):
         run for r in rows for run in runs("torch", 1 + r / 1000, 2, dataset={"train_rows": r}, params={"train_rows": r})
     ]
     store(here / "out", *many)
-    found = facts(capsys, "out", "--rows", "15000")
+    found = facts(capsys, "out", "--engine", "torch", "--rows", "15000")
     assert found["choice"]["seconds"]["middle"] == pytest.approx(16, rel=0.05)
     assert not found["choice"]["extrapolated"]
     assert found["command"] == "trainoff run STUDY --engine torch --set workers=1 --set train_rows=15000"

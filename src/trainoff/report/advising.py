@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from trainoff.errors import TrainoffError
 from trainoff.published import records_of
 from trainoff.records import Record
 from trainoff.report.advised import for_programs, show
-from trainoff.report.next_runs import SIZES, said
+from trainoff.report.next_runs import SIZES, said, study_copy
 from trainoff.report.showing import warn
 from trainoff.study.prices import PriceBook
 
@@ -153,6 +154,9 @@ def _command(question: Question, own: Sequence[Record], advice: Advice) -> str |
         return None
     first = more.candidates[0]
     words = said(question.folder, first.record.study)
+    if more.why == "engines":
+        others = _untried(question.folder, first.record)
+        return shlex.join([*words, *others]) if others else f"{shlex.join(words)} (with other engines in its `engines`)"
     if len({record.workload for record in records_of(question.folder)[0]}) > 1:
         words += ["--set", f"workload={first.record.workload}"]
     for engine in dict.fromkeys(one.record.engine for one in more.candidates):
@@ -162,6 +166,17 @@ def _command(question: Question, own: Sequence[Record], advice: Advice) -> str |
     words += _rows(first, own) if more.why == "predicted" else []
     words += ["--repeat", str(more.repeat)] if more.repeat > 1 else []
     return shlex.join(words)
+
+
+def _untried(folder: Path, record: Record) -> list[str]:
+    """The engines of the study that have no record yet, as options."""
+    copy = study_copy(folder, record.study)
+    try:
+        listed = tomllib.loads(copy.read_text(errors="replace")).get("engines", []) if copy else []
+    except tomllib.TOMLDecodeError:  # somebody has edited the copy
+        listed = []
+    others = [str(name) for name in listed if name != record.engine] if isinstance(listed, list) else []
+    return [word for name in others for word in ("--engine", name)]
 
 
 def _rows(one: Candidate, own: Sequence[Record]) -> list[str]:

@@ -55,6 +55,11 @@ class Field:
     never: Sequence[Group]
     wish: Wish
 
+    @property
+    def engines(self) -> set[str]:
+        """The engines that were tried."""
+        return {one.record.engine for one in self.candidates} | {group.first.engine for group in self.never}
+
 
 def considered(records: Sequence[Record], target: float, wish: Wish, cold: bool) -> Field:
     """What could be chosen, of the records of one workload."""

@@ -57,7 +57,7 @@ class Weighed:
 class More:
     """Runs that would tell more: of these candidates, so many of each in all."""
 
-    why: str  # predicted, apart, few
+    why: str  # engines, predicted, apart, few
     candidates: Sequence[Candidate]
     repeat: int
 
@@ -165,6 +165,8 @@ def _nearest(judged: Sequence[Weighed], limits: Limits) -> str:
 
 def _more(ranked: Sequence[Weighed], field: Field, goal: str) -> More | None:
     """What to run for a better answer; None where there is nothing to be gained."""
+    if len(field.engines) == 1 and field.wish.engine is None:
+        return More("engines", [ranked[0].candidate], 1)
     if not ranked[0].candidate.measured:
         return More("predicted", [ranked[0].candidate], 1)
     if len(ranked) == 1:

@@ -149,10 +149,14 @@ def _names(every: Sequence[str]) -> str:
 
 
 def _caution(advice: Advice) -> list[str]:
-    engines = {one.record.engine for one in advice.field.candidates} | {g.first.engine for g in advice.field.never}
+    measured = [one for one in advice.field.candidates if one.measured]
+    hosts = {record.environment.get("host") for one in measured for record in one.group.records}
     said = []
-    if len(engines) == 1 and advice.field.wish.engine is None:
-        said.append(f"Only {engines.pop()} was tried, so this does not say which engine to use.")
+    if len(hosts) > 1:
+        said.append(f"The runs are from {len(hosts)} machines, whose times say little of each other.")
+    if len(advice.field.engines) == 1 and advice.field.wish.engine is None:
+        only = advice.choice.candidate.record.engine
+        said.append(f"Only {only} was tried, so this does not say which engine to use.")
     if advice.indicative:
         most = max(one.candidate.evidence.runs for one in advice.ranked[:2])
         few = "One run each" if most == 1 else f"Fewer than {RANKING} runs each"
@@ -173,6 +177,8 @@ def what_for(advice: Advice) -> str | None:
     if more is None:
         return None
     names = " and ".join(one.name for one in more.candidates)
+    if more.why == "engines":
+        return "Not enough evidence to choose an engine; run others, too:"
     if more.why == "predicted":
         return f"Run {names} before you rely on it:"
     if more.why == "apart":
