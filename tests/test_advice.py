@@ -258,6 +258,8 @@ def test_predictions_are_considered_and_marked(here, capsys):
 def test_no_more_workers_than_this_machine_has_cores_for(here, capsys):
     store(here / "out", *sizes(1, 2, cluster="processes"))
     assert {one["nodes"] for one in facts(capsys, "out")["ranked"]} == {1, 2}
+    asked = said(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
+    assert "That machine has 2 CPUs for 4 cores: they would be shared, which the model does not know." in asked
 
 
 def test_nothing_is_predicted_beyond_where_runs_began_to_fail(here, capsys):
@@ -277,6 +279,28 @@ def test_a_number_of_rows_that_nobody_ran(here, capsys):
     assert not found["choice"]["extrapolated"]
     assert found["command"] == "trainoff run STUDY --engine torch --set workers=1 --set train_rows=15000"
     assert facts(capsys, "out", "--rows", "40000")["choice"]["extrapolated"]
+    assert "--rows R chooses among those with R rows." in said(capsys, "out")
+
+
+def test_runs_of_several_machines_are_pointed_out(here, capsys):
+    hosts = [{"cpus": 2, "host": name} for name in ("one", "two")]
+    store(here / "out", *runs("torch", 10.0, environment=hosts[0]), *runs("numpy", 15.0, environment=hosts[1]))
+    assert "The runs are from 2 machines, whose times say little of each other." in said(capsys, "out")
+
+
+def test_a_damaged_record_is_named_and_the_rest_is_advised_on(here, capsys):
+    folder = store(here / "out", *runs("torch", 10.0), *runs("numpy", 15.0))
+    (next(folder.glob("torch*")) / "record.json").write_text("{")
+    assert main(["advise", "out"]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("Use torch")
+    assert "record.json cannot be read" in err
+
+
+def test_what_broke_by_a_fault_is_no_choice(here, capsys):
+    struck = runs("jax", 5.0, params={"epochs": 2, "fault": {"action": "slow"}})
+    store(here / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *struck)
+    assert [one["engine"] for one in facts(capsys, "out")["ranked"]] == ["torch", "numpy"]
 
 
 def test_from_cold_a_slow_start_counts(here, capsys):

@@ -105,11 +105,11 @@ def _predicted(
     kept: Sequence[Group], target: float, wish: Wish, cold: bool, random: np.random.Generator
 ) -> list[Candidate]:
     """Candidates that nobody ran, of every curve that has a model; those of one curve are right or wrong together."""
-    if not kept:
-        return []
     records = [record for group in kept for record in group.records]
     found = [curve for curve in curves(records, lambda one: clock(target, one.metric, cold)) if curve.records]
-    shares = reaching([(len(one.records), len(one.censored)) for one in found], random) if found else []
+    if not found:
+        return []
+    shares = reaching([(len(one.records), len(one.censored)) for one in found], random)
     made = []
     for curve, reach in zip(found, shares, strict=True):
         places = _places(curve, wish)

@@ -67,7 +67,8 @@ def chances(advice: Advice) -> str | None:
     if advice.runner_up is None:
         return None
     predicted = sum(not one.candidate.measured for one in advice.ranked)
-    also = f", {predicted} of them predicted" if predicted else ""
+    how_many = "all" if predicted == len(advice.ranked) else str(predicted)
+    also = f", {how_many} of them predicted" if predicted else ""
     what = "cheapest" if advice.goal == USD else "fastest"
     return (
         f"It is the {what} with a probability of {likely(advice.standing.best)}, and within {ALIKE:.0%} of the {what} "
@@ -152,6 +153,9 @@ def _caution(advice: Advice) -> list[str]:
     measured = [one for one in advice.field.candidates if one.measured]
     hosts = {record.environment.get("host") for one in measured for record in one.group.records}
     said = []
+    said += _shared_cpus(advice.choice.candidate)
+    if advice.field.wish.rows is None and len({one.rows for one in advice.field.candidates}) > 1:
+        said.append("The settings differ in their rows; --rows R chooses among those with R rows.")
     if len(hosts) > 1:
         said.append(f"The runs are from {len(hosts)} machines, whose times say little of each other.")
     if len(advice.field.engines) == 1 and advice.field.wish.engine is None:
@@ -162,6 +166,15 @@ def _caution(advice: Advice) -> list[str]:
         few = "One run each" if most == 1 else f"Fewer than {RANKING} runs each"
         said.append(f"{few}, so this is indicative{_guess(advice)}.")
     return said
+
+
+def _shared_cpus(one: Candidate) -> list[str]:
+    """That nodes would share the CPUs of one machine, which no model knows that has not seen it."""
+    record = one.record
+    there, needed = record.environment.get("cpus"), one.nodes * record.cores
+    if one.measured or record.cluster != "processes" or not there or needed <= there:
+        return []
+    return [f"That machine has {there} CPUs for {needed:g} cores: they would be shared, which the model does not know."]
 
 
 def _guess(advice: Advice) -> str:
