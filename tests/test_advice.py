@@ -282,6 +282,30 @@ def test_a_number_of_rows_that_nobody_ran(here, capsys):
     assert "--rows R chooses among those with R rows." in said(capsys, "out")
 
 
+def test_more_rows_make_a_training_longer_but_not_the_way_to_the_target(here, capsys):
+    """Every engine is there after about 20,000 samples, whatever the rows: so much must be known of rows never run."""
+
+    def got_there(engine, nodes, rows, pace):
+        samples, seen = 18000 + 0.05 * rows, 4 * rows
+        facts = {"train_s": 1 + pace * seen / nodes, "dataset": {"train_rows": rows}, "cluster": "lab", "mode": "sync"}
+        return runs(engine, facts["train_s"] * samples / seen, 2, nodes=nodes, params={"train_rows": rows}, **facts)
+
+    paces = {"torch-ddp": 1e-3, "spark-average": 1.3e-3}
+    every = [
+        run for engine, pace in paces.items() for nodes in (1, 2) for rows in (10000, 20000, 80000)
+        for run in got_there(engine, nodes, rows, pace)
+    ]  # fmt: skip
+    store(here / "out", *every)
+    found = facts(capsys, "out", "--nodes", "2", "--rows", "40000")
+    assert [one["engine"] for one in found["ranked"]] == ["torch-ddp", "spark-average"]
+    assert found["choice"]["predicted"]
+    assert not found["choice"]["extrapolated"]
+    true = (1 + 1e-3 * 160000 / 2) * 20000 / 160000
+    assert found["choice"]["seconds"]["middle"] == pytest.approx(true, rel=0.1)
+    assert found["choice"]["seconds"]["low"] < true < found["choice"]["seconds"]["high"]
+    assert found["choice"]["best"] > 0.9, "what is not known of the rows is the same for both"
+
+
 def test_runs_of_several_machines_are_pointed_out(here, capsys):
     hosts = [{"cpus": 2, "host": name} for name in ("one", "two")]
     store(here / "out", *runs("torch", 10.0, environment=hosts[0]), *runs("numpy", 15.0, environment=hosts[1]))

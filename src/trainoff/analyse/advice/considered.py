@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainoff.analyse.advice.belief import DRAWS, SEED, Belief, Evidence, believe, reaching
+from trainoff.analyse.advice.belief import DRAWS, SEED, Array, Belief, Evidence, believe, reaching
 from trainoff.analyse.advice.candidate import Candidate
 from trainoff.analyse.advice.clock import besides_training, clock, lost
+from trainoff.analyse.advice.shares import shares
 from trainoff.analyse.faults import left_alone
+from trainoff.analyse.figures import FIGURES, time_to
 from trainoff.analyse.groups import Group, groups
 from trainoff.analyse.scaling import SIZES, Curve, Fit, curves, fit, grid, rows_of
 from trainoff.analyse.scaling.fit import FURTHEST
@@ -95,30 +98,55 @@ def evidence_of(group: Group, target: float, cold: bool) -> Evidence:
 
 
 def model_of(curve: Curve) -> Fit | None:
-    """The scaling model of a curve; None where its runs have one number of nodes and of rows."""
-    places = [place_of(record) for record in curve.records]
+    """The model of the whole training time along a curve; None where it has one number of nodes and of rows."""
+    ended = [record for record in (*curve.records, *curve.censored) if record.status == "ok" and record.train_s]
+    places = [place_of(record) for record in ended]
     several = len({nodes for nodes, _ in places}) > 1 or len({rows for _, rows in places}) > 1
-    return fit(curve.configs) if several else None
+    return fit(replace(curve, records=tuple(ended), figure=FIGURES["train_s"]).configs) if several else None
 
 
 def _predicted(
     kept: Sequence[Group], target: float, wish: Wish, cold: bool, random: np.random.Generator
 ) -> list[Candidate]:
-    """Candidates that nobody ran, of every curve that has a model; those of one curve are right or wrong together."""
+    """Candidates that nobody ran, of every curve that has a model; those of one curve are right or wrong together.
+
+    The time to the target is the time of the whole training, by the model, and the share of it that gets there.
+    """
     records = [record for group in kept for record in group.records]
-    found = [curve for curve in curves(records, lambda one: clock(target, one.metric, cold)) if curve.records]
+    every = curves(records, lambda one: time_to(target, one.metric))
+    found = [curve for curve in every if curve.records and all(record.train_s for record in curve.records)]
     if not found:
         return []
-    shares = reaching([(len(one.records), len(one.censored)) for one in found], random)
+    reach = reaching([(len(one.records), len(one.censored)) for one in found], random)
+    share = shares(found, random)
     made = []
-    for curve, reach in zip(found, shares, strict=True):
+    for number, curve in enumerate(found):
         places = _places(curve, wish)
         if places and (model := model_of(curve)):
-            picks, push = random.integers(model.spread.noise.size, size=DRAWS), random.standard_normal(DRAWS)
+            draws = _Draws(model, random.integers(model.spread.noise.size, size=DRAWS), random.standard_normal(DRAWS))
             for place in places:
-                belief = _belief(model, place, picks, push, reach, _lost(curve, cold))
+                typical, single = (part * share.drawn(number, *place) for part in draws.times(place))
+                single = single * np.exp(share.noise * random.standard_normal(DRAWS))
+                besides = (_besides(_nearby(curve, place)) or 0.0) if cold else 0.0
+                belief = Belief(typical + besides, single + besides, reach[number], _lost(curve, cold))
                 made.append(_candidate(curve, model, place, belief, kept))
     return made
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """Which of a model's fits is drawn, and how far off it is beyond the measured; the same at all places."""
+
+    model: Fit
+    picks: NDArray[np.int64]
+    push: Array
+
+    def times(self, place: Place) -> tuple[Array, Array]:
+        """The seconds of a whole training, typically and of a single run."""
+        middle = self.model.predict(*place).middle
+        wide = np.exp(self.push * self.model.doubt(place[0]) / SURE)
+        near = np.clip(self.model.spread.drawn(*place)[self.picks], middle / FURTHEST, middle * FURTHEST) * wide
+        return near, near * self.model.spread.noise[self.picks]
 
 
 def _places(curve: Curve, wish: Wish) -> list[Place]:
@@ -146,16 +174,6 @@ def most_nodes(curve: Curve) -> int:
     return max(largest, min(BEYOND * largest, int((record.environment.get("cpus") or 0) / record.cores)))
 
 
-def _belief(
-    model: Fit, place: Place, picks: np.typing.NDArray[np.int64], push: np.typing.NDArray[np.float64],
-    reach: np.typing.NDArray[np.float64], lost_s: float,
-) -> Belief:  # fmt: skip
-    middle = model.predict(*place).middle
-    wide = np.exp(push * model.doubt(place[0]) / SURE)
-    near = np.clip(model.spread.drawn(*place)[picks], middle / FURTHEST, middle * FURTHEST) * wide
-    return Belief(near, near * model.spread.noise[picks], reach, lost_s)
-
-
 def _lost(curve: Curve, cold: bool) -> float:
     spent = [took for record in curve.censored or curve.records if (took := lost(record, cold))]
     return statistics.median(spent) if spent else 0.0
@@ -165,10 +183,16 @@ def _candidate(curve: Curve, model: Fit, place: Place, belief: Belief, kept: Seq
     nearest = min(curve.records, key=lambda record: _far(place_of(record), place))
     group = next(group for group in kept if nearest in group.records)
     runs = Evidence(tuple(curve.seconds(record) for record in curve.records), len(curve.censored))
-    alike = [record for record in curve.records if record.workers == nearest.workers]
+    besides = _besides(_nearby(curve, place))
     return Candidate(
-        _moved(group, nearest, place), runs, belief, _rate(curve, place[0]), _besides(alike), model.predict(*place)
+        _moved(group, nearest, place), runs, belief, _rate(curve, place[0]), besides, model.predict(*place)
     )
+
+
+def _nearby(curve: Curve, place: Place) -> list[Record]:
+    """The runs of a curve with the nearest number of nodes."""
+    nearest = min(curve.counts, key=lambda nodes: _far((nodes, 1.0), (place[0], 1.0)))
+    return [record for record in curve.records if record.workers == nearest]
 
 
 def _far(one: Place, other: Place) -> float:
