@@ -268,6 +268,18 @@ def test_nothing_is_predicted_beyond_where_runs_began_to_fail(here, capsys):
     assert max(one["nodes"] for one in facts(capsys, "out", "--engine", "torch-ddp")["ranked"]) < 6
 
 
+def test_nothing_is_predicted_for_fewer_rows_than_those_that_were_too_few(here, capsys):
+    took = {1000: None, 5000: 3.0, 10000: 5.0}
+    every = [
+        run for rows, seconds in took.items()
+        for run in runs("torch", seconds, 2, dataset={"train_rows": rows}, params={"train_rows": rows})
+    ]  # fmt: skip
+    store(here / "out", *every)
+    assert facts(capsys, "out", "--rows", "2000")["choice"]["extrapolated"]
+    why = complaint(capsys, "out", "--rows", "500")
+    assert why.startswith("out: not enough evidence: with 1,000 rows no run reached 97%")
+
+
 def test_a_number_of_rows_that_nobody_ran(here, capsys):
     rows = (5000, 10000, 20000)
     many = [

@@ -24,7 +24,7 @@ class Expected:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """One way to train: an engine in a setting, on so many nodes."""
 

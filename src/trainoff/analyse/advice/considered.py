@@ -18,7 +18,7 @@ from trainoff.analyse.advice.shares import shares
 from trainoff.analyse.faults import left_alone
 from trainoff.analyse.figures import FIGURES, time_to
 from trainoff.analyse.groups import Group, groups
-from trainoff.analyse.scaling import SIZES, Curve, Fit, curves, fit, grid, rows_of
+from trainoff.analyse.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
 from trainoff.analyse.scaling.fit import FURTHEST
 from trainoff.records import Record
 
@@ -161,8 +161,10 @@ def _places(curve: Curve, wish: Wish) -> list[Place]:
     wanted = [wish.rows] if wish.rows is not None else sorted(rows)
     wanted = [one for one in wanted if len(rows) > 1 or one in rows]
     run = {place_of(record) for record in (*curve.records, *curve.censored)}
-    stops = min((n for n, _ in (place_of(one) for one in curve.censored) if n > nodes[-1]), default=math.inf)
-    return [(n, one) for n in counts for one in wanted if (n, one) not in run and n < stops]
+    missed = [place_of(one) for one in curve.censored]
+    stops = min((n for n, _ in missed if n > nodes[-1]), default=math.inf)
+    fewest = max((one for _, one in missed if one < min(rows)), default=0.0)  # with so few rows it never got there
+    return [(n, one) for n in counts for one in wanted if (n, one) not in run and n < stops and one > fewest]
 
 
 def most_nodes(curve: Curve) -> int:
@@ -183,10 +185,15 @@ def _candidate(curve: Curve, model: Fit, place: Place, belief: Belief, kept: Seq
     nearest = min(curve.records, key=lambda record: _far(place_of(record), place))
     group = next(group for group in kept if nearest in group.records)
     runs = Evidence(tuple(curve.seconds(record) for record in curve.records), len(curve.censored))
-    besides = _besides(_nearby(curve, place))
-    return Candidate(
-        _moved(group, nearest, place), runs, belief, _rate(curve, place[0]), besides, model.predict(*place)
-    )
+    rate, besides = _rate(curve, place[0]), _besides(_nearby(curve, place))
+    return Candidate(_moved(group, nearest, place), runs, belief, rate, besides, _estimate(curve, model, place))
+
+
+def _estimate(curve: Curve, model: Fit, place: Place) -> Estimate:
+    """What the model says, extrapolated if it lies beyond the runs that got there."""
+    found, rows = model.predict(*place), [rows_of(record) for record in curve.records]
+    inside = curve.counts[0] <= place[0] <= curve.counts[-1] and min(rows) <= place[1] <= max(rows)
+    return replace(found, extrapolated=not inside, error=model.grade.at(not inside))
 
 
 def _nearby(curve: Curve, place: Place) -> list[Record]:

@@ -44,7 +44,7 @@ class Limits:
         return min(most, self.max_cost / candidate.usd_per_hour * 3600)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Weighed:
     """A candidate with its standing among those that keep the limits; without one where it does not keep them."""
 

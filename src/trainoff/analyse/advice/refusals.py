@@ -84,6 +84,8 @@ def why_nothing(field: Field, records: Sequence[Record], target: float, wish: Wi
     if wish.rows is not None and len(rows) == 1:
         told = f"{rows[0]:,.0f} rows" if rows[0] > 1 else "as many rows as there are"
         return f"--rows {wish.rows:g}: all runs had {told}, and a prediction needs two numbers of them"
+    if wish.rows is not None and (why := _rows(kept, wish.rows, target)):
+        return why
     if field.never:
         return (
             f"not enough evidence: what you ask for was run and did not reach {goal}{_closest(field.never[0].records)}"
@@ -102,6 +104,14 @@ def _nodes(kept: Sequence[Record], nodes: int) -> str | None:
         lack = f"nothing was run with two numbers of nodes and all else alike (only {told})"
         return f"--nodes {nodes}: {lack}, so there is no model to predict by"
     return None
+
+
+def _rows(kept: Sequence[Record], asked: float, target: float) -> str | None:
+    """That so few rows, or more, were not enough."""
+    reached = {rows_of(record) for record in kept if record.time_to_target.get(str(target)) is not None}
+    few = [each for record in kept if asked <= (each := rows_of(record)) < min(reached)]
+    goal = mark(kept[0].metric, target)
+    return f"not enough evidence: with {max(few):,.0f} rows no run reached {goal}" if few else None
 
 
 def _closest(records: Iterable[Record]) -> str:
