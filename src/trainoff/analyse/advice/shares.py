@@ -43,7 +43,7 @@ class Shares:
         known = bool(np.any(np.isclose(at, self.rows)))
         far = max(self.rows[0] - at, at - self.rows[-1], 0.0)
         doubt = 0.0 if known else BETWEEN + BEYOND * far
-        return np.exp(np.minimum(middle + doubt * self.common + self.noise * self.own[curve], 0.0))
+        return np.asarray(np.exp(np.minimum(middle + doubt * self.common + self.noise * self.own[curve], 0.0)))
 
 
 def shares(curves: Sequence[Curve], random: np.random.Generator) -> Shares:
