@@ -10,6 +10,7 @@ from recorded import record, store
 from trainoff.analyse.advice import Evidence, believe, weigh
 from trainoff.analyse.advice.made_up import off, reliability, score
 from trainoff.cli import main
+from trainoff.report.running import next_step
 
 SPREAD = (0.0, 0.02, -0.02, 0.01, -0.01)
 
@@ -434,10 +435,8 @@ def test_a_setting_with_few_runs_borrows_what_others_know_of_noise():
     assert widths[1] > 5 * widths[0]
 
 
-def test_run_ends_with_what_to_ask_next(capsys):
-    from trainoff.report.running import _next_step
-
+def test_run_ends_with_what_to_ask_next():
     reached = [ran("torch", 10.0), ran("numpy", 12.0)]
-    assert _next_step(reached, "results/race") == ["Next: trainoff advise results/race --target 0.97"]
-    assert _next_step([ran("torch", None)], "results/race") == []
-    assert _next_step([], "results/race") == []
+    assert next_step(reached, "results/race") == ["Next: trainoff advise results/race --target 0.97"]
+    assert next_step([ran("torch", None)], "results/race") == []
+    assert next_step([], "results/race") == []

@@ -114,11 +114,11 @@ def _conclude(outcome: Outcome, store: Store, console: Console) -> None:
     else:
         print_board(outcome.records, store.folder, console)
     where = shlex.quote(str(store.folder))
-    parts = [f"Records: {store.folder}", f"Report: trainoff report {where}", *_next_step(outcome.records, where)]
+    parts = [f"Records: {store.folder}", f"Report: trainoff report {where}", *next_step(outcome.records, where)]
     console.print(f"\n{'        '.join(parts)}", style="dim", soft_wrap=True)
 
 
-def _next_step(records: Sequence[Record], where: str) -> list[str]:
+def next_step(records: Sequence[Record], where: str) -> list[str]:
     """The command that says what to use, where some setting reached a target."""
     found = by_workload(groups(records))
     if not found:
