@@ -49,7 +49,7 @@ soak: $(STAMP) $(CLASSES)
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
 # How Spark's own MLlib compares with the other engines on Spark, tf-ps with
 # TensorFlow's own coordinator, tf-on-spark with TensorFlow alone, torch-ddp with torch, and
-# a round on Dask with one on Spark. Wants a quiet machine, and an hour.
+# a round on Dask with one on Spark. Wants a quiet machine, and three hours.
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/adapters.py
@@ -62,6 +62,8 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/torch_ddp.py
 	@$(BIN)/python benchmarks/spark_vs_dask.py
 	@$(BIN)/python benchmarks/lab.py
+	@$(BIN)/python benchmarks/scaling.py
+	@$(BIN)/python benchmarks/advice.py
 	@$(BIN)/python benchmarks/tune.py
 
 # The published studies again, one after the other, and their pages in docs/reproduced. An hour and a half at most.
