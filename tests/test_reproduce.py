@@ -173,7 +173,7 @@ def executor(engine: str, workers: int, epochs: int, train_s: float, accuracy: f
         **{"cores": 2 / workers, "params": {"epochs": epochs}, "dataset": {"train_rows": 100},
            "peak_memory_bytes": 10**9 if light else 3 * 10**9, "phases_s": {"cluster_start": 3.0 if light else 9.0},
            "breakdowns": {"computing_s": {"worker-0": train_s * 0.95}, "waiting_s": {"worker-0": 0.1},
-                          "gc_s": {"worker-0": train_s * (0.05 if workers == 1 else 0.02)}}, **more},
+                          }, "counts": {"gc_s": workers * train_s * (0.05 if workers == 1 else 0.02)}, **more},
     )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def spec(drawing: Drawing) -> Spec:
             "encoding": {
                 "x": x,
                 "y": y,
-                "color": {"field": "series", "type": "nominal", "legend": LEGEND},
+                "color": {"field": "series", "type": "nominal", "legend": LEGEND, "scale": {"scheme": "tableau20"}},
             },
         },
         "resolve": {"scale": {"x": "independent"}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from trainoff.analyse.words import quality, seconds, size
+from trainoff.analyse.words import count, quality, seconds, size
 from trainoff.analyse.workers import work
 from trainoff.records import Record
 from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, cannot, check, found, larger, ratio
@@ -56,7 +56,9 @@ def accuracy_depends_on_the_cores(seen: Evidence) -> Finding:
         results = {int(workers): part.result(engine) for workers, part in own.by("workers").items() if part.good}
         if len(results) < 2:
             raise Lacking(f"{engine} ended well in fewer than two configurations")
-        told.append(f"{engine} " + ", ".join(f"{workers} workers {quality(one)}" for workers, one in results.items()))
+        told.append(
+            f"{engine} " + ", ".join(f"{count(workers, 'worker')} {quality(one)}" for workers, one in results.items())
+        )
         differs.append(max(results.values()) - min(results.values()) > POINT)
     reason = "cores only change the speed; what changes the result is into how many parts the training is divided"
     return found(False, "; ".join(told), reason if any(differs) else "all came out alike within half a per cent")
@@ -73,7 +75,7 @@ def no_configuration_is_best_in_both(seen: Evidence) -> Finding:
         best = max(own, key=lambda record: record.result or 0.0)
         clear = (best.result or 0) - (quickest.result or 0) > POINT and larger(best.train_s or 0, quickest.train_s or 0)
         split.append(clear)
-        told.append(f"{engine} fastest with {quickest.workers}, most accurate with {best.workers} workers")
+        told.append(f"{engine} fastest with {quickest.workers}, most accurate with {count(best.workers, 'worker')}")
     return found(any(split), "; ".join(told), "" if any(split) else "their accuracies differ by less than seeds do")
 
 
@@ -92,11 +94,11 @@ HUNDREDTH = 0.01
 
 
 def _collected(own: Evidence) -> float:
-    """The share of the training that garbage collection took, worst worker."""
+    """The share of the training that the JVM of an executor spent on garbage collection."""
 
     def share(record: Record) -> float | None:
-        times = record.breakdowns.get("gc_s")
-        return max(times.values()) / record.train_s if times and record.train_s else None
+        spent = record.counts.get("gc_s")
+        return spent / record.workers / record.train_s if spent is not None and record.train_s else None
 
     return own.value(share, "garbage collection")
 
@@ -153,7 +155,7 @@ def more_dask_workers_take_longer_on_small_data(seen: Evidence) -> Finding:
     times = {int(workers): part.train_s("Dask") for workers, part in own.by("workers").items() if part.good}
     if len(times) < 2:
         raise Lacking("Dask ended well with fewer than two numbers of workers")
-    told = ", ".join(f"{workers} workers {seconds(took)}" for workers, took in times.items())
+    told = ", ".join(f"{count(workers, 'worker')} {seconds(took)}" for workers, took in times.items())
     return found(larger(times[max(times)], times[min(times)]), told, "two cores in all")
 
 
@@ -180,7 +182,7 @@ def dask_starts_sooner_and_needs_less_memory(seen: Evidence) -> Finding:
     of = pairs[0]
     told = (
         f"its cluster starts {ratio(min(sooner))} to {ratio(max(sooner))} sooner; {size(of[1].peak_memory_bytes)} "
-        f"against {size(of[0].peak_memory_bytes)} of memory with {of[0].workers} workers"
+        f"against {size(of[0].peak_memory_bytes)} of memory with {count(of[0].workers, 'worker')}"
     )
     same = alike(min(lighter), 1.0)
     return found(min(sooner) > 1 and min(lighter) > 1, told, "memory alike" if same else "")
