@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainoff.analyse.words import count
 from trainoff.published import Document, documents
 from trainoff.records import Record
 from trainoff.report.page.content import environment
@@ -119,5 +118,5 @@ def _where(records: Sequence[Record]) -> str:
         return "It has not run yet."
     last = max(record.started_at or "" for record in records)
     ended = ", ".join(f"{number} {status}" for status, number in Counter(r.status for r in records).most_common())
-    told = [("trials", f"{count(len(records), 'trial')}: {ended}; the last on {last[:10]}"), *environment(records)]
+    told = [("trials", f"{ended}; the last on {last[:10]}"), *environment(records)]
     return "\n".join(f"- {name}: {value}" for name, value in told if name in TOLD)
