@@ -183,7 +183,7 @@ def mllib_gains_nothing_on_small_data(seen: Evidence) -> Finding:
     return found(not larger(own[1], min(own.values())), _speeds(own), SHARES)
 
 
-SHARES = "here a node is 0.1 core, so that even the small data is work enough to share"
+SHARES = "here a node is 0.4 core, so that even the small data is work enough to share"
 
 
 @check
@@ -199,7 +199,7 @@ def mllib_gains_on_large_data_up_to_five_nodes(seen: Evidence) -> Finding:
 def mllib_gains_nothing_beyond_five_nodes(seen: Evidence) -> Finding:
     own = _nodes(seen, large=True)
     if 5 not in own or 17 not in own:
-        raise Lacking("MLlib did not end well on 5 and on 17 nodes")
+        raise Lacking("17 nodes of this size do not fit on this machine")
     told = f"17 nodes against 5: {ratio(own[5] / own[17])}"
     return found(not larger(own[5], own[17]), told, "the document left the number of partitions as its file gave it")
 
