@@ -43,10 +43,9 @@ def spec(drawing: Drawing) -> Spec:
     x: Spec = {"field": "x", "title": drawing.x}
     if drawing.amounts:
         x |= {"type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 10}}
-        marks: Spec = {"type": "line", "point": True, "strokeWidth": 1.6}
     else:
         x |= {"type": "nominal", "sort": None, "axis": {"labelAngle": -40}}
-        marks = {"type": "point", "filled": True, "size": 70}
+    line, points = {"type": "line", "point": True, "strokeWidth": 1.6}, {"type": "point", "filled": True, "size": 70}
     y = {"field": "value", "type": "quantitative", "title": drawing.y, "scale": {"type": height, "zero": False}}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
@@ -55,7 +54,7 @@ def spec(drawing: Drawing) -> Spec:
         "spec": {
             "width": WIDTH,
             "height": HEIGHT,
-            "mark": marks,
+            "mark": line if drawing.joined else points,
             "encoding": {
                 "x": x,
                 "y": y,

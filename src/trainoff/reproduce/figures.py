@@ -31,6 +31,7 @@ class Drawing:
     y: str
     rows: Sequence[Row]
     amounts: bool = True  # whether x is one, and not a name
+    joined: bool = True  # whether the points of a series are one line
 
 
 def drawings(name: str, records: Sequence[Record]) -> list[Drawing]:
@@ -69,7 +70,7 @@ def _machines(sides: Sides) -> Drawing:
     for source, own in sides.items():
         rows += [{**row, "source": source} for row in _relative(_points(_alone(own), "machine", _data), "m4.xlarge")]
     about = "Training time on each machine, as a multiple of that on m4.xlarge (Figure 1 of 002)."
-    return Drawing("machines", "Which machine", about, "machine", "times m4.xlarge", rows, amounts=False)
+    return Drawing("machines", "Which machine", about, "machine", "times m4.xlarge", rows, amounts=False, joined=False)
 
 
 def _sizes(key: str, title: str, about: str) -> Callable[[Sides], Drawing]:
@@ -81,7 +82,7 @@ def _sizes(key: str, title: str, about: str) -> Callable[[Sides], Drawing]:
             for record in there if base else []:
                 value = round((record.train_s or 0.0) / (base or 1.0), 4)
                 rows.append({"source": source, "x": of(record, key), "series": "spark-mllib", "value": value})
-        return Drawing(key, title, about, key.replace("_gb", " in GB"), "times m4.xlarge", rows)
+        return Drawing(key, title, about, key.replace("_gb", " in GB"), "times m4.xlarge", rows, joined=False)
 
     return draw
 
@@ -159,7 +160,7 @@ def _resources(sides: Sides) -> Drawing:
                 continue
             rows.append({"source": source, "x": what, "series": "async", "value": round(other / sync, 3)})
     about = "What asynchronous training uses, as a multiple of what synchronous training does (003, section 3)."
-    return Drawing("resources", "Which resource", about, "resource", "times sync", rows, amounts=False)
+    return Drawing("resources", "Which resource", about, "resource", "times sync", rows, amounts=False, joined=False)
 
 
 BY_CORES = _sizes("cores", "Do cores pay", "MLlib's training time on the large data by cores (Figure 2 of 002).")
