@@ -230,11 +230,11 @@ def test_the_data_may_go_while_a_trial_runs(tmp_path):
 
 
 def test_a_conductor_that_was_held_up_does_not_blame_the_trial(tmp_path):
-    path, out = study(tmp_path, "steady", more="[limits]\ntimeout_s = 6"), tmp_path / "out"
+    path, out = study(tmp_path, "steady", more="[limits]\ntimeout_s = 12"), tmp_path / "out"
     run = subprocess.Popen(command("run", path, "--out", out), env=environment(), stdout=subprocess.DEVNULL)
     wait_until(lambda: list(out.glob("tiny/.staging/*/events.jsonl")), run)
     run.send_signal(signal.SIGSTOP)
-    time.sleep(7)
+    time.sleep(13)
     run.send_signal(signal.SIGCONT)
     assert run.wait(60) == 0
     assert only_record(out)["status"] == "ok"

@@ -32,6 +32,7 @@ from trainoff.study.nodes import GIB, nodes_of
 from trainoff.study.trial import Trial
 
 TICK_S = 0.5  # how often deadlines are checked and the view is refreshed when nothing happens
+HELD_UP_S = 1.0  # between listening and looking at the clock; longer than that, this process was stopped
 
 
 @dataclass
@@ -70,6 +71,7 @@ class Performance:
     _stopped: bool = field(default=False, init=False)
     _reason: str | None = field(default=None, init=False)
     _kill_at: float = field(default=math.inf, init=False)
+    _listened: float = field(default=math.inf, init=False)  # when, by this machine's clock
     _announced: bool = field(default=False, init=False)  # whether others can find its lab
     _doors: list[Outside] = field(default_factory=list, init=False)
 
@@ -163,6 +165,8 @@ class Performance:
         now, limits = time.monotonic(), self.trial.limits
         if self.story.usage or self._launcher.poll() is not None:
             return  # it has ended already; this process may just have been held up
+        if now - self._listened > HELD_UP_S:
+            return  # since it last listened: what the trial has said meanwhile comes first
         if now > self._kill_at:
             self._kill()
         elif self._cut_short:
@@ -185,6 +189,7 @@ class Performance:
 
     def _listen(self, seconds: float) -> None:
         select.select(self._wakers, [], [], seconds)
+        self._listened = time.monotonic()
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._pipe, 65536):
                 self._rest += chunk

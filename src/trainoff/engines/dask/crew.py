@@ -21,6 +21,7 @@ from trainoff.engines.shipping import without_rows
 from trainoff.errors import TrainoffError
 
 POLL_S = 0.25
+NOT_YET = (TimeoutError, UnboundLocalError)  # the latter is Dask's own, of an answer that is cancelled
 
 
 class Crew:
@@ -75,7 +76,7 @@ class Crew:
         while True:
             try:
                 return desk.result(timeout=POLL_S)
-            except TimeoutError:
+            except NOT_YET:
                 self._session.check()
             except FileNotFoundError as error:
                 raise TrainoffError(
@@ -123,7 +124,7 @@ class Crew:
         while call is not None:
             try:
                 return call.result(timeout=POLL_S)
-            except TimeoutError:
+            except NOT_YET:
                 self._session.check()
             except (OSError, RuntimeError, KeyError):
                 break
