@@ -67,7 +67,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/tune.py
 
 # The published studies again, one after the other, and their pages in docs/reproduced. An hour and a half at most.
-REPRODUCED := ml-parameters sync-async machines-and-clusters batch-size executors tf-on-spark
+REPRODUCED := $(notdir $(wildcard src/trainoff/reproduce/studies/*))
 reproduced: $(STAMP)
 	@for name in $(REPRODUCED); do $(BIN)/trainoff reproduce $$name --page docs/reproduced/$$name.md || exit 1; done
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from trainoff.conduct import playground
 from trainoff.study.nodes import GIB, NodeSpec
@@ -128,7 +129,7 @@ def tell(what: str, count: int, ratios: Sequence[float]) -> None:
           f"({min(ratios):.3f} to {max(ratios):.3f})", flush=True)  # fmt: skip
 
 
-def train(engines: Sequence[str], params: str, cluster: str, more: str = "") -> list[dict[str, object]]:
+def train(engines: Sequence[str], params: str, cluster: str, more: str = "") -> list[dict[str, Any]]:
     """Run a study in a lab; its records."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lab.toml")
@@ -145,7 +146,7 @@ def share() -> None:
     """
     large = "train_rows = 20000\nbatch_size = 4000\nhidden = [2000, 2000]"
     rows = train(["numpy", "torch"], large, "", "[grid]\ncores = [0.4, 1.6]")
-    took = {(row["engine"], row["cores"]): float(row["train_s"]) for row in rows}  # type: ignore[arg-type]
+    took = {(row["engine"], row["cores"]): float(row["train_s"]) for row in rows}
     for engine in ("numpy", "torch"):
         print(f"{engine}: 0.4 core takes {took[engine, 0.4] / took[engine, 1.6]:.2f} times as long as 1.6 (asked: 4)")
 
@@ -162,16 +163,16 @@ def throughput() -> None:
     for engine in engines:
         speed = {row["workers"]: row["samples_per_s"] for row in rows if row["engine"] == engine}
         if all(speed.get(count) for count in (1, 17)):
-            print(f"{engine}: 17 nodes make {speed[17] / speed[1]:.1f} times the rows per second of one")  # type: ignore[operator]
+            print(f"{engine}: 17 nodes make {speed[17] / speed[1]:.1f} times the rows per second of one")
         for row in rows:
             if row["engine"] == engine:
                 print("   ", row["workers"], row["status"], row["reason"] or "", _rest(row))
 
 
-def _rest(row: dict[str, object]) -> str:
+def _rest(row: dict[str, Any]) -> str:
     parts = row["breakdowns"]
-    means = {name: statistics.fmean(each.values()) for name, each in parts.items() if name.endswith("_s")}  # type: ignore[attr-defined]
-    throttled = statistics.fmean(node["training"].get("throttled_s", 0.0) for node in row["nodes"])  # type: ignore[attr-defined]
+    means = {name: statistics.fmean(each.values()) for name, each in parts.items() if name.endswith("_s")}
+    throttled = statistics.fmean(node["training"].get("throttled_s", 0.0) for node in row["nodes"])
     told = ", ".join(f"{name} {value:.1f}" for name, value in means.items())
     return f"train {row['train_s']} s, {told}, throttled {throttled:.1f} s a node"
 

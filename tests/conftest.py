@@ -92,6 +92,14 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in, in a terminal of eighty columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+@pytest.fixture
 def existing(tmp_path):
     """A Spark cluster of two workers that is not a trial's; yields its address and secret."""
     spark, secret = SparkFolder(tmp_path), "a secret of its owner"

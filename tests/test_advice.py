@@ -43,10 +43,9 @@ def runs(engine, seconds, number=5, **more):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def here(here, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    return tmp_path
+    return here
 
 
 def said(capsys, *words):

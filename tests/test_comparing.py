@@ -28,13 +28,6 @@ def runs(engine, times, **more):
     return [trial(engine, time, seed, repetition=seed, **more) for seed, time in enumerate(times, 1)]
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    return tmp_path
-
-
 def said(capsys, *words):
     code = main([str(word) for word in ("compare", *words)])
     out, err = capsys.readouterr()

@@ -34,13 +34,6 @@ def many(*counts, **more):
     return [ran(engine, nodes, **more) for engine in LAWS for nodes in counts]
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    return tmp_path
-
-
 def said(capsys, *words):
     code = main(["scale", *map(str, words)])
     out, err = capsys.readouterr()

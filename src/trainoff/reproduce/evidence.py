@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from trainoff.analyse.words import count, times
+from trainoff.analyse.words import times
 from trainoff.errors import TrainoffError
 from trainoff.records import MEASURED, Record
 
@@ -116,11 +116,6 @@ def alike(a: float, b: float) -> bool:
 def ratio(value: float) -> str:
     """A ratio in words: `2.1 times`."""
     return f"{times(value)} times"
-
-
-def runs(number: int) -> str:
-    """How many runs something was seen in."""
-    return count(number, "run")
 
 
 Check = Callable[[Evidence], Finding]

@@ -11,6 +11,9 @@ from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check
 
 MLLIB, TENSORFLOW = "spark-mllib", "tensorflow"
 BYTES = 4  # of a number in the rows
+SIZES = ("xlarge", "4xlarge")  # the ends of a series
+HALF, QUARTER_MORE = 0.5, 1.25
+SHARES = "here a node is 0.4 core, so that even the small data is work enough to share"
 
 
 def machines(seen: Evidence, **wanted: object) -> Evidence:
@@ -94,17 +97,11 @@ def more_cores_train_faster(seen: Evidence) -> Finding:
     return found(all(larger(gain, 1.0) for gain in gains.values()), f"from m4.xlarge to m4.4xlarge: {told}")
 
 
-SIZES = ("xlarge", "4xlarge")
-
-
 @check
 def train_time_goes_with_cores(seen: Evidence) -> Finding:
     """The straight line of the document; a time that falls as 1/cores never lies on one, so the slope counts, too."""
     line = _line(seen, 0, "cores")
     return found(line.r_squared > HALF and line.slope < 0, f"R² {line.r_squared:.3f} over {line.n} machines")
-
-
-HALF = 0.5
 
 
 @check
@@ -160,9 +157,6 @@ def equal_cores_train_alike_whatever_the_type(seen: Evidence) -> Finding:
     return found(max(worst) < QUARTER_MORE, told, "emulated nodes share one processor, so only size can differ")
 
 
-QUARTER_MORE = 1.25
-
-
 def _nodes(seen: Evidence, large: bool) -> dict[int, float]:
     """MLlib's training time by the number of nodes."""
     rows = small_and_large(clusters(seen))[large]
@@ -181,9 +175,6 @@ def _speeds(own: dict[int, float]) -> str:
 def mllib_gains_nothing_on_small_data(seen: Evidence) -> Finding:
     own = _nodes(seen, large=False)
     return found(not larger(own[1], min(own.values())), _speeds(own), SHARES)
-
-
-SHARES = "here a node is 0.4 core, so that even the small data is work enough to share"
 
 
 @check
