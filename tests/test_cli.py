@@ -312,3 +312,9 @@ password = 'hush', tokens = 5
     assert "mine" not in kept
     assert "@bucket/rows" in kept
     assert '"spark.authenticate.secret" = "(left out)"' in kept
+
+
+def test_a_plan_counts_unlike_nodes(tmp_path):
+    lab = '[cluster]\nkind = "lab"\nnodes = 3\ncores = 0.2\nmemory_gb = 1\nfirst = { memory_gb = 2 }'
+    planned = trainoff("plan", study(tmp_path, "family", more=lab), COLUMNS="200").stdout
+    assert "nodes 1 of 0.2 cores, 2 GB + 2 of 0.2 cores, 1 GB" in planned

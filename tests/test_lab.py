@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from running import assert_nothing_survives, command, environment, kill_choice, only_record, study, trainoff, wait_until
@@ -46,12 +48,39 @@ def traces() -> dict[str, list[str]]:
     }
 
 
-def assert_no_new_trace(before: dict[str, list[str]]) -> None:
+def everything() -> dict[str, list[str]]:
+    """Those traces, and every process, port and network namespace: for tests that have the machine to themselves."""
+    listening = [link.laddr for link in psutil.net_connections("inet") if link.status == psutil.CONN_LISTEN]
+    there = [(each.info["pid"], each.info["cmdline"]) for each in psutil.process_iter(["pid", "cmdline"])]
+    return traces() | {
+        "processes": [f"{pid} {' '.join(words)}" for pid, words in there if words],  # the kernel's own have no words
+        "ports": [f"{address.ip}:{address.port}" for address in listening],
+        "namespaces": [place for pid, _ in there if (place := _network_of(pid))],
+    }
+
+
+def _network_of(pid: int) -> str | None:
+    try:
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    except OSError:
+        return None  # it has ended meanwhile
+
+
+def assert_no_new_trace(before: dict[str, list[str]], look: Callable[[], dict[str, list[str]]] = traces) -> None:
     """Nothing is left that was not there before; what other tests' labs leave for a moment is waited for."""
     end = time.monotonic() + 20
-    while new := {kind: left for kind, now in traces().items() if (left := set(now) - set(before[kind]))}:
+    while new := {kind: left for kind, now in look().items() if (left := set(now) - set(before[kind]))}:
         assert time.monotonic() < end, new
         time.sleep(0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def the_machine_is_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After all kills of a soak, which has the machine to itself, the whole machine is as it was before."""
+    before = everything() if request.config.option.markexpr == "soak" else None
+    yield
+    if before:
+        assert_no_new_trace(before, everything)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainoff.analyse import varying
-from trainoff.analyse.words import about, count, seconds
+from trainoff.analyse.words import about, count, seconds, told
 from trainoff.conduct.estimate import Estimator
 from trainoff.conduct.refusal import cannot
 from trainoff.conduct.task import prepare
@@ -60,8 +60,8 @@ def tell(planned: dict[str, Any], console: Console) -> None:
     keys = varying(settings)
     shared = {key: value for key, value in settings[0].items() if value is not None and _shared(settings, key)}
     console.print(table(_columns(lines, settings, keys), console.width, [None] * len(lines), folds=True))
-    told = ", ".join(f"{key} {value}" for key, value in shared.items() if key != "engine")
-    console.print(f"\nAll with {told}.", style="dim")
+    alike = ", ".join(f"{key} {told(value)}" for key, value in shared.items() if key != "engine")
+    console.print(f"\nAll with {alike}.", style="dim")
     console.print(_summary(planned))
 
 
@@ -103,8 +103,8 @@ def _note(line: list[dict[str, Any]]) -> str:
     statuses = [trial["status"] for trial in line if not trial["to_run"]]
     if not statuses:
         return ""
-    told = ", ".join(dict.fromkeys(statuses))
-    return f"{told} already" if len(statuses) == len(line) else f"{len(statuses)} of {len(line)} already"
+    there = ", ".join(dict.fromkeys(statuses))
+    return f"{there} already" if len(statuses) == len(line) else f"{len(statuses)} of {len(line)} already"
 
 
 def _summary(planned: dict[str, Any]) -> str:
