@@ -23,11 +23,21 @@ OF_DASK = """tau = 5
 epochs = [100]
 fault = [{action = "kill-process", node = 0}, {action = "slow", share = 0.5, at = "0.5 s"}]
 """
+OF_NODES = """tau = 5
+fault = {action = "kill-node"}
+[cluster]
+kind = "lab"
+cores = 0.5
+memory_gb = 1
+nodes = 2
+[grid]
+epochs = [60]
+"""
 
 
 def struck(folder, engine, more):
     """The records of a study by what was done, after nothing of its trials was left."""
-    done = trainoff("run", study(folder, engine, more=LONG + more), "--out", folder / "out")
+    done = trainoff("run", study(folder, engine, more=more), "--out", folder / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert_nothing_survives(folder)
     return {record["fault"]["action"]: record for record in records(folder / "out")}
@@ -35,12 +45,12 @@ def struck(folder, engine, more):
 
 @pytest.fixture(scope="module")
 def of_torch(tmp_path_factory):
-    return struck(tmp_path_factory.mktemp("torch"), "torch-ddp", OF_TORCH)
+    return struck(tmp_path_factory.mktemp("torch"), "torch-ddp", LONG + OF_TORCH)
 
 
 @pytest.fixture(scope="module")
 def of_dask(tmp_path_factory):
-    return struck(tmp_path_factory.mktemp("dask"), "dask-average", OF_DASK)
+    return struck(tmp_path_factory.mktemp("dask"), "dask-average", LONG + OF_DASK)
 
 
 def test_a_worker_that_is_killed_is_noticed_and_made_good_from_the_checkpoint(of_torch):
@@ -80,6 +90,14 @@ def test_a_straggler_is_slow_until_the_training_is_over(of_dask):
     assert (found["state"], found["share"]) == ("unharmed", 0.5)
     assert found["at_s"] >= 0.5
     assert found["at_s"] + found["healed_s"] >= record["train_s"] - 0.01, "and no longer"
+
+
+@pytest.mark.lab
+def test_where_a_node_is_gone_its_worker_starts_on_another(tmp_path):
+    record = struck(tmp_path, "dask-average", LONG.replace("workers = 2\n", "") + OF_NODES)["kill-node"]
+    assert record["fault"]["state"] == "recovered"
+    assert record["counts"]["workers_lost"] == 1
+    assert record["samples_seen"] == 60 * 300
 
 
 def test_what_needs_nodes_of_their_own_is_refused_before_anything_starts(tmp_path):

@@ -1,5 +1,6 @@
 """The watch and the channel: phases, pauses, snapshots, the stop rule."""
 
+import contextlib
 import errno
 import json
 import os
@@ -54,6 +55,16 @@ def test_phases_are_booked_without_a_gap_and_nest(watch, pipe):
     assert phases["compile"] >= 0.02
     assert phases["train"] is None
     assert sum(value or 0 for value in phases.values()) == pytest.approx(end - story.start)
+
+
+def test_who_is_killed_after_an_error_had_come_as_far_as_the_training(watch, pipe):
+    story = Story(time.monotonic())
+    with contextlib.suppress(ValueError), watch.phase("train"):
+        raise ValueError
+    for event in pipe.events():
+        story.hear(event)
+    story.hear({"t": time.monotonic(), "kind": "phase", "name": "teardown"})
+    assert (story.phase, story.reached) == ("teardown", "train")
 
 
 def test_an_unknown_phase_is_refused(watch):

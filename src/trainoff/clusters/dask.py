@@ -65,16 +65,20 @@ class DaskCluster:
 
     def start_worker(self, number: int) -> Process:
         """Start the worker of a node; `wait_for` waits until it has joined."""
-        node, role = self.cluster.nodes[number], f"worker-{number}"
-        offer = ["--host", node.address, "--nthreads", str(self.threads), "--name", role, "--memory-limit", "0"]
+        node, role = self.cluster.place(number), f"worker-{number}"
+        offer = ["--host", node.address, "--nthreads", str(self.threads), "--memory-limit", "0"]
         # Dask opens a port for its pages though nobody asks; let it be here.
         alone = ["--no-nanny", "--no-dashboard", "--dashboard-address", f"{node.address}:0"]
         alone += ["--local-directory", str(self.folder / "dask")]
         argv = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, *offer, *alone, *self._proof()]
         return self.cluster.spawn(node, argv, self._environment(), role)
 
-    def wait_for(self, worker: Process) -> None:
+    def wait_for(self, worker: Process) -> str:
+        """The address of a worker, once it has joined. No name would do: the scheduler may not know who is dead."""
         worker.wait_ready(lambda each: each.says("Registered to:"), crowded(READY_S, len(self.cluster.nodes)))
+        found = re.search(r"Start worker at:\s+(\S+)", worker.said())
+        assert found
+        return found[1]
 
     def dashboard_port(self) -> int | None:
         """Where the scheduler shows its dashboard."""

@@ -39,6 +39,10 @@ class Cluster(Protocol):
     def bring_logs(self) -> None:
         """See that what processes on the nodes have written into the folder of logs is here."""
 
+    def place(self, number: int) -> Node:
+        """Where a worker belongs: on the node of its number, or on one that lives if that is dead."""
+        return self.nodes[number]
+
     def spawn(
         self,
         node: Node,

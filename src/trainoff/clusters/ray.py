@@ -75,7 +75,7 @@ class RayCluster:
 
     def _join(self, number: int) -> Process:
         options = ["--address", self.address, "--num-cpus", str(self.cores)]
-        return self._spawn(self.cluster.nodes[number], f"worker-{number}", options)
+        return self._spawn(self.cluster.place(number), f"worker-{number}", options)
 
     def _spawn(self, node: Node, role: str, options: Sequence[str]) -> Process:
         here = ["--node-ip-address", node.address, "--temp-dir", str(self._place(role))]

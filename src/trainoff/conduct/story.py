@@ -19,7 +19,7 @@ class Story:
     start: float  # when the conductor started it; all times are of the monotonic clock
     phase: str = "import"
     expected: int = 0  # samples that the whole training will see; 0 until that is known
-    reached: str = "import"  # the last phase before teardown
+    reached: str = "import"  # the last phase before teardown; imports are over when the training has begun
     step: int = 0
     samples_seen: int = 0
     loss: float | None = None
@@ -106,7 +106,8 @@ class Story:
             self.train_end = event["t"]
         self._phases[self.phase] += event["t"] - self._since
         self.phase, self._since = event["name"], event["t"]
-        self.reached = self.reached if self.phase == "teardown" else self.phase
+        between = self.phase == "teardown" or (self.phase == "import" and self.train_start is not None)
+        self.reached = self.reached if between else self.phase
         self.last_progress = event["t"]
         if self.phase == "train" and self.train_start is None:
             self.train_start = event["t"]

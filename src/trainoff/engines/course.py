@@ -12,17 +12,18 @@ from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.line import Driver, HungUp, Number
 from trainoff.engines.losses import Losses
-from trainoff.engines.pulse import Pulse, Stuck
+from trainoff.engines.pulse import Lost, Pulse
 from trainoff.engines.shipping import ring_bytes
 
 READY_S = 300.0  # every process imports a framework, and several may share a core
-MOST_STUCK = 3  # times that everything is started again because nothing goes on
+MOST_RESTARTS = 3  # times that everything is started again
 
 
 class Course:
     """A line to whoever leads.
 
-    `check` raises if the training cannot go on; `restart` starts everything anew where all live but nothing goes on.
+    `check` raises if the training cannot go on, and Lost if it can once all is started anew. That is what `restart`
+    does, also where all live but nothing goes on.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Course:
         while True:
             try:
                 return self._line.wait_for(word, crowded(READY_S, self._job.workers))
-            except HungUp as error:
+            except (HungUp, Lost) as error:
                 self._lose(error)
 
     def run(self) -> None:
@@ -57,7 +58,7 @@ class Course:
                 self._pulse.beating = True
                 _, report = self._line.follow(self._job, watch, self._hear)
                 self.over = True
-            except (HungUp, Stuck) as error:
+            except (HungUp, Lost) as error:
                 self._lose(error)
                 ready = False
         self._pulse.beating = False
@@ -76,16 +77,19 @@ class Course:
         if self._pulse.feel(step):
             self._losses.over(self._pulse.heard)
 
-    def _lose(self, error: HungUp | Stuck) -> None:
+    def _lose(self, error: HungUp | Lost) -> None:
         """Get ready for the workers to begin again from the last checkpoint; raises if they will not."""
         noticed = time.monotonic()
         self._line.hear_complaints()
-        self._check_others()
+        try:
+            self._check_others()
+        except Lost as lost:
+            error = lost
         self._losses.begin(self._pulse.heard)
         self._pulse.beating = False
         self._line.hang_up()
-        if isinstance(error, Stuck):
-            if self._losses.count > MOST_STUCK:
+        if isinstance(error, Lost):
+            if self._losses.count > MOST_RESTARTS:
                 raise error
             self._restart()
         resume = self._keeper.load()

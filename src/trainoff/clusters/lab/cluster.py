@@ -22,6 +22,12 @@ class LabCluster(Processes):
         self.here = self.nodes[0]
         self._groups = [plan.group(number) for number in range(len(plan.specs))]
 
+    def place(self, number: int) -> Node:
+        """The worker of a dead node goes to one that lives, as a resource manager would do; last to the first one."""
+        dead = [other for other in range(len(self.nodes)) if gone(self._folder, other).exists()]
+        living = [node for other, node in enumerate(self.nodes) if other not in dead][::-1]
+        return living[dead.index(number) % len(living)] if number in dead and living else self.nodes[number]
+
     def _start(self, node: Node, argv: Sequence[str], env: Mapping[str, str], role: str) -> Process:
         number = self.nodes.index(node)
         if gone(self._folder, number).exists():

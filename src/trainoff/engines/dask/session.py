@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any
 
@@ -92,26 +92,7 @@ class Session:
         )
         address = self._own.start()
         self.client = Client(address, security=security, direct_to_workers=True, timeout=CONNECT_S)
-        self.addresses = [""] * self.workers
-        self._find(range(self.workers))
-
-    def _find(self, numbers: Iterable[int]) -> None:
-        """The new addresses of some of our workers, by the names that they were given; Lost if one is gone again."""
-        assert self._own
-        wanted, deadline = list(numbers), time.monotonic() + CONNECT_S
-        while wanted:
-            self._check_scheduler()
-            found = {each["name"]: at for at, each in self._joined().items()}
-            for number in list(wanted):
-                if self._own.workers[number].exit_code is not None:
-                    raise Lost(number)
-                address = found.get(f"worker-{number}", self.addresses[number])
-                if address != self.addresses[number]:
-                    self.addresses[number] = address
-                    wanted.remove(number)
-            if wanted and time.monotonic() > deadline:
-                raise TrainoffError(f"worker-{wanted[0]} has not joined the Dask cluster after {CONNECT_S:g} s")
-            time.sleep(0.02)
+        self.addresses = [self._own.wait_for(worker) for worker in self._own.workers]
 
     def _secure(self) -> tuple[Any, Certificate]:
         """A certificate for this cluster alone, and the same for the client."""
@@ -209,15 +190,12 @@ class Session:
         So many samples are seen again.
         """
         self._watch.lost(f"worker-{number}", redone)
-        while True:
-            self.lost += 1
-            if not self._own or self.lost > MOST_LOSSES:
-                raise self._gone(number)
-            self.job.cluster.end(self._own.workers[number])  # it may live, but has lost its desk
-            self._own.workers[number] = self._own.start_worker(number)
-            self._own.wait_for(self._own.workers[number])
-            with contextlib.suppress(Lost):
-                return self._find([number])
+        self.lost += 1
+        if not self._own or self.lost > MOST_LOSSES:
+            raise self._gone(number)
+        self.job.cluster.end(self._own.workers[number])  # it may live, but has lost its desk
+        self._own.workers[number] = self._own.start_worker(number)
+        self.addresses[number] = self._own.wait_for(self._own.workers[number])
 
     def _gone(self, number: int) -> Exception:
         if not self._own:

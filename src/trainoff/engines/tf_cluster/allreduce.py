@@ -27,7 +27,7 @@ class TfAllReduce(TfClusterEngine):
         return settle_checkpoints(values)
 
     def start(self, job: Job) -> None:
-        hosts = [node.address for node in job.cluster.nodes]
+        hosts = [job.cluster.place(number).address for number in range(job.workers)]
         ports = free_ports(hosts)
         path = self.assignment({"worker": [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]})
         for number in range(job.workers):

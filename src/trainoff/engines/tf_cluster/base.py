@@ -106,7 +106,7 @@ class TfClusterEngine(Engine):
     def spawn(self, node: int, argv: list[str], role: str) -> Process:
         """Start one process of the training."""
         cluster = self._job.cluster
-        process = cluster.spawn(cluster.nodes[node], argv, {}, role)
+        process = cluster.spawn(cluster.place(node), argv, {}, role)
         self._processes.append(process)
         return process
 

@@ -84,7 +84,7 @@ class TfPs(TfClusterEngine):
 
     def _serve(self, kind: str, number: int, node: int, job: Job) -> tuple[str, Process]:
         threads = ceil(job.cores)
-        host = job.cluster.nodes[node].address
+        host = job.cluster.place(node).address
         argv = [sys.executable, "-m", SERVER, kind, str(number), str(threads), host]
         return host, self.spawn(node, argv, f"{kind}-{number}")
 

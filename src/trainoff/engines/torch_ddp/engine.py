@@ -13,6 +13,7 @@ from trainoff.engines.checkpoint import CHECKPOINT, Keeper, settle_checkpoints
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.course import Course
 from trainoff.engines.handover import hand_over, in_file
+from trainoff.engines.pulse import Lost
 from trainoff.engines.rounds.averaging import TAU, differs
 from trainoff.engines.torch import Torch
 from trainoff.engines.torch.assignment import Assignment
@@ -68,13 +69,15 @@ class TorchDdp(Engine):
             self._course.wait_until("ready")
 
     def _check(self) -> None:
-        """Raise if torchrun has given up."""
+        """Raise if torchrun has given up, and Lost if one of several machines is gone."""
         for agent in self._agents:
+            if len(self._agents) > 1 and agent.exit_code == -signal.SIGKILL:
+                raise Lost(f"{agent.role} was killed")
             if agent.exit_code not in (None, 0):
                 raise WorkerFailed(agent.role, f"{agent.tail()}\n{end_of(agent)}".strip(), agent.tail())
 
     def _restart(self) -> None:
-        """Begin again: torchrun sees that all workers live, and would wait."""
+        """Begin again: torchrun would wait, for workers that live but do nothing or for a machine that is gone."""
         self._stop()
         self._agents = start_agents(self._job, self._assignment, RESTARTS)
 

@@ -23,7 +23,8 @@ LAUNCH = 'export TRAINOFF_ROLE=worker-$RANK; exec "$@" >> "$0/worker-$RANK.txt" 
 def start_agents(job: Job, assignment: Path, restarts: int) -> list[Process]:
     """Start an agent for all nodes that have the same address, with a worker for each of them."""
     machines: dict[str, list[Node]] = {}
-    for node in job.cluster.nodes:
+    for number in range(job.workers):
+        node = job.cluster.place(number)
         machines.setdefault(node.address, []).append(node)
     meeting = f"{next(iter(machines))}:{0 if len(machines) == 1 else PORT}"
     program = ["sh", "-c", LAUNCH, str(job.folder / "logs"), sys.executable, "-m", WORKER, str(assignment)]
