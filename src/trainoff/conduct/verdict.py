@@ -60,9 +60,16 @@ def _failed(ending: Ending, phase: str) -> Verdict:
     if status == "crashed" and phase in BEFORE_TRAINING:
         status = "start-failed"
     if worker:
-        last = worker["tail"].strip().splitlines()[-1:] or ["it said nothing"]
-        return Verdict(status, phase, f"{worker['role']}: {last[0]}", worker["tail"])
+        return Verdict(status, phase, f"{worker['role']}: {_last_words(worker['tail'])}", worker["tail"])
     return Verdict(status, phase, error["reason"], error["traceback"], error["unfinished"])
+
+
+def _last_words(said: str) -> str:
+    """The line that says what went wrong: the last, but TensorFlow's last is where in its graph that was."""
+    lines = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
+    places = [number for number, line in enumerate(lines) if line.startswith("  File ")]
+    told = places[-1] + 1 if places and "[[{{node" in lines[-1] else -1
+    return lines[told].strip()
 
 
 def _killed(ending: Ending, phase: str) -> Verdict:

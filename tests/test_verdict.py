@@ -1,0 +1,43 @@
+"""How a trial ended, in one sentence that says something."""
+
+import pytest
+
+from trainoff.conduct.performance import Ending
+from trainoff.conduct.story import Story
+from trainoff.conduct.verdict import judge
+
+OF_TENSORFLOW = """Traceback (most recent call last):
+  File "node.py", line 114, in <module>
+    main()
+UnavailableError: Graph execution error:
+
+Detected at node CollectiveReduceV2 defined at (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+
+  File "mirrored.py", line 44, in run
+
+Collective ops is aborted by: tasks are unhealthy (stopped sending heartbeats):
+/job:worker/replica:0/task:2
+The error could be from a previous operation. Restart your program to reset.
+\t [[{{node CollectiveReduceV2}}]] [Op:__inference__step_205]
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("Traceback\n  File x\nValueError: no such row\n", "ValueError: no such row"),
+        (
+            OF_TENSORFLOW,
+            "Collective ops is aborted by: tasks are unhealthy (stopped sending heartbeats):",
+        ),
+        ("\t [[{{node A}}]]", "[[{{node A}}]]"),
+        ("", "it said nothing"),
+    ],
+)
+def test_a_workers_words_become_the_reason(said, reason):
+    story = Story(0.0, phase="train")
+    story.error = {"status": "crashed", "reason": "a worker failed", "phase": "train"}
+    story.worker_failed = {"role": "worker-1", "tail": said}
+    found = judge(Ending(story, 1.0, 1, None, None))
+    assert (found.status, found.phase, found.reason) == ("crashed", "train", f"worker-1: {reason}")
