@@ -58,11 +58,11 @@ def place(java: Java) -> Path | None:
 
 
 def sharing() -> str:
-    """What a JVM of Spark is told about the classes to share; nothing if nobody asked, or they are not ready."""
+    """What a JVM of Spark is told to start fast: the classes to share; nothing if nobody asked, or they are not ready."""
     if not os.environ.get(ASKED):
         return ""
     file = (java := find_java()) and place(java)
-    return f'"-XX:SharedArchiveFile={file}"' if file and file.exists() else ""
+    return f'"-XX:SharedArchiveFile={file}" {LIGHT_JVM}' if file and file.exists() else ""
 
 
 def make(java: Java, file: Path) -> None:
