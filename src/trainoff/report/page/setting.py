@@ -16,6 +16,7 @@ from trainoff.report.page.content import Content, as_script
 from trainoff.report.page.series import pack
 
 TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("chart.js", "tables.js", "page.js")  # one after the other in one element
 
 
 def render(content: Content, live: bool = False) -> str:
@@ -36,7 +37,7 @@ def render(content: Content, live: bool = False) -> str:
         node_headings=NODE_HEADINGS,
         charts=as_script([_packed(chart) for chart in charts]),
         style=(TEMPLATES / "style.css").read_text(),
-        script=(TEMPLATES / "page.js").read_text(),
+        script="\n".join((TEMPLATES / name).read_text() for name in (*SCRIPTS, *(["live.js"] if live else []))),
         library=library() if charts or live else "",
     )
 

@@ -1,0 +1,107 @@
+"use strict";
+// Charts: unpacked, fitted to the screen, drawn when they come into sight.
+function unpack(packed) {
+  const names = Object.keys(packed.columns);
+  const read = names.map((name) => {
+    const column = packed.columns[name];
+    return column.words ? (at) => column.words[column.at[at]] : (at) => column.values[at];
+  });
+  return Array.from({ length: packed.rows }, (_, at) => Object.fromEntries(names.map((name, i) => [name, read[i](at)])));
+}
+
+function eachPart(part, change) {
+  if (Array.isArray(part)) return part.map((inner) => change(inner));
+  if (part === null || typeof part !== "object") return part;
+  return Object.fromEntries(Object.entries(part).map(([key, inner]) => [key, change(inner, key)]));
+}
+
+// Holes such as @x are filled as in charts.py: the lists under `domain` and `sort` hold data and are left as they are.
+function fill(part, holes) {
+  if (typeof part === "string") return part.replace(/@([a-z_]+)/g, (hole, name) => holes[name] ?? hole);
+  return eachPart(part, (inner, key) => (Array.isArray(inner) && ["domain", "sort"].includes(key) ? inner : fill(inner, holes)));
+}
+
+// A narrow screen has less room for labels and legends; and a legend names only engines that are drawn.
+function fit(part, width, engines) {
+  const made = eachPart(part, (inner) => fit(inner, width, engines));
+  if (made?.labelLimit) made.labelLimit = Math.min(made.labelLimit, 0.4 * width);
+  if (made?.legend?.columns) made.legend.columns = Math.max(1, Math.min(made.legend.columns, Math.floor(width / 120)));
+  if (made?.legend && made.field === "engine") {
+    const values = made.scale.domain.filter((engine) => engines.has(engine));
+    made.legend = values.length ? { ...made.legend, values } : null;
+  }
+  return made;
+}
+
+function counts(row, only) {
+  return Object.entries(only).every(([name, value]) => !(name in row) || row[name] === value);
+}
+
+function config() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const words = { labelColor: colour("--ink"), titleColor: colour("--dim"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" };
+  return {
+    background: "transparent",
+    font: style.fontFamily,
+    view: { stroke: null },
+    axis: { ...words, gridColor: colour("--line"), domainColor: colour("--line"), tickColor: colour("--line") },
+    legend: words,
+    rule: { color: colour("--dim") },
+    line: { color: colour("--dim") },
+    text: { color: colour("--ink") },
+    range: { category: ["#3b78c4", "#d9730d", "#2a9d63", "#c2569b", "#7a63c9", "#9a6b45", "#c8483b", "#2aa7c9", "#8f8a1f", "#7d8590"] },
+  };
+}
+
+function chosen(chart, figure) {
+  return chart.choices[one("input[type=radio]:checked", figure)?.value || 0];
+}
+
+function rowsOf(chart, figure) {
+  const choice = chosen(chart, figure);
+  const only = { ...choice.only };
+  if (chart.pick) only[chart.pick] = one(".pick", figure).value;
+  const datasets = {};
+  for (const [name, rows] of Object.entries(chart.data)) {
+    datasets[name] = rows.filter((row) => counts(row, only) && !state.hidden.has(row.engine));
+  }
+  return datasets;
+}
+
+function height(chart, datasets) {
+  if (!chart.listed) return 300;
+  return (chart.listed === "row" ? 230 : 90) + 21 * new Set(Object.values(datasets).flat().map((row) => row[chart.listed])).size;
+}
+
+async function draw(figure) {
+  const chart = charts[figure.dataset.chart];
+  const choice = chosen(chart, figure);
+  const datasets = rowsOf(chart, figure);
+  const canvas = one(".canvas", figure);
+  const [width, engines] = [Math.max(200, canvas.clientWidth), new Set(Object.values(datasets).flat().map((row) => row.engine))];
+  const spec = { ...fit(fill(chart.spec, choice.holes), width, engines), datasets, width, height: height(chart, datasets),
+    autosize: { type: "fit", contains: "padding" }, description: chart.about, config: config() };
+  const marks = Object.values(datasets).reduce((sum, rows) => sum + rows.length, 0);
+  views.get(figure)?.finalize();
+  const embedded = await window.embedChart(canvas, spec, {
+    mode: "vega-lite", renderer: marks > 8000 ? "canvas" : "svg", tooltip: { theme: dark() ? "dark" : "light" },
+    ast: true, logLevel: 1, actions: { export: true, source: false, compiled: false, editor: false },
+  });
+  if (!figure.isConnected) { embedded.finalize(); return; } // a new page has come meanwhile
+  views.set(figure, embedded);
+  canvas.style.minHeight = "";
+  figure.dataset.drawn = "yes";
+}
+
+const sight = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) { sight.unobserve(entry.target); draw(entry.target); }
+}, { rootMargin: "300px" });
+
+function redraw() {
+  for (const figure of every("figure.chart")) {
+    delete figure.dataset.drawn;
+    sight.unobserve(figure);
+    sight.observe(figure);
+  }
+}

@@ -1,0 +1,115 @@
+// While a study runs: how far it is, and the page anew when there is a new record.
+function clock(seconds) {
+  const whole = Math.round(seconds);
+  return whole < 90 ? `${whole} s` : `${Math.floor(whole / 60)} min`;
+}
+
+function line(parent, words, kind = "p") {
+  const made = document.createElement(kind);
+  made.textContent = words;
+  parent.append(made);
+  return made;
+}
+
+const STATES = { running: "running", waiting: "waiting for a run", ended: "the run has ended", stopped: "the run was stopped" };
+
+// Only what has changed is written: whoever listens is told the state and the trials done, and a log stays where it is.
+function say(element, words) {
+  if (element.textContent !== words) element.textContent = words;
+  element.hidden = words === "";
+}
+
+function progress(news) {
+  const live = one("#live");
+  live.hidden = false;
+  live.dataset.state = news.state;
+  const total = news.total ? ` of ${news.total}` : "";
+  say(one(".state", live), `${STATES[news.state] || news.state} · ${news.done}${total} trials`);
+  say(one(".left", live), news.state === "running" && news.left_s ? `· about ${clock(news.left_s)} left` : "");
+  say(one(".note", live), news.note || "");
+  Object.assign(one("progress", live), { hidden: !news.total, max: news.total || 1, value: news.done });
+  const running = news.running || [];
+  for (const part of every(".trial", live)) if (!running.some((trial) => trial.trial_id === part.dataset.trial)) part.remove();
+  for (const trial of running) underWay(live, trial);
+}
+
+function underWay(live, trial) {
+  let part = every(".trial", live).find((known) => known.dataset.trial === trial.trial_id);
+  if (!part) {
+    part = line(live, "", "div");
+    part.className = "trial";
+    part.dataset.trial = trial.trial_id;
+    line(part, "");
+    line(part, "", "pre");
+  }
+  const step = trial.step ? `, step ${trial.step}${trial.steps ? ` of ${trial.steps}` : ""}` : "";
+  const log = one("pre", part);
+  const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
+  say(one("p", part), `${trial.title}: ${trial.phase || "starting"}, ${clock(trial.seconds || 0)}${step}`);
+  say(log, (trial.log || []).join("\n"));
+  if (atEnd) log.scrollTop = log.scrollHeight;
+}
+
+// What a reader has chosen and opened outlives a new page by its name: of the workload, the chart, and the thing itself.
+function nameOf(element) {
+  const within = (selector, name) => element.closest(selector)?.dataset[name];
+  return JSON.stringify([within("[data-workload]", "workload"), within("[data-name]", "name"), element.dataset.key || element.id]);
+}
+
+function remember() {
+  const named = (selector) => new Map(every(selector).map((element) => [nameOf(element), element]));
+  return {
+    opened: named("details[data-key][open], .unfold[aria-expanded=true], input[type=radio]:checked, .board[data-all]"),
+    picked: named("select.pick"),
+    sorted: named("th[aria-sort]"),
+    moved: new Map(every(".scroll").map((box) => [nameOf(box), box.scrollLeft])),
+    drawn: new Map(every("figure.chart").map((figure) => [nameOf(figure), one(".canvas", figure).offsetHeight])),
+    focused: document.activeElement === document.body ? "" : nameOf(document.activeElement),
+    at: scrollY,
+  };
+}
+
+function recall(known) {
+  for (const element of every("details[data-key], .unfold, input[type=radio], .board")) {
+    if (!known.opened.has(nameOf(element))) continue;
+    if (element.matches("details")) element.open = true;
+    else if (element.matches("input")) element.checked = true;
+    else if (element.matches(".board")) element.dataset.all = "";
+    else unfold(element, true);
+  }
+  for (const select of every("select.pick")) {
+    const before = known.picked.get(nameOf(select))?.value;
+    if ([...select.options].some((option) => option.value === before)) select.value = before;
+  }
+  for (const head of every(".sortable th[data-key]")) {
+    const before = known.sorted.get(nameOf(head))?.getAttribute("aria-sort");
+    if (before) sort(head.closest("table"), head.cellIndex, before === "descending");
+  }
+  for (const box of every(".scroll")) box.scrollLeft = known.moved.get(nameOf(box)) || 0;
+  for (const figure of every("figure.chart")) one(".canvas", figure).style.minHeight = `${known.drawn.get(nameOf(figure)) || 0}px`;
+}
+
+async function renew() {
+  const answer = await fetch(location.href, { cache: "no-store" }).catch(() => null); // the view may have ended
+  if (!answer?.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const [live, known] = [one("#live"), remember()];
+  one("#page").replaceWith(document.adoptNode(one("#page", fresh)));
+  one("#live").replaceWith(live);
+  document.title = fresh.title;
+  for (const view of views.values()) view.finalize();
+  views.clear();
+  recall(known);
+  start();
+  if (known.focused) every("button, input, select, summary, .scroll, details[data-key]").find((element) => nameOf(element) === known.focused)?.focus({ preventScroll: true });
+  scrollTo(0, known.at);
+}
+
+function listen() {
+  const news = new EventSource(`events?${new URLSearchParams([...new URLSearchParams(location.search), ["seen", document.documentElement.dataset.live]])}`);
+  news.addEventListener("progress", (event) => progress(JSON.parse(event.data)));
+  let renewed = Promise.resolve(); // one after the other: the newest page is the one that stays
+  news.addEventListener("records", () => { renewed = renewed.then(renew); });
+}
+
+listen();
