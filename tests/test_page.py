@@ -13,7 +13,7 @@ from trainoff.analyse import groups, ranked
 from trainoff.report.page import gather, render
 from trainoff.report.page.charts import fill
 from trainoff.report.page.drawn import looks_of
-from trainoff.report.page.look import COLOURS, look
+from trainoff.report.page.look import COLOURS, STRANGERS, look, looks
 from trainoff.report.page.rows import Scene, grid_rows, pareto_rows, scaled_rows
 from trainoff.report.page.series import Shelf
 
@@ -232,6 +232,39 @@ def test_engines_of_others_have_looks_of_their_own():
     strangers = [look(f"mine-{number}") for number in range(200)]
     assert not {one.colour for one in strangers} & {colour for colour, _ in shipped}
     assert len({(one.colour, one.mark) for one in strangers}) > 60, "colour and mark are drawn apart from each other"
+
+
+def test_no_two_engines_of_a_report_look_alike():
+    everybody = [*COLOURS, *(f"mine-{number}" for number in range(72))]
+    found = looks(everybody)
+    assert len({(one.colour, one.mark) for one in found}) == len(found) == len(everybody)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in (look(f"mine-{number}") for number in range(200)):
+        alike.setdefault((one.colour, one.mark), []).append(one.name)
+    first, second, *_ = next(sorted(names) for names in alike.values() if len(names) > 1)
+    kept, moved = looks([second, first])
+    assert kept == look(first), "who comes first by name keeps the look of every other report"
+    assert moved.name == second
+    assert moved.colour != kept.colour
+    assert len(looks(f"mine-{number}" for number in range(100))) == 100, "more than there are looks"
+
+
+def contrast(colour: str, paper: str) -> float:
+    """How much lighter one colour is than the other, as the guidelines for accessible pages count it."""
+
+    def light(of: str) -> float:
+        parts = [int(of[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+
+    one, other = light(colour), light(paper)
+    return max(one, other) / min(one, other)
+
+
+@pytest.mark.parametrize("paper", ["#ffffff", "#12161b"])
+def test_every_colour_stands_out_on_white_and_on_dark(paper):
+    weak = {colour: contrast(colour, paper) for colour in (*COLOURS.values(), *STRANGERS)}
+    assert not {colour: found for colour, found in weak.items() if found < 3}
 
 
 def test_a_page_can_be_printed_with_all_its_charts(report, watched):

@@ -144,13 +144,14 @@ def _caveats(workloads: Sequence[Workload]) -> list[str]:
 def _workload(own: Sequence[Group], shelf: Shelf, shown: Sequence[Look], noise: Noise) -> Workload:
     order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
     scene = Scene(order[:DRAWN], shelf)
+    by_engine = {one.name: one for one in shown}
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
     return Workload(
         name=own[0].first.workload,
         answer=answer(order),
         settings=len(order),
         left_out=max(0, len(order) - DRAWN),
-        board=board(order, target, noise, looks_of(scene)),
+        board=board(order, target, noise, looks_of(scene) or [by_engine[group.first.engine] for group in order]),
         charts=drawn(scene, shown),
         workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:DRAWN])],
         faults=faults(order),

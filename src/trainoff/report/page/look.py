@@ -6,28 +6,29 @@ Where there is but one engine, its settings have a look each.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-# Of middling lightness, so that they stand out on white and on black; marks and dashes help where colours do not.
+# Three times as light as the dark paper or as dark as the white one, at least; marks and dashes help where colours
+# do not.
 COLOURS = {
     "numpy": "#7d8590",
     "sklearn": "#d9730d",
     "tensorflow": "#c8483b",
     "torch": "#3b78c4",
     "jax": "#c2569b",
-    "torch-ddp": "#2aa7c9",
+    "torch-ddp": "#28a0c1",
     "ray-torch": "#7a63c9",
     "dask-average": "#9a6b45",
     "spark-average": "#2a9d63",
     "spark-mllib": "#8f8a1f",
-    "tf-allreduce": "#e0867c",
-    "tf-ps": "#96384a",
-    "tf-on-spark": "#e0a13a",
-    "spark-sklearn": "#7fb069",
+    "tf-allreduce": "#dc776c",
+    "tf-ps": "#a93f53",
+    "tf-on-spark": "#c5861f",
+    "spark-sklearn": "#6da256",
     "spark-torch": "#17806a",
-    "dask-sklearn": "#c49a6c",
+    "dask-sklearn": "#bb8b56",
     "dask-torch": "#b0522d",
 }
 STRANGERS = ("#5f6caf", "#b5478e", "#4f8f2f", "#a8741a", "#3f93a8", "#d05c5c", "#6d5a8c", "#2f7d5b", "#9c5fd0")
@@ -56,16 +57,32 @@ class Look:
 
 def look(engine: str) -> Look:
     """An engine's look; one that did not come with trainoff gets one by its name, in a colour that no other has."""
+    return next(_candidates(engine))
+
+
+def _candidates(engine: str) -> Iterator[Look]:
+    """The look of an engine, and those that a stranger may have instead: every pair of a colour and a mark."""
     if engine in COLOURS:
-        return Look(engine, COLOURS[engine], MARKS[list(COLOURS).index(engine) % len(MARKS)])
-    turn, place = divmod(zlib.crc32(engine.encode()), len(STRANGERS))
-    return Look(engine, STRANGERS[place], MARKS[turn % len(MARKS)])
+        yield Look(engine, COLOURS[engine], MARKS[list(COLOURS).index(engine) % len(MARKS)])
+        return
+    first = zlib.crc32(engine.encode())
+    for number in range(first, first + len(STRANGERS) * len(MARKS)):
+        turn, place = divmod(number, len(STRANGERS))
+        yield Look(engine, STRANGERS[place], MARKS[turn % len(MARKS)])
 
 
 def looks(engines: Iterable[str]) -> list[Look]:
-    """The looks of some engines, each once, in the order of the list above, strangers last."""
+    """The looks of some engines, each once, in the order of the list above, strangers last.
+
+    Of strangers whose names lead to the same look, the first by its name keeps it, and the next takes one that is free.
+    """
     order = {name: place for place, name in enumerate(COLOURS)}
-    return [look(engine) for engine in sorted(set(engines), key=lambda name: (order.get(name, len(order)), name))]
+    found: list[Look] = []
+    for engine in sorted(set(engines), key=lambda name: (order.get(name, len(order)), name)):
+        taken = {(one.colour, one.mark) for one in found}
+        free = (one for one in _candidates(engine) if (one.colour, one.mark) not in taken)
+        found.append(next(free, look(engine)))
+    return found
 
 
 def looks_of_settings(names: Sequence[str]) -> list[Look]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from trainoff.analyse import Comparison, Group, Quiet, bottleneck, comparisons, struck
 from trainoff.analyse.nodes import node_rows
@@ -13,7 +12,7 @@ from trainoff.analyse.words import mark, quality, seconds, size, span, times, to
 from trainoff.records import Record
 from trainoff.report.columns import heading, setting
 from trainoff.report.faults import columns
-from trainoff.report.page.look import Look, look
+from trainoff.report.page.look import Look
 
 Noise = Mapping[int, Quiet]  # the verdict on every record, by its identity
 ROWS = 500  # of a board; the exports have them all
@@ -48,8 +47,8 @@ class Board:
     left_out: int
 
 
-def board(order: Sequence[Group], target: float | None, noise: Noise, looks: Sequence[Look] = ()) -> Board:
-    """The settings of one workload, in the looks of their engines or in their own; empty columns are left out."""
+def board(order: Sequence[Group], target: float | None, noise: Noise, looks: Sequence[Look]) -> Board:
+    """The settings of one workload, each in its look; empty columns are left out."""
     metric = order[0].first.metric
     keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
     goal = f"to {mark(metric, target)}" if target is not None else "to target"
@@ -65,12 +64,12 @@ def board(order: Sequence[Group], target: float | None, noise: Noise, looks: Seq
     lines = [
         Line(
             group.first.engine,
-            own or look(group.first.engine),
+            own,
             bool(group.good),
             [row[at] for at in used],
             _details(group, noise),
         )
-        for group, row, own in zip(order, rows, looks or repeat(None), strict=False)
+        for group, row, own in zip(order, rows, looks, strict=False)
     ]
     return Board([names[at] for at in used], lines, max(0, len(order) - ROWS))
 
