@@ -130,11 +130,21 @@ def test_what_solves_the_problem_another_way_is_named():
     )
 
 
+def test_who_differs_in_the_same_way_is_told_together():
+    other = {"verdict": "different by design", "reason": "10 steps alone"}
+    odd = [trial(name, 2.0, equivalence=other) for name in "bcd"]
+    alone = trial("e", 2.0, equivalence={**other, "reason": "L-BFGS"})
+    assert answer(groups([trial("a", 1.0), *odd, alone]))[-1] == (
+        "b, c and d solve the problem another way (10 steps alone); "
+        "e solves the problem another way (L-BFGS); all others did the same arithmetic, checked."
+    )
+
+
 def test_what_could_not_be_checked_is_not_called_checked():
     small = {"verdict": None, "reason": "the steps are too small to be told from float32 rounding"}
     said = answer(groups([trial("a", 1.0, equivalence=small), trial("b", 2.0, equivalence=small)]))
     assert "same arithmetic" not in said[-1]
-    assert said[-1].startswith("a could not be checked against the reference (the steps are too small")
+    assert said[-1].startswith("a and b could not be checked against the reference (the steps are too small")
 
 
 def test_a_grid_is_told_apart_by_what_varies():

@@ -118,6 +118,15 @@ def test_what_to_keep_in_mind_is_said(here, capsys):
     assert "1 trial that did not come to this figure is in no pair." in out
 
 
+def test_a_workload_that_nobody_reached_is_named(here, capsys):
+    lost = [trial(engine, None, workload="mnist-cnn", time_to_target={}) for engine in "ab"]
+    stored(here / "out", [*runs("a", FAST), *runs("b", SLOW), *lost])
+    told = "mnist-cnn is left out, for nobody reached a target; try --figure train_s."
+    assert told in " ".join(said(capsys, "out").split())
+    assert told in json.loads(said_json(capsys, "out"))["caveats"]
+    assert "left out" not in said(capsys, "out", "--figure", "train_s")
+
+
 def test_workers_are_compared_with_as_many(here, capsys):
     many = [one for engine in "ab" for workers in (1, 2) for one in runs(engine, FAST, mode="sync", workers=workers)]
     stored(here / "out", many)

@@ -10,7 +10,7 @@ from trainoff.analyse.faults import left_alone
 from trainoff.analyse.groups import Group
 from trainoff.analyse.ranking import headline_target, ranked
 from trainoff.analyse.ratio import RANKING
-from trainoff.analyse.words import mark, seconds, times
+from trainoff.analyse.words import listed, mark, seconds, times
 from trainoff.records import PUBLISHED, Record
 
 MOST_TOLD = 3  # others that are told beside the best
@@ -145,15 +145,18 @@ def arithmetic(groups: Sequence[Group]) -> list[str]:
         ]
     both = {record.engine for record in same}  # these are told with their mode
     odd = {f"{record.engine} {record.mode}" if record.engine in both else record.engine: record for record in others}
-    told = [_odd(name, record) for name, record in odd.items()]
+    alike: dict[tuple[bool, str], list[str]] = {}  # who differs in the same way is told together
+    for name, record in odd.items():
+        meant = record.equivalence.get("verdict") == "different by design"
+        alike.setdefault((meant, str(record.equivalence.get("reason"))), []).append(name)
+    told = [_odd(names, meant, reason) for (meant, reason), names in alike.items()]
     return [*said, "; ".join(told) + ("; all others did the same arithmetic, checked." if same else ".")]
 
 
-def _odd(name: str, record: Record) -> str:
-    reason = record.equivalence.get("reason")
-    if record.equivalence.get("verdict") == "different by design":
-        return f"{name} solves the problem another way ({reason})"
-    return f"{name} could not be checked against the reference ({reason})"
+def _odd(names: Sequence[str], meant: bool, reason: str) -> str:
+    if meant:
+        return f"{listed(names)} {'solves' if len(names) == 1 else 'solve'} the problem another way ({reason})"
+    return f"{listed(names)} could not be checked against the reference ({reason})"
 
 
 def failure(record: Record) -> str:

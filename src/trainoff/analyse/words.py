@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -101,6 +101,11 @@ def fault(asked: Mapping[str, Any]) -> str:
     if at != ALWAYS["at"]:
         parts.append(f"at {at}" if isinstance(at, str) else f"at {percent(at)}")
     return " ".join(parts)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as one says them: a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def count(number: int, word: str) -> str:

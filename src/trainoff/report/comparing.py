@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from trainoff.analyse.figures import TIME_TO_TARGET, time_to
 from trainoff.analyse.matching import Pair, of_engines, of_folders
 from trainoff.analyse.ranking import headline_target, order
 from trainoff.analyse.ratio import adjusted, against_best
+from trainoff.analyse.words import listed
 from trainoff.errors import TrainoffError
 from trainoff.published import records_of
 from trainoff.records import Damaged, Record
@@ -103,7 +104,8 @@ def _answer(question: Question, records: Sequence[Sequence[Record]]) -> Told:
     alike = [[match for match in matches if match.a.first.workload == workload] for workload in workloads]
     compared = [one for own in alike for one in compare_all(own, adjust)]
     _check_pairs(compared)
-    return told(compared, *_sides(question, compared), alone=_alone(found, pairs) if two else (0, 0))
+    answer = told(compared, *_sides(question, compared), alone=_alone(found, pairs) if two else (0, 0))
+    return replace(answer, caveats=[*_out_of_reach(question, everybody, figures), *answer.caveats])
 
 
 def _pairs(question: Question, found: Sequence[Sequence[Group]], figures: Mapping[str, Figure]) -> list[Pair]:
@@ -150,6 +152,15 @@ def _figures(question: Question, found: Sequence[Group]) -> dict[str, Figure]:
         raise TrainoffError("nobody reached a target, so there is no time to compare; try --figure train_s")
     timed = ", ".join(f"{target:g}" for target in sorted({each for group in found for each in group.first.targets}))
     raise TrainoffError(f"--target {question.target:g} was not timed; the targets are {timed or 'none'}")
+
+
+def _out_of_reach(question: Question, found: Sequence[Group], figures: Mapping[str, Figure]) -> list[str]:
+    """The workloads without a figure to compare them by, and what would compare them."""
+    names = [name for name in dict.fromkeys(group.first.workload for group in found) if name not in figures]
+    if not names:
+        return []
+    why = "nobody reached a target" if question.target is None else f"{question.target:g} was not timed"
+    return [f"{listed(names)} {'is' if len(names) == 1 else 'are'} left out, for {why}; try --figure train_s."]
 
 
 def _check_pairs(compared: Sequence[Comparison]) -> None:
