@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from trainoff.conduct import isolate
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from pages import Watched
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
 MISSING = "missing here:"  # how the reason begins why a marked test is skipped
@@ -118,3 +121,28 @@ def browser() -> Iterator[Browser]:
         chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Callable[..., Watched]]:
+    """Opens pages; at the end of the test none of them may have complained."""
+    from pages import Watched
+
+    opened: list[Watched] = []
+
+    def open_page(path: Path, **more: Any) -> Watched:
+        opened.append(Watched(browser, path, **more))
+        return opened[-1]
+
+    yield open_page
+    for one in opened:
+        one.page.context.close()
+        assert one.wrong == []
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a few made records, as a file."""
+    from pages import small_report
+
+    return small_report(tmp_path_factory.mktemp("report") / "made")

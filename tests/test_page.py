@@ -2,11 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from made import folder_of_made, made, many
+from pages import page_of
 from running import trainoff
 from test_fault_tables import RECORDS
 from trainoff.analyse import groups, ranked
@@ -22,75 +22,11 @@ pytestmark = pytest.mark.browser
 EVIL = '<img src=x onerror="window.hurt=1"></script><script>window.hurt=1</script>'
 
 
-class Watched:
-    """A page that must not complain, and must not ask anybody for anything."""
-
-    def __init__(self, browser, path, **more):
-        self.wrong = []
-        self.page = browser.new_context(viewport={"width": 1440, "height": 900}, **more).new_page()
-        self.page.on("console", lambda said: self.wrong.append(f"{said.type}: {said.text}"))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("request", lambda asked: self.asked(asked.url))
-        self.url = Path(path).resolve().as_uri()
-        self.page.goto(self.url)
-
-    def asked(self, url):
-        if url != self.url and not url.startswith(("data:", "blob:")):
-            self.wrong.append(f"asked for {url}")
-
-    def draw_all(self):
-        """Scroll until every chart is drawn."""
-        for figure in self.page.query_selector_all("figure.chart"):
-            if figure.is_visible():
-                figure.scroll_into_view_if_needed()
-                self.page.wait_for_function("f => f.dataset.drawn === 'yes'", arg=figure)
-
-    def marks(self, chart, kind):
-        """How many marks of a kind a chart has."""
-        marks = f'figure[data-name="{chart}"] svg .mark-{kind}.role-mark'
-        return self.page.locator(f"{marks} path, {marks} line").count()
-
-
-@pytest.fixture
-def watched(browser):
-    """Opens pages; at the end of the test none of them may have complained."""
-    opened = []
-
-    def open_page(path, **more):
-        opened.append(Watched(browser, path, **more))
-        return opened[-1]
-
-    yield open_page
-    for one in opened:
-        one.page.context.close()
-        assert one.wrong == []
-
-
-def page_of(folder, records, **more):
-    folder_of_made(folder, records, **more)
-    path = folder / "report.html"
-    path.write_text(render(gather(folder)))
-    return path
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """Three engines, two repetitions, two numbers of workers, a failure."""
-    records = []
-    for seed in (1, 2):
-        records += [made("torch", seed, 2.0 + seed / 10), made("numpy", seed, 1.0)]
-        for workers in (1, 2):
-            own = {"mode": "sync", "workers": workers, "network_bytes": 10**6, "isolation": {"own_network": True}}
-            records.append(made("torch-ddp", seed, 1.5 * workers, **own))
-    lost = {"status": "crashed", "reason": "worker 1: it fell over", "phase": "train", "train_s": None,
-            "time_to_target": {}, "test_accuracy": None, "log_tail": "the end of its log"}  # fmt: skip
-    records.append(made("sklearn", 1, **lost))
-    return page_of(tmp_path_factory.mktemp("report") / "made", records)
-
-
 def test_the_first_screen_answers_the_question(report, watched):
     page = watched(report).page
-    assert page.locator("#answer").inner_text().startswith("torch-ddp (sync, 2 workers) reached 97% first: 0.7 s")
+    assert page.locator("#answer").inner_text() == "torch-ddp (sync, 2 workers) reached 97% first: 0.7 s of training."
+    assert page.locator(".others").inner_text().startswith("torch took 1.4 times as long; ")
+    assert "made · digits-mlp · 5 settings" in page.locator(".kicker").inner_text()
     assert "indicative" in page.locator("header .caveats").inner_text()
     rows = page.locator("#board tbody tr:not(.details)")
     assert rows.count() == 5
@@ -180,8 +116,8 @@ def test_the_board_sorts_unfolds_and_copies(report, watched):
     first.locator(".unfold").focus()
     page.keyboard.press("Enter")
     assert "parameters" in page.locator("tr.details:visible").inner_text()
-    page.locator(".copy").click()
-    page.locator(".copy", has_text="copied").wait_for()
+    page.locator("#board .copy").click()
+    page.locator("#board .copy", has_text="copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()").splitlines()
     assert len(copied) == 6
     assert copied[0].split("\t")[0] == "engine"

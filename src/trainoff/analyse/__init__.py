@@ -1,6 +1,6 @@
 """What records say: groups of repetitions, ranking, the answer in words. Pure functions over records."""
 
-from trainoff.analyse.answer import answer, arithmetic, failure
+from trainoff.analyse.answer import answer, arithmetic, cautions, failure, headline
 from trainoff.analyse.band import Band, band_of
 from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.bottleneck import bottleneck, bottleneck_sentence
@@ -47,6 +47,7 @@ __all__ = [
     "bound",
     "bounds",
     "by_workload",
+    "cautions",
     "compare",
     "compare_all",
     "comparisons",
@@ -60,6 +61,7 @@ __all__ = [
     "fit",
     "fronts",
     "groups",
+    "headline",
     "headline_target",
     "interval",
     "left_alone",

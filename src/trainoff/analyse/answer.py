@@ -25,31 +25,33 @@ def answer(groups: Sequence[Group]) -> list[str]:
     said = []
     for workload in workloads:
         own = ranked([group for group in groups if group.first.workload == workload])
-        told = [sentence for sentence in [_winner(left_alone(own)), _caution(own), *arithmetic(own)] if sentence]
+        told = ["".join(headline(own)), *cautions(own)]
         several = len(workloads) > 1
         said += [s if f"on {workload}" in s or not several else f"{workload}: {s}" for s in told]
     return said
 
 
-def _winner(groups: Sequence[Group]) -> str:
+def headline(groups: Sequence[Group]) -> tuple[str, str]:
+    """The first sentence on one workload, whose settings are ranked, in two parts: who won, and how the others did."""
+    groups = left_alone(groups)
     target = headline_target(groups)
     best = groups[0]
     if not best.good:
-        return "No trial ended well."
+        return "No trial ended well", "."
     if target is None:
         if not any(group.first.targets for group in groups):
-            return f"There was no target to reach; {best.name} {_furthest(best)}."
-        return f"No engine reached a target; {best.name} came closest with {_closest(best)}."
+            return f"There was no target to reach; {best.name} {_furthest(best)}", "."
+        return f"No engine reached a target; {best.name} came closest with {_closest(best)}", "."
     time, goal = best.time_to(target) or 0.0, mark(best.first.metric, target)
     found = [one for one in comparisons(groups, target) if one.a.good]
     if not found:
-        return f"{best.name} reached {goal} after {seconds(time)} of training{_partly(best, target)}."
+        return f"{best.name} reached {goal} after {seconds(time)} of training{_partly(best, target)}", "."
     said = [_beside(one, target, time) for one in found[:MOST_TOLD]]
     beside = "".join(sorted(said, key=lambda one: one[0]))  # in their order, what needs only a comma before the rest
     first = all(one.verdict == "slower" or one.indicative or not one.reached[0] for one in found)
     head = f"first: {seconds(time)}" if first else f"after {seconds(time)}"
     more = _and_more(len(found) - MOST_TOLD)
-    return f"{best.name} reached {goal} {head} of training{_partly(best, target)}{beside}{more}."
+    return f"{best.name} reached {goal} {head} of training{_partly(best, target)}", f"{beside}{more}."
 
 
 def _partly(best: Group, target: float) -> str:
@@ -113,6 +115,12 @@ def _open(found: Comparison) -> str:
 
 def _and_more(others: int) -> str:
     return f"; {others} more on the board" if others > 0 else ""
+
+
+def cautions(groups: Sequence[Group]) -> list[str]:
+    """What stands in the way of believing the headline of one workload: few runs, other arithmetic."""
+    few = _caution(groups)
+    return [*([few] if few else []), *arithmetic(groups)]
 
 
 def _caution(groups: Sequence[Group]) -> str | None:

@@ -69,7 +69,8 @@ def as_markdown(content: Content, drawn: dict[str, list[Path]], beside: Path) ->
     """The answer, the boards and the caveats, as they would stand in a README."""
     parts = [
         f"# {_plain(content.title)}",
-        f"**{_plain(content.answer)}**",
+        *(f"**{_plain(one)}**" for one in content.answers),
+        *([_plain(content.others)] if content.others else []),
         *(f"- {_plain(one)}" for one in content.caveats),
     ]
     for workload in content.workloads:

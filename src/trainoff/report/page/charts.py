@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainoff.report.page.encode import LABELS, LEGEND, Spec, colour, dash, shape
+from trainoff.report.page.axes import FAINT, measure, quality
+from trainoff.report.page.encode import LEGEND, LISTED, Spec, colour, dash, shape, step, tooltip
 from trainoff.report.page.look import PHASES, Look
 
 Rows = Sequence[Mapping[str, Any]]
 
 HOLE = re.compile("@([a-z_]+)")
-STEP = {"step": 21}  # a line of a list
+WORDS = {"curve": "learning", "target": "time to target", "scaling": "workers", "pareto": "costs", "grid": "settings"}
+NEAR = 2000  # points of curves that can be pointed at; with more, only their ends
+LEVEL = 5  # columns whose headings stand level; with more they are tilted
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,19 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Table:
+    """The figures of a chart for who would rather read them: which rows, and which of their columns by what headings.
+
+    `across` names a column whose values are headings too, and the column of the figures under them.
+    """
+
+    data: str
+    columns: Sequence[tuple[str, str]]
+    only: Mapping[str, Any] = field(default_factory=dict)
+    across: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class Chart:
     """A picture of some rows: its specification, its datasets, and the choices it offers, the first one first."""
 
@@ -39,8 +55,14 @@ class Chart:
     spec: Spec
     data: Mapping[str, Rows]
     choices: Sequence[Choice]
+    table: Table
     pick: str | None = None  # the column of which one value is shown at a time
     listed: str | None = None  # the column that has a line for each of its values
+
+    @property
+    def word(self) -> str:
+        """What a list of contents calls it."""
+        return WORDS.get(self.name, self.name)
 
     @property
     def picks(self) -> list[str]:
@@ -74,31 +96,10 @@ def _counts(row: Mapping[str, Any], only: Mapping[str, Any]) -> bool:
     return all(row.get(name, value) == value for name, value in only.items())
 
 
-def tooltip(*fields: str) -> list[Spec]:
-    """What is told of a mark when somebody points at it."""
-    return [{"field": name, "title": name.replace("_", " ")} for name in fields]
-
-
-def measure(hole: str) -> Spec:
-    """An axis of a figure that is chosen on the page."""
-    scale = {"type": f"@{hole}_scale", "nice": False, "padding": 12}
-    of_bytes = f"indexof(['memory', 'bytes'], '@{hole}') >= 0"  # 400M instead of 400,000,000
-    axis = {"labelExpr": f"datum.label && {of_bytes} ? format(datum.value, '~s') : datum.label"}
-    return {"field": f"@{hole}", "type": "quantitative", "title": f"@{hole}_title", "scale": scale, "axis": axis}
-
-
-def quality(metric: str) -> Spec:
-    """An axis of quality; accuracies near 1 are spread out: every halving of the error takes as much room."""
-    if metric != "accuracy":
-        return {"field": "y", "type": "quantitative", "title": metric, "scale": {"zero": False}}
-    axis = {"tickCount": 6, "labelExpr": "format(1 - datum.value, '.4~f')"}
-    scale = {"type": "log", "reverse": True, "nice": False, "padding": 8}
-    return {"field": "error", "type": "quantitative", "title": metric, "scale": scale, "axis": axis}
-
-
-def curve(looks: Sequence[Look], metric: str) -> Spec:
+def curve(looks: Sequence[Look], metric: str, points: int) -> Spec:
     """Quality against what it took: a line per run."""
     y = quality(metric)
+    told = tooltip("name", "seed", "status", "samples", "train_s", "core_s", "y", y=metric)
     lines = {
         "data": {"name": "curves"},
         "mark": {"type": "line", "strokeWidth": 1.7, "opacity": 0.8, "clip": True},
@@ -121,25 +122,31 @@ def curve(looks: Sequence[Look], metric: str) -> Spec:
             "shape": shape(looks),
             "fill": colour(looks),
             "fillOpacity": {"condition": {"test": "datum.status === 'ok'", "value": 1}, "value": 0},
-            "tooltip": tooltip("name", "seed", "status", "samples", "train_s", "core_s", "y"),
+            "tooltip": told,
         },
+    }
+    near = {
+        "data": {"name": "curves"},
+        "mark": {"type": "point", "size": 120, "opacity": 0, "filled": True, "aria": False},
+        "encoding": {"x": measure("x"), "y": y, "tooltip": told},
     }
     goals = {
         "data": {"name": "targets"},
         "mark": {"type": "rule", "strokeDash": [2, 4], "opacity": 0.6},
         "encoding": {"y": y},
     }
-    return {"layer": [goals, lines, ends]}
+    return {"layer": [goals, lines, *([near] if points <= NEAR else []), ends]}
 
 
 def target(looks: Sequence[Look], order: Sequence[str]) -> Spec:
     """Time to a target: every repetition as a mark, the median and its interval; runs that never came there hollow."""
-    y = {"field": "name", "type": "nominal", "sort": list(order), "axis": LABELS}
+    y = {"field": "name", "type": "nominal", "sort": list(order), "axis": LISTED}
     x = {
         "field": "s",
         "type": "quantitative",
         "title": "seconds of training",
-        "scale": {"type": "log", "nice": False, "padding": 12},
+        "scale": {"type": "@x_scale", "nice": False, "padding": 12},
+        "axis": FAINT,
     }
     spread = {
         "data": {"name": "medians"},
@@ -170,20 +177,21 @@ def target(looks: Sequence[Look], order: Sequence[str]) -> Spec:
             "tooltip": tooltip("name", "seed", "s", "outcome"),
         },
     }  # fmt: skip
-    return {"height": STEP, "layer": [spread, middle, runs]}
+    return {"height": step(order), "layer": [spread, middle, runs]}
 
 
 def phases(order: Sequence[str]) -> Spec:
     """Where the time went: a bar per setting, in the order of the phases."""
     scale = {"domain": list(PHASES), "range": list(PHASES.values())}
+    legend = {**LEGEND, "labelExpr": "replace(datum.label, '_', ' ')"}
     return {
-        "height": STEP,
+        "height": step(order),
         "data": {"name": "phases"},
         "mark": {"type": "bar"},
         "encoding": {
-            "y": {"field": "name", "type": "nominal", "sort": list(order), "axis": LABELS},
+            "y": {"field": "name", "type": "nominal", "sort": list(order), "axis": LISTED},
             "x": {"field": "seconds", "type": "quantitative", "title": "seconds", "stack": "@stack"},
-            "color": {"field": "phase", "scale": scale, "sort": list(PHASES), "legend": LEGEND},
+            "color": {"field": "phase", "scale": scale, "sort": list(PHASES), "legend": legend},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": tooltip("name", "phase", "seconds"),
         },
@@ -241,35 +249,38 @@ def pareto(looks: Sequence[Look], metric: str) -> Spec:
             "y": y,
             "color": colour(looks),
             "shape": shape(looks),
-            "opacity": {"condition": {"test": "datum['front_@x']", "value": 1}, "value": 0.45},
-            "tooltip": tooltip("name", "y", "@x"),
+            "opacity": {"condition": {"test": "datum['front_@x']", "value": 1}, "value": 0.6},
+            "tooltip": tooltip("name", "y", "@x", y=metric),
         },
     }
     return {"data": {"name": "pareto"}, "transform": [{"filter": "isValid(datum['@x'])"}], "layer": [front, points]}
 
 
-def grid(rows: Sequence[str], columns: Sequence[str]) -> Spec:
-    """Every engine in every setting that was tried: darker is more."""
+def grid(settings: Sequence[str], engines: Sequence[str]) -> Spec:
+    """Every setting that was tried, of every engine: darker is more."""
+    two = 16 if any(" (" in engine for engine in engines) else 3  # room for a second line
+    level = {"labelAngle": 0, "labelPadding": two, "labelExpr": "split(replace(datum.label, ' (', '|('), '|')"}
+    tilted = {"labelAngle": 35, "labelAlign": "right", "labelLimit": 200}
+    heads = {"orient": "top", **(level if len(engines) <= LEVEL else tilted)}
     place = {
-        "y": {"field": "row", "type": "nominal", "sort": list(rows), "axis": LABELS},
-        "x": {"field": "column", "type": "nominal", "sort": list(columns), "title": None,
-              "axis": {"orient": "top", "labelAngle": -40, "labelLimit": 200}},
-    }  # fmt: skip
+        "y": {"field": "row", "type": "nominal", "sort": list(settings), "axis": LISTED},
+        "x": {"field": "column", "type": "nominal", "sort": list(engines), "title": None, "axis": heads},
+    }
     cells = {
         "mark": {"type": "rect"},
         "encoding": {
             **place,
             "color": {"field": "@v", "type": "quantitative", "legend": None,
                       "scale": {"scheme": {"name": "@scheme", "extent": [0.05, 0.6]}, "type": "@v_scale"}},
-            "tooltip": tooltip("row", "column", "@v"),
+            "tooltip": tooltip("row", "column", "@v", row="setting", column="engine"),
         },
     }  # fmt: skip
     figures = {
-        "mark": {"type": "text", "fontSize": 10},
+        "mark": {"type": "text", "fontSize": 11},
         "encoding": {**place, "text": {"field": "@v_text"}, "color": {"value": "#111"}},
     }
     return {
-        "height": STEP,
+        "height": step(settings),
         "data": {"name": "grid"},
         "transform": [{"filter": "isValid(datum['@v'])"}],
         "layer": [cells, figures],

@@ -12,14 +12,15 @@ from typing import Any
 from trainoff import __version__
 from trainoff.analyse import (
     Group,
-    answer,
     batch_lines,
     bounds,
     by_workload,
+    cautions,
     correlation_lines,
     disturbances,
     failure,
     groups,
+    headline,
     headline_target,
     newest,
     priced,
@@ -61,7 +62,9 @@ class Workload:
     """One workload's part of the page."""
 
     name: str
-    answer: Sequence[str]
+    winner: str
+    others: str  # how they did beside the winner
+    cautions: Sequence[str]
     settings: int
     left_out: int
     board: Board
@@ -81,7 +84,8 @@ class Content:
     title: str
     made: str
     version: str
-    answer: str
+    answers: Sequence[str]  # a line for each workload
+    others: str  # how the others did, where there is but one
     caveats: Sequence[str]
     remarks: Sequence[str]
     looks: Sequence[Look]
@@ -113,7 +117,8 @@ def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged])
         title=folder.resolve().name,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
-        answer=_answer(workloads),
+        answers=_answers(workloads),
+        others=workloads[0].others if len(workloads) == 1 else "",
         caveats=[*_caveats(workloads), *disturbances(latest), *_crowded(latest)],
         remarks=[*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)],
         looks=shown,
@@ -127,28 +132,30 @@ def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged])
     )
 
 
-def _answer(workloads: Sequence[Workload]) -> str:
-    """The first line of the page; where there are several workloads, the winner of each."""
+def _answers(workloads: Sequence[Workload]) -> list[str]:
+    """The first lines of the page: who won, on each workload."""
     if not workloads:
-        return "There are no records here yet."
-    if len(workloads) == 1:
-        return workloads[0].answer[0]
-    return "; ".join(f"{workload.name}: {workload.answer[0].split(';')[0].rstrip('.')}" for workload in workloads) + "."
+        return ["There are no records here yet."]
+    several = len(workloads) > 1
+    return [f"{one.name}: {one.winner}." if several else f"{one.winner}." for one in workloads]
 
 
 def _caveats(workloads: Sequence[Workload]) -> list[str]:
     several = len(workloads) > 1
-    return [f"{one.name}: {said}" if several else said for one in workloads for said in one.answer[1:]]
+    return [f"{one.name}: {said}" if several else said for one in workloads for said in one.cautions]
 
 
 def _workload(own: Sequence[Group], shelf: Shelf, shown: Sequence[Look], noise: Noise) -> Workload:
     order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
     scene = Scene(order[:DRAWN], shelf)
     by_engine = {one.name: one for one in shown}
+    winner, others = headline(order)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
     return Workload(
         name=own[0].first.workload,
-        answer=answer(order),
+        winner=winner,
+        others=others.strip(",;. ") + "." if others != "." else "",
+        cautions=cautions(order),
         settings=len(order),
         left_out=max(0, len(order) - DRAWN),
         board=board(order, target, noise, looks_of(scene) or [by_engine[group.first.engine] for group in order]),

@@ -8,7 +8,7 @@ from trainoff.analyse import headline_target
 from trainoff.analyse.words import mark
 from trainoff.records import METRICS
 from trainoff.report.page import charts, marks, rows
-from trainoff.report.page.charts import Chart, Choice, Rows
+from trainoff.report.page.charts import Chart, Choice, Rows, Table
 from trainoff.report.page.look import Look, looks_of_settings
 from trainoff.report.page.rows import Scene
 
@@ -23,6 +23,13 @@ AXES = {  # what a curve or a front can be drawn against: label, title of the ax
     "memory": ("memory", "bytes of memory at most"),
     "bytes": ("bytes", "bytes over the network"),
     "usd": ("money", "US dollars"),
+}
+DASHED = {
+    "single": "solid for",
+    "sync": "long dashes for",
+    "local": "short ones for",
+    "async": "dots for",
+    "model-parallel": "dots and dashes for",
 }
 USED = {"cores": ("CPU", "cores busy"), "memory": ("memory", "MB of memory"), "sent": ("network", "MB a second")}
 
@@ -63,20 +70,35 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
     targets = [rows.graded({"y": target}) for target in first.targets]
     faults = {f"{record.trial_id}.{record.attempt}": record.fault for _, record in scene.runs if record.fault}
     struck = marks.fault_rows(data, faults)
-    spec = charts.curve(looks, first.metric)
+    seen = [row for row in data if row["train_s"]]
+    spec = charts.curve(looks, first.metric, len(seen))
     more = " A cross: a fault was done; a diamond: it was healed." if struck else ""
     return Chart(
         "curve",
         f"{first.metric.capitalize()} against what it took",
-        f"{_line_of(scene)} It ends in a mark, hollow where the trial failed. Dotted across: the targets." + more,
+        f"{_line_of(scene)} It ends in a mark, hollow where the trial failed. Dotted across: the targets."
+        + _dashes(scene)
+        + more,
         {"layer": [*spec["layer"], marks.layer(looks, first.metric)]} if struck else spec,
         {
-            "curves": [row for row in data if row["train_s"]],
+            "curves": seen,
             "targets": targets,
             **({"faults": struck} if struck else {}),
         },
         _against(data, ("train_s", "samples", "core_s", "bytes", "usd")),
+        Table(
+            "curves",
+            [("name", "setting"), ("seed", "seed"), ("status", "ended"), ("@x", "@x_title"), ("y", first.metric)],
+            only={"last": True},
+        ),
     )
+
+
+def _dashes(scene: Scene) -> str:
+    """What the dashes of lines mean, where there are several kinds."""
+    found = {group.first.mode for group in scene.groups}
+    told = [f"{DASHED[mode]} {mode}" for mode in DASHED if mode in found]
+    return f" Lines: {', '.join(told)}." if len(found) > 1 and told else ""
 
 
 def _line_of(scene: Scene) -> str:
@@ -113,7 +135,8 @@ def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
         about,
         charts.target(looks, order),
         {"runs": data, "medians": rows.median_rows(scene)},
-        [Choice(mark(first.metric, target), only={"target": target}) for target in targets],
+        [Choice(mark(first.metric, target), {"x_scale": LOG}, {"target": target}) for target in targets],
+        Table("runs", [("name", "setting"), ("seed", "seed"), ("s", "seconds of training"), ("outcome", "outcome")]),
         listed="name",
     )
 
@@ -128,6 +151,7 @@ def _phases(scene: Scene) -> Chart:
         charts.phases([scene.name(group) for group in scene.groups]),
         {"phases": rows.phase_rows(scene)},
         [Choice("seconds", {"stack": "zero"}), Choice("shares", {"stack": "normalize"})],
+        Table("phases", [("name", "setting")], across=("phase", "seconds")),
         listed="name",
     )
 
@@ -146,6 +170,7 @@ def _scaling(scene: Scene, looks: Sequence[Look]) -> Chart:
         charts.scaling(looks),
         {"scaling": data, "scaled": rows.scaled_rows(scene, target)},
         [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in offered.items() if _any(data, name)],
+        Table("scaled", [("name", "setting"), ("workers", "workers"), ("@y", "@y_title")]),
     )
 
 
@@ -163,6 +188,7 @@ def _pareto(scene: Scene, looks: Sequence[Look]) -> Chart | None:
         charts.pareto(looks, metric),
         {"pareto": data},
         _against(data, ("train_s", "cpu_s", "memory", "bytes", "usd")),
+        Table("pareto", [("name", "setting"), ("@x", "@x_title"), ("y", metric), ("front_@x", "nothing beats it")]),
     )
 
 
@@ -176,17 +202,23 @@ def _grid(scene: Scene) -> Chart:
         "grid",
         "Every setting that was tried",
         "Darker is more. Empty: not tried, failed, or never got there.",
-        charts.grid(
-            list(dict.fromkeys(row["row"] for row in data)), list(dict.fromkeys(row["column"] for row in data))
-        ),
+        charts.grid(list(dict.fromkeys(row["row"] for row in data)), _columns(data)),
         {"grid": data},
         [
-            Choice(label, {"v_text": f"{name}_text", "v_scale": scale, "scheme": scheme, "v": name})
+            Choice(label, {"v_text": f"{name}_text", "v_title": label, "v_scale": scale, "scheme": scheme, "v": name})
             for name, (label, scheme, scale) in offered.items()
             if _any(data, name)
         ],
+        Table("grid", [("row", "setting")], across=("column", "@v_text")),
         listed="row",
     )
+
+
+def _columns(data: Rows) -> list[str]:
+    """The headings of the grid: engines as they are ranked, each with its workers in order."""
+    engines = list(dict.fromkeys(row["engine"] for row in data))
+    order = sorted(data, key=lambda row: (engines.index(row["engine"]), row["workers"], row["column"]))
+    return list(dict.fromkeys(row["column"] for row in order))
 
 
 def _resources(scene: Scene) -> Chart:
@@ -196,7 +228,8 @@ def _resources(scene: Scene) -> Chart:
         "What a trial used while it ran",
         _cut("One run of a setting, role by role.", scene, rows.SHOWN),
         charts.resources(),
-        {"resources": data},
+        {"resources": data, "used": rows.used_rows(data)},
         [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in USED.items() if _any(data, name)],
+        Table("used", [("role", "role"), ("@y", "@y_title, median"), ("most_@y", "at most")]),
         pick="name",
     )

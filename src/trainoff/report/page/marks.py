@@ -7,8 +7,9 @@ from math import exp, log
 from typing import Any
 
 from trainoff.analyse.words import fault, seconds
-from trainoff.report.page.charts import Rows, measure, quality, tooltip
-from trainoff.report.page.encode import Spec, colour
+from trainoff.report.page.axes import measure, quality
+from trainoff.report.page.charts import Rows
+from trainoff.report.page.encode import Spec, colour, tooltip
 from trainoff.report.page.look import Look
 from trainoff.report.page.series import short
 

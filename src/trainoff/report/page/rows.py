@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from trainoff.analyse import COSTS, Group, fronts
-from trainoff.analyse.words import quality, seconds, size
+from trainoff.analyse.words import count, quality, seconds, size
 from trainoff.records import Record
 from trainoff.report.page.look import PHASES
 from trainoff.report.page.series import Shelf, curve, resources, short
@@ -178,6 +178,25 @@ def resource_rows(scene: Scene) -> list[Row]:
     return rows
 
 
+def used_rows(over_time: Sequence[Row]) -> list[Row]:
+    """What every role of every setting used at most, and half of the time at least."""
+    roles: dict[tuple[str, str], list[Row]] = {}
+    for row in over_time:
+        roles.setdefault((row["name"], row["role"]), []).append(row)
+    return [
+        {
+            **{key: own[0][key] for key in ("name", "engine", "role")},
+            **{key: _median(own, key) for key in ("cores", "memory", "sent")},
+            **{f"most_{key}": _most(own, key) for key in ("cores", "memory", "sent")},
+        }
+        for own in roles.values()
+    ]
+
+
+def _most(rows: Sequence[Row], key: str) -> float | None:
+    return max((row[key] for row in rows if row.get(key) is not None), default=None)
+
+
 def families(scene: Scene) -> dict[str, list[Group]]:
     """Settings that differ in nothing but the workers, where several numbers of them were tried."""
     found: dict[str, list[Group]] = {}
@@ -251,9 +270,10 @@ def grid_rows(scene: Scene, target: float | None) -> list[Row]:
         alone = first.mode == "single"
         rows.append(
             {
-                "row": first.engine if alone else f"{first.engine} {first.mode}, {first.workers} W",
-                "column": group.setting or "the usual",
+                "row": group.setting or "the usual",
+                "column": first.engine if alone else f"{first.engine} ({first.mode}, {count(first.workers, 'worker')})",
                 "engine": first.engine,
+                "workers": first.workers,
                 "quality": short(result),
                 "quality_text": quality(result),
                 "time": short(time),
@@ -264,4 +284,4 @@ def grid_rows(scene: Scene, target: float | None) -> list[Row]:
                 "memory_text": size(memory),
             }
         )
-    return rows if len({row["column"] for row in rows}) > 1 else []
+    return rows if len({row["row"] for row in rows}) > 1 else []

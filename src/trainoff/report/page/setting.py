@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import asdict
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +17,7 @@ from trainoff.report.page.content import Content, as_script
 from trainoff.report.page.series import pack
 
 TEMPLATES = Path(__file__).parent / "templates"
-SCRIPTS = ("chart.js", "tables.js", "page.js")  # one after the other in one element
+SCRIPTS = ("chart.js", "tables.js", "link.js", "page.js")  # one after the other in one element
 
 
 def render(content: Content, live: bool = False) -> str:
@@ -47,6 +48,7 @@ def _packed(chart: Chart) -> dict[str, Any]:
         "spec": chart.spec,
         "about": f"{chart.title}. {chart.about}",
         "choices": [{"holes": choice.holes, "only": choice.only} for choice in chart.choices],
+        "table": asdict(chart.table),
         "pick": chart.pick,
         "listed": chart.listed,
         "data": {name: pack(rows) for name, rows in chart.data.items()},

@@ -21,11 +21,12 @@ function fill(part, holes) {
   return eachPart(part, (inner, key) => (Array.isArray(inner) && ["domain", "sort"].includes(key) ? inner : fill(inner, holes)));
 }
 
-// A narrow screen has less room for labels and legends; and a legend names only engines that are drawn.
-function fit(part, width, engines) {
-  const made = eachPart(part, (inner) => fit(inner, width, engines));
+// A narrow screen has less room for labels and legends, which stand below the marks and not below the labels of a list;
+// and a legend names only engines that are drawn.
+function fit(part, width, room, engines) {
+  const made = eachPart(part, (inner) => fit(inner, width, room, engines));
   if (made?.labelLimit) made.labelLimit = Math.min(made.labelLimit, 0.4 * width);
-  if (made?.legend?.columns) made.legend.columns = Math.max(1, Math.min(made.legend.columns, Math.floor(width / 120)));
+  if (made?.legend?.columns) made.legend.columns = Math.max(1, Math.min(made.legend.columns, Math.floor(room / 105)));
   if (made?.legend && made.field === "engine") {
     const values = made.scale.domain.filter((engine) => engines.has(engine));
     made.legend = values.length ? { ...made.legend, values } : null;
@@ -45,6 +46,7 @@ function config() {
     background: "transparent",
     font: style.fontFamily,
     view: { stroke: null },
+    axisX: { labelSeparation: 6 },
     axis: { ...words, gridColor: colour("--line"), domainColor: colour("--line"), tickColor: colour("--line") },
     legend: words,
     rule: { color: colour("--dim") },
@@ -56,6 +58,12 @@ function config() {
 
 function chosen(chart, figure) {
   return chart.choices[one("input[type=radio]:checked", figure)?.value || 0];
+}
+
+// What fills the holes: the choice, and an axis in even steps where powers are not wanted.
+function holesOf(chart, figure) {
+  const even = one(".log input", figure)?.checked === false;
+  return { ...chosen(chart, figure).holes, ...(even ? { x_scale: "linear" } : {}) };
 }
 
 function rowsOf(chart, figure) {
@@ -70,17 +78,17 @@ function rowsOf(chart, figure) {
 }
 
 function height(chart, datasets) {
-  if (!chart.listed) return 300;
-  return (chart.listed === "row" ? 230 : 90) + 21 * new Set(Object.values(datasets).flat().map((row) => row[chart.listed])).size;
+  if (!chart.listed) return 340;
+  return 90 + chart.spec.height.step * new Set(Object.values(datasets).flat().map((row) => row[chart.listed])).size;
 }
 
 async function draw(figure) {
   const chart = charts[figure.dataset.chart];
-  const choice = chosen(chart, figure);
   const datasets = rowsOf(chart, figure);
   const canvas = one(".canvas", figure);
+  if (one(".figures", figure).open) figures(figure);
   const [width, engines] = [Math.max(200, canvas.clientWidth), new Set(Object.values(datasets).flat().map((row) => row.engine))];
-  const spec = { ...fit(fill(chart.spec, choice.holes), width, engines), datasets, width, height: height(chart, datasets),
+  const spec = { ...fit(fill(chart.spec, holesOf(chart, figure)), width, chart.listed ? 0.6 * width : width - 60, engines), datasets, width, height: height(chart, datasets),
     autosize: { type: "fit", contains: "padding" }, description: chart.about, config: config() };
   const marks = Object.values(datasets).reduce((sum, rows) => sum + rows.length, 0);
   views.get(figure)?.finalize();
@@ -92,6 +100,14 @@ async function draw(figure) {
   views.set(figure, embedded);
   canvas.style.minHeight = "";
   figure.dataset.drawn = "yes";
+}
+
+// Room for the charts to come, so that nothing moves when they are drawn.
+function reserve() {
+  for (const figure of every("figure.chart")) {
+    const chart = charts[figure.dataset.chart];
+    one(".canvas", figure).style.minHeight ||= `${height(chart, rowsOf(chart, figure))}px`;
+  }
 }
 
 const sight = new IntersectionObserver((entries) => {

@@ -59,7 +59,7 @@ function nameOf(element) {
 function remember() {
   const named = (selector) => new Map(every(selector).map((element) => [nameOf(element), element]));
   return {
-    opened: named("details[data-key][open], .unfold[aria-expanded=true], input[type=radio]:checked, .board[data-all]"),
+    opened: named("details[data-key][open], .unfold[aria-expanded=true], input[type=radio]:checked, .log input:not(:checked), .board[data-all]"),
     picked: named("select.pick"),
     sorted: named("th[aria-sort]"),
     moved: new Map(every(".scroll").map((box) => [nameOf(box), box.scrollLeft])),
@@ -70,10 +70,10 @@ function remember() {
 }
 
 function recall(known) {
-  for (const element of every("details[data-key], .unfold, input[type=radio], .board")) {
+  for (const element of every("details[data-key], .unfold, .choices input, .log input, .board")) {
     if (!known.opened.has(nameOf(element))) continue;
     if (element.matches("details")) element.open = true;
-    else if (element.matches("input")) element.checked = true;
+    else if (element.matches("input")) element.checked = element.type === "radio";
     else if (element.matches(".board")) element.dataset.all = "";
     else unfold(element, true);
   }
@@ -86,7 +86,7 @@ function recall(known) {
     if (before) sort(head.closest("table"), head.cellIndex, before === "descending");
   }
   for (const box of every(".scroll")) box.scrollLeft = known.moved.get(nameOf(box)) || 0;
-  for (const figure of every("figure.chart")) one(".canvas", figure).style.minHeight = `${known.drawn.get(nameOf(figure)) || 0}px`;
+  for (const figure of every("figure.chart")) one(".canvas", figure).style.minHeight = known.drawn.has(nameOf(figure)) ? `${known.drawn.get(nameOf(figure))}px` : "";
 }
 
 async function renew() {

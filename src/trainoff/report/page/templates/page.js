@@ -1,7 +1,7 @@
 // The page: what is left out, what a click does, light and dark. The scripts beside this one are set before it.
 const every = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 const one = (selector, inside = document) => inside.querySelector(selector);
-const state = { hidden: new Set(), workload: "" };
+const state = { hidden: new Set(), workload: "", at: "" };
 let charts = [];
 const views = new Map();
 
@@ -50,9 +50,11 @@ document.addEventListener("click", (event) => {
     state.hidden.clear();
     for (const box of every("#filter input")) box.checked = true;
     filter();
+    keep();
   } else if (button.closest("thead")) {
     const head = button.closest("th");
     sort(button.closest("table"), head.cellIndex, head.getAttribute("aria-sort") === "ascending");
+    keep();
   } else if (button.classList.contains("unfold")) unfold(button);
   else if (button.classList.contains("copy")) copy(button);
   else if (button.classList.contains("more")) {
@@ -72,7 +74,12 @@ document.addEventListener("change", (event) => {
     state.workload = input.value;
     filter();
   } else if (figure) draw(figure);
+  keep();
 });
+
+document.addEventListener("toggle", (event) => {
+  if (event.target.matches(".figures[open]")) figures(event.target.closest("figure"));
+}, true); // it does not bubble
 
 let width = innerWidth;
 let waiting = 0;
@@ -93,7 +100,10 @@ function start() {
   if (![...(choice?.options || [])].some((option) => option.value === state.workload)) state.workload = "";
   if (choice) choice.value = state.workload;
   theme();
+  reserve();
   filter();
 }
 
+follow();
 start();
+go(state.at);

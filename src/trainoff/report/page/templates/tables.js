@@ -1,4 +1,4 @@
-// Tables: sorted, shortened, unfolded, copied.
+// Tables: sorted, shortened, unfolded, copied; and those of the figures behind a chart.
 // A long board shows the first 25 of whatever order and filter it has, until somebody asks for all.
 function shorten(board) {
   const rows = every("tbody > tr:not(.details)", board).filter((row) => !row.hidden);
@@ -29,8 +29,62 @@ function sort(table, column, descending) {
   shorten(table.closest(".board"));
 }
 
+// The figures of a chart as a table, as its filter and its choice have them.
+function figures(figure) {
+  const chart = charts[figure.dataset.chart];
+  const { data, columns, only, across } = fill(chart.table, holesOf(chart, figure));
+  const rows = rowsOf(chart, figure)[data].filter((row) => counts(row, only));
+  const heads = columns.map(([, head]) => head);
+  let lines = rows.map((row) => columns.map(([name]) => row[name]));
+  if (across) {
+    const [head, value] = across;
+    const [kinds, places] = [[...new Set(rows.map((row) => row[head]))], new Map()];
+    rows.forEach((row, at) => places.set(String(lines[at]), places.get(String(lines[at])) || [...lines[at], ...kinds.map(() => null)]));
+    rows.forEach((row, at) => { places.get(String(lines[at]))[columns.length + kinds.indexOf(row[head])] = row[value]; });
+    heads.push(...kinds);
+    lines = [...places.values()];
+  }
+  one(".scroll", figure).replaceChildren(tableOf(heads, lines));
+}
+
+const MOST = 500; // lines of a table; the exports have them all
+
+function tableOf(heads, lines) {
+  const table = document.createElement("table");
+  const forms = heads.map((_, at) => form(lines.map((line) => line[at])));
+  const add = (row, kind, scope, words, at) => {
+    const cell = Object.assign(document.createElement(kind), { textContent: words });
+    if (scope) cell.scope = scope;
+    cell.classList.toggle("figure", forms[at].numbers);
+    row.append(cell);
+  };
+  const top = table.createTHead().insertRow();
+  heads.forEach((head, at) => add(top, "th", "col", head.replaceAll("_", " "), at));
+  const body = table.createTBody();
+  for (const line of lines.slice(0, MOST)) {
+    const row = body.insertRow();
+    line.forEach((value, at) => add(row, at ? "td" : "th", at ? "" : "row", forms[at].words(value), at));
+  }
+  if (lines.length > MOST) body.insertRow().insertCell().textContent = `${lines.length - MOST} more are in the records`;
+  return table;
+}
+
+// How a column is written: numbers with the same places, as many as the largest needs for four figures.
+function form(values) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  const numbers = known.length > 0 && known.every((value) => typeof value === "number");
+  const most = numbers ? Math.max(...known.map(Math.abs)) : 0;
+  const places = !most || known.every(Number.isInteger) ? 0 : Math.min(6, Math.max(0, 3 - Math.floor(Math.log10(most))));
+  const digits = { minimumFractionDigits: places, maximumFractionDigits: places };
+  const words = (value) => {
+    if (typeof value === "number") return value.toLocaleString("en", digits);
+    return typeof value === "boolean" ? (value ? "yes" : "no") : String(value ?? "-");
+  };
+  return { numbers, words };
+}
+
 async function copy(button) {
-  const table = one("table", button.closest(".board"));
+  const table = one("table", button.closest(".board, .figures"));
   const parts = (cell) => [...cell.childNodes].map((part) => (part.nodeName === "SMALL" ? ` (${part.textContent})` : part.textContent));
   const cells = (row) => [...row.cells].map((cell) => parts(cell).join("").trim().replace(/\s+/g, " ")).join("\t");
   const text = every("tr:not(.details)", table).filter((row) => !row.hidden).map(cells).join("\n");
