@@ -140,6 +140,13 @@ def test_who_differs_in_the_same_way_is_told_together():
     )
 
 
+def test_the_best_setting_speaks_for_its_engine():
+    design = {"verdict": "different by design", "reason": "L-BFGS"}
+    small = {"verdict": None, "reason": "too few steps"}
+    runs = [trial("b", 1.0, equivalence=design), trial("b", 2.0, params={"epochs": 1}, equivalence=small)]
+    assert answer(groups(runs))[-1] == "b solves the problem another way (L-BFGS)."
+
+
 def test_what_could_not_be_checked_is_not_called_checked():
     small = {"verdict": None, "reason": "the steps are too small to be told from float32 rounding"}
     said = answer(groups([trial("a", 1.0, equivalence=small), trial("b", 2.0, equivalence=small)]))

@@ -32,6 +32,12 @@ def test_every_point_of_a_curve_tells_its_figures(report, watched):
     assert {"seconds of training", "CPU seconds", "samples seen", "accuracy"} <= names
 
 
+def test_the_targets_are_named_on_the_curves(report, watched):
+    opened = watched(report)
+    opened.draw_all()
+    assert opened.page.locator("#curve svg .mark-text.role-mark text").all_text_contents() == ["95%", "97%"]
+
+
 def table_of(figure):
     """The table of figures below a chart, opened: its headings, and its lines."""
     if figure.locator(".figures[open]").count() == 0:
@@ -97,6 +103,8 @@ def test_a_link_carries_what_was_chosen(report, watched):
 
 def test_the_contents_lead_to_every_part_and_a_link_to_a_place(report, watched):
     page = watched(report).page
+    told = page.locator("#board thead button", has_text="cold").get_attribute("title")
+    assert told == "seconds of the whole trial, from its first process to its last"
     places = page.locator("#contents a").evaluate_all("links => links.map((link) => link.hash.slice(1))")
     assert places == [
         "board", "curve", "phases", "target", "scaling", "pareto", "resources", "failures", "repeat"

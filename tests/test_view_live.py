@@ -124,6 +124,8 @@ def test_the_page_grows_while_a_study_runs_and_says_when_it_has_ended(tmp_path, 
         page.locator("#board tbody tr:not(.details)").first.wait_for(timeout=60_000)
         page.locator(".unfold").first.click()
         page.locator('figure[data-name="curve"] label', has_text="samples").click()
+        page.locator("#curve .log input").uncheck()
+        page.locator("#curve .figures > summary").click()
         page.locator("#board thead button", has_text="train").click()
         page.locator("#live[data-state=ended]").wait_for(timeout=60_000)
         assert run.wait(60) == 0
@@ -133,10 +135,12 @@ def test_the_page_grows_while_a_study_runs_and_says_when_it_has_ended(tmp_path, 
         assert page.locator("tr.details:visible").count() == 1, "what was unfolded stays so"
         assert page.locator("#board th[aria-sort=ascending]").inner_text().strip() == "train"
         assert page.evaluate("document.activeElement.dataset.key") == "sort train"
-        assert page.locator('figure[data-name="curve"] label:has(:checked)').inner_text() == "samples"
+        assert page.locator('figure[data-name="curve"] .choices label:has(:checked)').inner_text() == "samples"
+        assert not page.locator("#curve .log input").is_checked()
         assert page.locator("#live [aria-live]").all_inner_texts() == ["the run has ended · 4 of 4 trials"]
         assert page.locator("#live .trial").count() == 0
         page.locator('figure[data-name="curve"]').scroll_into_view_if_needed()
         page.locator('figure[data-name="curve"][data-drawn] svg .mark-line.role-mark path').nth(3).wait_for()
+        assert page.locator("#curve .figures tbody tr:visible").count() == 4, "the table has grown, too"
         page.close()
     assert wrong == []

@@ -152,7 +152,9 @@ def arithmetic(groups: Sequence[Group]) -> list[str]:
             *([f"{all_of} did the same arithmetic, checked against the reference."] if len(good) > 1 else []),
         ]
     both = {record.engine for record in same}  # these are told with their mode
-    odd = {f"{record.engine} {record.mode}" if record.engine in both else record.engine: record for record in others}
+    odd: dict[str, Record] = {}
+    for record in others:  # the best one speaks for its engine
+        odd.setdefault(f"{record.engine} {record.mode}" if record.engine in both else record.engine, record)
     alike: dict[tuple[bool, str], list[str]] = {}  # who differs in the same way is told together
     for name, record in odd.items():
         meant = record.equivalence.get("verdict") == "different by design"

@@ -135,7 +135,12 @@ def curve(looks: Sequence[Look], metric: str, points: int) -> Spec:
         "mark": {"type": "rule", "strokeDash": [2, 4], "opacity": 0.6},
         "encoding": {"y": y},
     }
-    return {"layer": [goals, lines, *([near] if points <= NEAR else []), ends]}
+    named = {
+        "data": {"name": "targets"},
+        "mark": {"type": "text", "x": 3, "align": "left", "baseline": "bottom", "fontSize": 10, "opacity": 0.8},
+        "encoding": {"y": y, "text": {"field": "label"}},
+    }
+    return {"layer": [goals, lines, named, *([near] if points <= NEAR else []), ends]}
 
 
 def target(looks: Sequence[Look], order: Sequence[str]) -> Spec:

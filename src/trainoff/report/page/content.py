@@ -30,7 +30,7 @@ from trainoff.analyse import (
     unpriced,
     worker_lines,
 )
-from trainoff.analyse.words import count
+from trainoff.analyse.words import count, listed
 from trainoff.published import published_name, records_of
 from trainoff.records import STUDY_COPY, Damaged, Record
 from trainoff.report.page.charts import Chart
@@ -188,8 +188,8 @@ def _crowded(records: Sequence[Record]) -> list[str]:
     crowded = [record for record in records if record.oversubscribed]
     slow = sorted({record.engine for record in crowded if record.cluster != "lab"})
     full = sorted({record.engine for record in crowded if record.cluster == "lab"})
-    told = [f"{', '.join(slow)} asked for more cores than the machine has."] if slow else []
-    return [*told, f"Nodes of {', '.join(full)} have more memory together than the machine."] if full else told
+    told = [f"{listed(slow)} asked for more cores than the machine has."] if slow else []
+    return [*told, f"Nodes of {listed(full)} have more memory together than the machine."] if full else told
 
 
 def _counts(found: Sequence[Group], latest: Sequence[Record]) -> str:

@@ -67,7 +67,7 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
     first, every = scene.groups[0].first, rows.curve_rows(scene)
     low = _low(scene, every)
     data = rows.above(every, low)
-    targets = [rows.graded({"y": target}) for target in first.targets]
+    targets = [rows.graded({"y": target, "label": mark(first.metric, target)}) for target in first.targets]
     faults = {f"{record.trial_id}.{record.attempt}": record.fault for _, record in scene.runs if record.fault}
     struck = marks.fault_rows(data, faults)
     seen = [row for row in data if row["train_s"]]

@@ -15,6 +15,7 @@ from trainoff.data import cache
 from trainoff.report.page.charts import Chart
 from trainoff.report.page.content import Content, as_script
 from trainoff.report.page.series import pack
+from trainoff.report.page.tables import MEANINGS
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("chart.js", "tables.js", "link.js", "page.js")  # one after the other in one element
@@ -36,6 +37,7 @@ def render(content: Content, live: bool = False) -> str:
         content=content,
         live=live,
         node_headings=NODE_HEADINGS,
+        meanings=MEANINGS,
         charts=as_script([_packed(chart) for chart in charts]),
         style=(TEMPLATES / "style.css").read_text(),
         script="\n".join((TEMPLATES / name).read_text() for name in (*SCRIPTS, *(["live.js"] if live else []))),

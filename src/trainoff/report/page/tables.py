@@ -16,6 +16,16 @@ from trainoff.report.page.look import Look
 
 Noise = Mapping[int, Quiet]  # the verdict on every record, by its identity
 ROWS = 500  # of a board; the exports have them all
+MEANINGS = {  # of headings that do not explain themselves
+    "against the first": "times as long as the first one took to the target",
+    "train": "seconds inside training, without the pauses for snapshots",
+    "cold": "seconds of the whole trial, from its first process to its last",
+    "CPU": "seconds of all cores in all processes of the trial",
+    "memory": "of all processes together, at most",
+    "network": "between the processes of the trial",
+    "runs": "those that ended well, of all",
+    "arithmetic": "whether the weights went the way of the reference",
+}
 
 
 @dataclass(frozen=True)
