@@ -9,7 +9,7 @@ from made import folder_of_made, made, many
 from pages import page_of
 from running import trainoff
 from test_fault_tables import RECORDS
-from trainoff.analyse import groups, ranked
+from trainoff.analyse import SAME, groups, ranked
 from trainoff.report.page import gather, render
 from trainoff.report.page.charts import fill
 from trainoff.report.page.drawn import looks_of
@@ -34,6 +34,22 @@ def test_the_first_screen_answers_the_question(report, watched):
     assert "crashed" in rows.last.inner_text()
     assert page.locator("#answer").bounding_box()["y"] < 200
     assert page.locator("#board").bounding_box()["y"] < 500
+
+
+def test_good_news_is_no_caveat(tmp_path, watched):
+    clicks = {"workload": "clicks-logreg", "metric": "error", "targets": [0.25], "test_metrics": {"error": 0.2}}
+    five = [
+        made(engine, seed, speed, **more)
+        for more in ({}, {**clicks, "time_to_target": {"0.25": 3.0}})
+        for engine, speed in (("torch", 2.0), ("numpy", 1.0))
+        for seed in range(1, 6)
+    ]
+    page = watched(page_of(tmp_path / "both", five)).page
+    assert page.locator(".assurance").all_inner_texts() == [SAME], "once, for it holds for both"
+    assert page.locator(".caveats").count() == 0
+    alone = watched(page_of(tmp_path / "one", five[:10])).page
+    assert alone.locator("#answer").inner_text() == "torch reached 97% first: 1.0 s of training."
+    assert alone.locator(".others").inner_text().startswith("That is 2.0 times faster than numpy (")
 
 
 def test_every_chart_has_the_marks_of_its_records(report, watched):

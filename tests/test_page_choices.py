@@ -101,6 +101,23 @@ def test_a_link_carries_what_was_chosen(report, watched):
     assert "without" not in page.evaluate("location.hash")
 
 
+@pytest.mark.parametrize("fragment", ["#100%", "#at=nowhere&without=nobody&curve=parsecs&resources+of=x&board=y", "#="])
+def test_an_address_that_makes_no_sense_is_the_whole_page(fragment, report, watched):
+    opened = watched(report, fragment=fragment)
+    opened.draw_all()
+    assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 5
+    assert "seconds of training" in opened.page.locator("#curve svg.marks").inner_html()
+
+
+def test_an_address_that_is_changed_by_hand_is_followed(report, watched):
+    opened = watched(report, fragment="#without=numpy&curve=samples")
+    opened.draw_all()
+    assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 4
+    opened.page.evaluate("location.hash = '#curve'")
+    opened.page.locator("#curve svg.marks", has_text="seconds of training").wait_for()
+    assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 5
+
+
 def test_the_contents_lead_to_every_part_and_a_link_to_a_place(report, watched):
     page = watched(report).page
     places = page.locator("#contents a").evaluate_all("links => links.map((link) => link.hash.slice(1))")

@@ -1,6 +1,6 @@
 """What records say: groups of repetitions, ranking, the answer in words. Pure functions over records."""
 
-from trainoff.analyse.answer import answer, arithmetic, cautions, failure, headline
+from trainoff.analyse.answer import SAME, answer, arithmetic, cautions, failure, headline
 from trainoff.analyse.band import Band, band_of
 from trainoff.analyse.batches import batch_lines
 from trainoff.analyse.bottleneck import bottleneck, bottleneck_sentence
@@ -22,6 +22,7 @@ from trainoff.analyse.workers import Bound, bound, bounds, resources, staleness,
 __all__ = [
     "COSTS",
     "FIGURES",
+    "SAME",
     "Band",
     "Bound",
     "Comparison",

@@ -17,6 +17,7 @@ MOST_TOLD = 3  # others that are told beside the best
 BARELY = 1.3  # times the share of one class: what a network that has learnt nothing scores at most
 WRONG = "wrong-result"
 CHECKED = ("exact", "within tolerance")
+SAME = "All of them did the same arithmetic, checked against the reference."
 
 
 def answer(groups: Sequence[Group]) -> list[str]:
@@ -118,7 +119,7 @@ def _and_more(others: int) -> str:
 
 
 def cautions(groups: Sequence[Group]) -> list[str]:
-    """What stands in the way of believing the headline of one workload: few runs, other arithmetic."""
+    """What to keep in mind of the headline of one workload: few runs, other arithmetic, or that it was the same."""
     few = _caution(groups)
     return [*([few] if few else []), *arithmetic(groups)]
 
@@ -146,11 +147,7 @@ def arithmetic(groups: Sequence[Group]) -> list[str]:
     same = [record for record in good if record.equivalence.get("verdict") in CHECKED]
     others = [record for record in good if record not in same]
     if not others:  # nor, perhaps, any at all
-        all_of = "All others" if wrong else "All of them"
-        return [
-            *said,
-            *([f"{all_of} did the same arithmetic, checked against the reference."] if len(good) > 1 else []),
-        ]
+        return [*said, *([SAME.replace("of them", "others") if wrong else SAME] if len(good) > 1 else [])]
     both = {record.engine for record in same}  # these are told with their mode
     odd: dict[str, Record] = {}
     for record in others:  # the best one speaks for its engine

@@ -71,7 +71,7 @@ def as_markdown(content: Content, drawn: dict[str, list[Path]], beside: Path) ->
         f"# {_plain(content.title)}",
         *(f"**{_plain(one)}**" for one in content.answers),
         *([_plain(content.others)] if content.others else []),
-        *(f"- {_plain(one)}" for one in content.caveats),
+        *(f"- {_plain(one)}" for one in (*content.assurances, *content.caveats)),
     ]
     for workload in content.workloads:
         parts += [f"## {_plain(workload.name)}", _table(workload)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainoff import __version__
 from trainoff.analyse import (
+    SAME,
     Group,
     batch_lines,
     bounds,
@@ -86,6 +87,7 @@ class Content:
     version: str
     answers: Sequence[str]  # a line for each workload
     others: str  # how the others did, where there is but one
+    assurances: Sequence[str]  # what speaks for believing it
     caveats: Sequence[str]
     remarks: Sequence[str]
     looks: Sequence[Look]
@@ -119,6 +121,7 @@ def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged])
         version=__version__,
         answers=_answers(workloads),
         others=workloads[0].others if len(workloads) == 1 else "",
+        assurances=_assurances(workloads),
         caveats=[*_caveats(workloads), *disturbances(latest), *_crowded(latest)],
         remarks=[*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)],
         looks=shown,
@@ -142,7 +145,13 @@ def _answers(workloads: Sequence[Workload]) -> list[str]:
 
 def _caveats(workloads: Sequence[Workload]) -> list[str]:
     several = len(workloads) > 1
-    return [f"{one.name}: {said}" if several else said for one in workloads for said in one.cautions]
+    return [f"{one.name}: {said}" if several else said for one in workloads for said in one.cautions if said != SAME]
+
+
+def _assurances(workloads: Sequence[Workload]) -> list[str]:
+    """That the work was the same: once if that holds everywhere, else by the workloads where it does."""
+    same = [one.name for one in workloads if SAME in one.cautions]
+    return [SAME] if same and len(same) == len(workloads) else [f"{name}: {SAME}" for name in same]
 
 
 def _workload(own: Sequence[Group], shelf: Shelf, shown: Sequence[Look], noise: Noise) -> Workload:
@@ -154,7 +163,7 @@ def _workload(own: Sequence[Group], shelf: Shelf, shown: Sequence[Look], noise: 
     return Workload(
         name=own[0].first.workload,
         winner=winner,
-        others=others.strip(",;. ") + "." if others != "." else "",
+        others=_others(others),
         cautions=cautions(order),
         settings=len(order),
         left_out=max(0, len(order) - DRAWN),
@@ -167,6 +176,12 @@ def _workload(own: Sequence[Group], shelf: Shelf, shown: Sequence[Look], noise: 
         failures=[_failure(group, record) for group, record in failed[:TOLD]],
         more_failures=max(0, len(failed) - TOLD),
     )
+
+
+def _others(said: str) -> str:
+    """The second half of a headline as a sentence of its own."""
+    began = "That is " if said.startswith(",") else ""
+    return "" if said == "." else began + said.lstrip(",; ")
 
 
 def _at_home(group: Group) -> Group:

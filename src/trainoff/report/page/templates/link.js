@@ -29,7 +29,7 @@ function keep() {
 
 // What an address says. One that was written by hand may be just the name of a place.
 function follow() {
-  const told = new URLSearchParams(fragment().includes("=") ? fragment() : { at: decodeURIComponent(fragment()) });
+  const told = new URLSearchParams(fragment().includes("=") ? fragment() : `at=${fragment()}`);
   state.at = told.get("at") || "";
   state.workload = told.get("workload") || "";
   state.hidden = new Set(told.getAll("without"));
@@ -56,7 +56,7 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest("a[href^='#']");
   if (!link) return;
   event.preventDefault();
-  state.at = decodeURIComponent(link.hash.slice(1));
+  state.at = link.getAttribute("href").slice(1);
   go(state.at);
   keep();
 });
