@@ -32,6 +32,16 @@ def test_every_point_of_a_curve_tells_its_figures(report, watched):
     assert {"seconds of training", "CPU seconds", "samples seen", "accuracy"} <= names
 
 
+def test_the_ticks_of_accuracy_have_the_same_places(tmp_path, watched):
+    close = [made(engine, speed=speed, test_accuracy=found) for engine, speed, found in
+             (("torch", 1.0, 0.9832), ("numpy", 2.0, 0.9839), ("jax", 3.0, 0.9844))]  # fmt: skip
+    opened = watched(page_of(tmp_path / "close", close))
+    opened.draw_all()
+    for name, places in (("curve", 2), ("pareto", 4)):
+        ticks = opened.page.locator(f"#{name} svg [aria-label^='Y-axis'] .role-axis-label text").all_text_contents()
+        assert {len(tick.partition(".")[2]) for tick in ticks} == {places}, ticks
+
+
 def test_the_targets_are_named_on_the_curves(report, watched):
     opened = watched(report)
     opened.draw_all()
