@@ -58,7 +58,7 @@ def place(java: Java) -> Path | None:
 
 
 def sharing() -> str:
-    """What a JVM of Spark is told to start fast: the classes to share; nothing if nobody asked, or they are not ready."""
+    """What a JVM of Spark is told to start fast; nothing if nobody asked, or no classes are ready to be shared."""
     if not os.environ.get(ASKED):
         return ""
     file = (java := find_java()) and place(java)
