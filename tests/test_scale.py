@@ -196,6 +196,39 @@ def test_what_cannot_be_answered_is_one_sentence(here, capsys):
     assert "hold out fewer" in complaint(capsys, "good", "--hold-out", "2")
 
 
+def test_what_was_published_is_modelled_too(capsys):
+    found = json.loads(said(capsys, "published:machines-and-clusters", "--json"))
+    small, large = found["curves"]
+    assert small["fitted_on"] == large["fitted_on"] == [1, 3, 5, 17]
+    assert {nodes: round(error, 2) for nodes, error in large["left_out_errors"].items()} == {
+        "1": 1.30, "3": -0.35, "5": 0.18, "17": 0.26,
+    }  # fmt: skip
+    (alone,) = [one for one in found["remarks"] if one.startswith("One number of nodes only")]
+    assert alone.endswith("more.")
+    assert alone.count(" with ") == 3, "of many a few are named"
+
+
+def test_of_published_figures_without_nodes_there_is_no_curve(capsys):
+    assert "there is no published study `nonsense`" in complaint(capsys, "published:nonsense")
+    assert "nobody wrote down how many nodes these runs had" in complaint(capsys, "published:sync-async")
+    told = complaint(capsys, "published:machines-and-clusters", "--minutes", "20")
+    assert told.endswith("`trainoff reproduce machines-and-clusters` asks anew")
+
+
+def test_what_nobody_measured_cannot_be_held_out(here, capsys):
+    store(here / "out", *many(1, 2, 4))
+    assert complaint(capsys, "out", "--hold-out", "3") == "--hold-out 3: no run has 3 nodes; they have 1, 2, 4"
+
+
+def test_next_to_nothing_has_no_sign(here, capsys):
+    exact = [ran(engine, nodes, train_s=4 + 40 / nodes) for engine in LAWS for nodes in (1, 2, 4, 8)]
+    store(here / "out", *exact)
+    out = said(capsys, "out", "--at", "17")
+    assert "under 1%" in out
+    for wrong in ("+0%", "-0%", "about under"):
+        assert wrong not in out
+
+
 @pytest.mark.parametrize("word", ["0", "many", "2.5", "-3", "1e9", "٣", "100001"])
 def test_nonsense_is_no_number_of_nodes(here, capsys, word):
     store(here / "out", *many(1, 2))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analyse.scaling import Config, Curve, Estimate, Fit, checked, mixed, sense, share
+from trainoff.analyse.scaling import Config, Curve, Estimate, Fit, checked, mixed, off, sense, share
 from trainoff.analyse.words import count, seconds, span, times
 from trainoff.report.columns import ALWAYS, Column, table
 from trainoff.report.next_runs import NextRuns
@@ -14,6 +14,8 @@ from trainoff.report.next_runs import NextRuns
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+MOST_NAMED = 3  # of the curves that could not be fitted
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,9 @@ class Row:
     def grade(self) -> str:
         """How far off this prediction was when it was made blindly; of one never measured, what others were."""
         if self.error is not None:
-            return f"{self.error:+.0%}"
-        return "-" if self.estimate.error is None else f"about {share(self.estimate.error)}"
+            return off(self.error)
+        others = share(self.estimate.error)
+        return f"about {others}" if others[0].isdigit() else others
 
 
 def asked(counts: Sequence[int], at: Sequence[int]) -> list[int]:
@@ -122,12 +125,17 @@ def remarks(answer: Scaled) -> list[str]:
     """What could not be fitted, and why."""
     said = []
     if answer.single:
-        names = ", ".join(dict.fromkeys(curve.name for curve in answer.single))
-        said.append(f"One number of nodes only, so no curve: {names}.")
+        said.append(f"One number of nodes only, so no curve: {_names(answer.single)}.")
     if answer.nothing:
-        names = ", ".join(dict.fromkeys(curve.name for curve in answer.nothing))
-        said.append(f"No run came to this figure: {names}.")
+        said.append(f"No run came to this figure: {_names(answer.nothing)}.")
     return said
+
+
+def _names(curves: Sequence[Curve]) -> str:
+    """Their names; of many a few, and how many more there are."""
+    names = list(dict.fromkeys(curve.name for curve in curves))
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def for_programs(answer: Scaled, wanted: NextRuns | None) -> dict[str, Any]:

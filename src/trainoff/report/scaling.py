@@ -14,7 +14,8 @@ from trainoff.analyse import FIGURES, Figure, time_to
 from trainoff.analyse.scaling import PER_1000, Curve, Fit, curves, fit, graded
 from trainoff.analyse.words import count
 from trainoff.errors import TrainoffError
-from trainoff.records import Record, scan
+from trainoff.published import published_name, records_of
+from trainoff.records import Record
 from trainoff.report.next_runs import NextRuns, next_runs
 from trainoff.report.scaled import Scaled, for_programs, show
 from trainoff.report.showing import warn
@@ -44,11 +45,12 @@ def scale(question: Question, as_json: bool, console: Console) -> int:
     """Answer as tables with sentences, or as JSON; 1 if a record is damaged."""
     at, held = _counts("--at", question.at), _counts("--hold-out", question.hold_out)
     _check(question)
-    records, damaged = scan(question.folder)
+    records, damaged = records_of(question.folder)
     if not records:
         whole = " that can be read" if damaged else ""
         raise TrainoffError(f"{question.folder}: no records here{whole}; `trainoff run STUDY` makes some")
     found = curves(records, _figure(question, records))
+    _check_held(held, found)
     answer = _answer(found, at, held)
     if not answer.fits and not (question.minutes and any(curve.spreads for curve in answer.single)):
         raise TrainoffError(f"{question.folder}: {_why_not(records, found, held)}")
@@ -72,8 +74,21 @@ def _counts(option: str, words: Sequence[str]) -> list[int]:
 def _check(question: Question) -> None:
     if question.minutes is not None and not (question.minutes > 0 and math.isfinite(question.minutes)):
         raise TrainoffError(f"--minutes {question.minutes:g} is no time to run anything in; try --minutes 20")
+    if question.minutes is not None and (name := published_name(question.folder)):
+        raise TrainoffError(
+            f"--minutes: nothing that runs here adds to published figures; `trainoff reproduce {name}` asks anew"
+        )
     if question.target is not None and question.figure != "train_s":
         raise TrainoffError("--target asks for the time to it, and --figure for something else; give one of them")
+
+
+def _check_held(held: Sequence[int], found: Sequence[Curve]) -> None:
+    """Refuse to hold out what nobody measured: the model would not be graded by it, and nothing would say so."""
+    measured = sorted({nodes for curve in found for nodes in curve.counts})
+    missing = [nodes for nodes in held if nodes not in measured]
+    if missing and measured:
+        told = ", ".join(f"{nodes:,}" for nodes in measured)
+        raise TrainoffError(f"--hold-out {missing[0]}: no run has {count(missing[0], 'node')}; they have {told}")
 
 
 def _figure(question: Question, records: Sequence[Record]) -> Callable[[Record], Figure]:
@@ -105,6 +120,8 @@ def _why_not(records: Sequence[Record], found: Sequence[Curve], held: Sequence[i
     if len(records) == 1:
         return f"one record is a point and not a curve; {MORE}"
     measured = {nodes for curve in found for nodes in curve.counts}
+    if not any(record.workers for record in records):
+        return "nobody wrote down how many nodes these runs had; choose records that say it"
     if not measured:
         ends = Counter(record.status if record.status != "ok" else "never got there" for record in records)
         told = ", ".join(f"{number} {status}" for status, number in ends.items())

@@ -6,7 +6,7 @@ from trainoff.analyse.scaling.fit import Estimate, Fit, fit, graded
 from trainoff.analyse.scaling.grade import Grade
 from trainoff.analyse.scaling.mix import Mix
 from trainoff.analyse.scaling.nonneg import nnls
-from trainoff.analyse.scaling.telling import checked, mixed, sense, share
+from trainoff.analyse.scaling.telling import checked, mixed, off, sense, share
 from trainoff.analyse.scaling.terms import Config, Term
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "grid",
     "mixed",
     "nnls",
+    "off",
     "rows_of",
     "sense",
     "share",

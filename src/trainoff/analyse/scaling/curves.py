@@ -107,7 +107,8 @@ def curves(records: Iterable[Record], figure: Figure | Callable[[Record], Figure
 
     `figure` is a time, or says for a record which one is meant, since the metric of a target goes with the workload.
     """
-    kept = [record for record in newest(records) if record.status not in ("unsupported", "interrupted")]
+    counted = [record for record in newest(records) if record.workers]  # a document may not say how many there were
+    kept = [record for record in counted if record.status not in ("unsupported", "interrupted")]
     found: dict[str, list[Record]] = {}
     for record, key in zip(kept, _keys(kept), strict=True):
         found.setdefault(key, []).append(record)

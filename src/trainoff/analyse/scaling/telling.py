@@ -13,6 +13,11 @@ def share(value: float | None) -> str:
     return "under 1%" if abs(value) < 0.005 else f"{abs(value):.0%}"
 
 
+def off(error: float) -> str:
+    """By how much a prediction was too long (`+7%`) or too short; without a sign where that is next to nothing."""
+    return share(error) if abs(error) < 0.005 else f"{error:+.0%}"
+
+
 def mixed(fit: Fit) -> str:
     """The fitted terms: `0.8 s constant + 7.9 s divided among the nodes`."""
     parts = [f"{seconds(value)} {term.words}" for term, value in zip(fit.mix.terms, fit.mix.coefficients, strict=True)]
@@ -41,14 +46,14 @@ def checked(fit: Fit) -> str:
     """The grade in a sentence."""
     said = []
     if fit.grade.left_out:
-        each = ", ".join(f"{nodes}: {error:+.0%}" for nodes, error in fit.grade.left_out.items())
+        each = ", ".join(f"{nodes}: {off(error)}" for nodes, error in fit.grade.left_out.items())
         said.append(f"Checked by leaving out each node count in turn, its predictions were off by {each}.")
     else:
         said.append("Two node counts leave nothing to check the model by; a third one would.")
     if fit.grade.held_out:
         several = len({rows for _, rows in fit.grade.held_out}) > 1
         each = ", ".join(
-            f"{nodes}{f' ({rows:,.0f} rows)' if several else ''}: {error:+.0%}"
+            f"{nodes}{f' ({rows:,.0f} rows)' if several else ''}: {off(error)}"
             for (nodes, rows), error in fit.grade.held_out.items()
         )
         said.append(f"On runs that were held out it was off by {each}.")
