@@ -129,8 +129,8 @@ def test_work_that_grows_with_the_nodes_cannot_be_told_from_a_constant():
 
 def test_the_published_clusters_and_how_well_they_can_be_predicted():
     small, large = fit(published(60_000)), fit(published(240_000))
-    assert checked(small).endswith("its predictions were off by 1: +0%, 3: -2%, 5: +1%, 17: +1%.")
-    assert checked(large).endswith("its predictions were off by 1: +130%, 3: -35%, 5: +18%, 17: +26%.")
+    assert checked(small).endswith("its predictions were off by under 1% at 1, -2% at 3, +1% at 5, +1% at 17.")
+    assert checked(large).endswith("its predictions were off by +130% at 1, -35% at 3, +18% at 5, +26% at 17.")
     assert small.terms.keys() == {"constant"}
     assert "Nodes make no difference" in sense(small)
     assert max(abs(error) for error in small.grade.left_out.values()) < 0.03
@@ -146,7 +146,7 @@ def test_the_published_clusters_and_how_well_they_can_be_predicted():
 def test_runs_that_were_held_out_grade_the_model():
     found = graded(fit(configs(lambda n: 2 + 20 / n)), configs(lambda n: (2 + 20 / n) * 1.25, (17,)))
     assert found.grade.held_out == {(17, 1.0): pytest.approx(-0.2)}
-    assert "held out it was off by 17: -20%" in checked(found)
+    assert "held out it was off by -20% at 17" in checked(found)
     assert found.grade.worst == pytest.approx(0.2, abs=0.01)
 
 

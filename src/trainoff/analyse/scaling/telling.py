@@ -46,14 +46,14 @@ def checked(fit: Fit) -> str:
     """The grade in a sentence."""
     said = []
     if fit.grade.left_out:
-        each = ", ".join(f"{nodes}: {off(error)}" for nodes, error in fit.grade.left_out.items())
-        said.append(f"Checked by leaving out each node count in turn, its predictions were off by {each}.")
+        each = ", ".join(f"{off(error)} at {nodes:,}" for nodes, error in fit.grade.left_out.items())
+        said.append(f"Checked by leaving out each number of nodes in turn, its predictions were off by {each}.")
     else:
         said.append("Two node counts leave nothing to check the model by; a third one would.")
     if fit.grade.held_out:
         several = len({rows for _, rows in fit.grade.held_out}) > 1
         each = ", ".join(
-            f"{nodes}{f' ({rows:,.0f} rows)' if several else ''}: {off(error)}"
+            f"{off(error)} at {nodes:,}{f' ({rows:,.0f} rows)' if several else ''}"
             for (nodes, rows), error in fit.grade.held_out.items()
         )
         said.append(f"On runs that were held out it was off by {each}.")
