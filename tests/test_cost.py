@@ -127,7 +127,7 @@ def test_records_take_the_prices_of_another_book_in_the_place_of_their_own():
 def test_what_has_no_price_is_told():
     assert unpriced([made("torch", usd_per_hour=1.0)]) is None
     told = unpriced([made("torch", usd_per_hour=1.0), made("numpy", params={"machine": "x9.huge"})])
-    assert told == "1 of 2 trials have no price (x9.huge), so nothing is said of money."
+    assert told == "1 of 2 trials has no price (x9.huge), so nothing is said of money."
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_the_commands_take_a_price_book(tmp_path):
     assert "give one of them" in both.stderr
     (tmp_path / "other.toml").write_text(MINE)
     told = command("report", folder, "--prices", tmp_path / "other.toml")
-    assert "2 of 2 trials have no price (processes nodes), so nothing is said of money." in told.stdout
+    assert "2 of 2 trials have no price (nodes of 1 core), so nothing is said of money." in told.stdout
 
 
 def test_money_is_an_axis_by_itself_where_every_trial_has_a_price(tmp_path):

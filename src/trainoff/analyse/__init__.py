@@ -9,7 +9,7 @@ from trainoff.analyse.correlation import Correlation, Line, correlation_lines, c
 from trainoff.analyse.cost import Cost, cost_of_trial, cost_to, costs, priced, unpriced
 from trainoff.analyse.faults import Struck, left_alone, struck
 from trainoff.analyse.figures import FIGURES, Figure, time_to
-from trainoff.analyse.groups import Group, by_workload, groups, newest, setting_of, varying
+from trainoff.analyse.groups import Group, by_workload, groups, newest, setting_of, unnamed, varying
 from trainoff.analyse.interval import Interval, interval
 from trainoff.analyse.nodes import node_lines, node_rows
 from trainoff.analyse.pareto import COSTS, Front, Point, fronts, pareto
@@ -82,6 +82,7 @@ __all__ = [
     "start_costs",
     "struck",
     "time_to",
+    "unnamed",
     "unpriced",
     "varying",
     "work",

@@ -163,7 +163,7 @@ def arithmetic(groups: Sequence[Group]) -> list[str]:
 def _odd(names: Sequence[str], meant: bool, reason: str) -> str:
     if meant:
         return f"{listed(names)} {'solves' if len(names) == 1 else 'solve'} the problem another way ({reason})"
-    return f"{listed(names)} could not be checked against the reference ({reason})"
+    return f"{listed(names)} could not be checked against the reference" + (f" ({reason})" if reason else "")
 
 
 def failure(record: Record) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from trainoff.analyse.groups import Group
-from trainoff.analyse.words import quality
+from trainoff.analyse.words import count, quality
 
 LEAST = 3  # sizes of a batch that make a comparison
 MOST = 8  # comparisons; more than that nobody reads
@@ -40,7 +40,7 @@ def _sentence(own: Sequence[Group]) -> str:
     speeds = {_batch(group): group.median(lambda record: record.samples_per_s) or 0.0 for group in ordered}
     fastest = max(speeds, key=speeds.__getitem__)
     others = ", ".join(f"{batch:,}: {speed:,.0f}" for batch, speed in speeds.items() if batch != fastest)
-    where = f"{first.engine} ({first.mode}, {first.workers} workers) on {first.workload}"
+    where = f"{first.engine} ({first.mode}, {count(first.workers, 'worker')}) on {first.workload}"
     return (
         f"{where}: batches of {fastest:,} were fastest, {speeds[fastest]:,.0f} samples/s ({others}); {_learnt(ordered)}"
     )

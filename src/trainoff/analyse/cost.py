@@ -9,8 +9,11 @@ from statistics import median
 
 from trainoff.analyse.figures import time_to
 from trainoff.analyse.groups import Group
+from trainoff.analyse.words import count
 from trainoff.records import Record
 from trainoff.study.prices import PriceBook
+
+UNLIMITED = ": memory is charged, and they had no limit of it; set `memory_gb` in the study, or charge for cores alone"
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,20 @@ def _hour(record: Record, book: PriceBook) -> float | None:
     return None if one is None or nameless or not record.workers else one * record.workers
 
 
-def unpriced(records: Sequence[Record]) -> str | None:
-    """Which machines have no price, in one sentence; None where all of them have one."""
+def unpriced(records: Sequence[Record], book: PriceBook | None = None) -> str | None:
+    """Which machines have no price, in one sentence, and why by this book; None where all of them have one."""
     missing = [record for record in records if record.usd_per_hour is None]
     if not missing:
         return None
-    names = list(dict.fromkeys(str(record.params.get("machine") or f"{record.cluster} nodes") for record in missing))
+    names = list(dict.fromkeys(_kind(record) for record in missing))
     told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{len(missing)} of {len(records)} trials have no price ({told}), so nothing is said of money."
+    by_memory = book is not None and book.usd_per_gb_hour is not None
+    unlimited = by_memory and any(record.memory_gb is None and record.cores for record in missing)
+    how_many = f"{len(missing)} of {count(len(records), 'trial')} {'has' if len(missing) == 1 else 'have'}"
+    return f"{how_many} no price ({told}), so nothing is said of money{UNLIMITED if unlimited else ''}."
+
+
+def _kind(record: Record) -> str:
+    """The machine of a record, or how large its nodes are."""
+    size = f"nodes of {record.cores:g} {'core' if record.cores == 1 else 'cores'}" if record.cores else "unknown nodes"
+    return str(record.params.get("machine") or size)

@@ -13,11 +13,13 @@ from typing import Any
 
 from trainoff.analyse.figures import time_to
 from trainoff.analyse.interval import Interval, interval
-from trainoff.analyse.words import count, told
+from trainoff.analyse.words import called, count, shown
 from trainoff.records import Record
 
 _FIELDS = ("kind", "workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
 _SHOWN = ("engine", "mode", "workers")  # these have columns of their own on every board
+NOT_STATED = "not stated"  # the mode of a published run of which the document does not say it
+SIZE = ("cores", "memory_gb")  # of a node
 MOST_NAMED = 2  # more than so many keys would make a name too long; then only their values stand in it
 
 
@@ -43,7 +45,8 @@ class Group:
         first = self.first
         alone = first.mode == "single"
         workers = f", {count(first.workers, 'worker')}" if first.workers else ""  # a document may not say it
-        parts = [first.engine if alone else f"{first.engine} ({first.mode}{workers})"]
+        mode = "mode not stated" if first.mode == NOT_STATED else first.mode
+        parts = [first.engine if alone else f"{first.engine} ({mode}{workers})"]
         if "workload" in self.label:
             parts.append(f"on {first.workload}")
         if self.setting:
@@ -56,9 +59,7 @@ class Group:
         rest = {key: value for key, value in self.label.items() if key != "workload"}
         if len(rest) > MOST_NAMED:
             rest = {key: value for key, value in rest.items() if value != self.usual.get(key, value)}
-        return ", ".join(
-            f"{key.replace('_', ' ')} {'all' if value is None else told(value)}" for key, value in rest.items()
-        )
+        return ", ".join(f"{called(key)} {shown(value)}" for key, value in rest.items())
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
         """The median of a figure over the repetitions that have it."""
@@ -104,7 +105,8 @@ def groups(records: Iterable[Record]) -> list[Group]:
     found: dict[str, list[Record]] = {}
     for record in newest(records):
         found.setdefault(json.dumps(setting_of(record), sort_keys=True, default=str), []).append(record)
-    keys = [key for key in varying([setting_of(members[0]) for members in found.values()]) if key not in _SHOWN]
+    settings = [setting_of(members[0]) for members in found.values()]
+    keys = [key for key in untold(varying(settings), settings) if key not in _SHOWN]
     made = [Group(_label(setting_of(members[0]), keys), members) for members in found.values()]
     if len(keys) <= MOST_NAMED:
         return made
@@ -123,6 +125,20 @@ def _usual(every: Sequence[Group], engine: str) -> dict[str, Any]:
 def _commonest(values: Sequence[Any]) -> Any:
     told_apart = [json.dumps(value, sort_keys=True, default=str) for value in values]
     return values[told_apart.index(Counter(told_apart).most_common(1)[0][0])]
+
+
+def unnamed(found: Sequence[Group]) -> str | None:
+    """What names leave out because most settings have it, in one sentence; None where names say everything."""
+    usual = {group.first.engine: group.usual for group in found if group.usual}
+    told = {
+        engine: ", ".join(f"{called(key)} {shown(value)}" for key, value in each.items() if key != "workload")
+        for engine, each in usual.items()
+    }
+    if not any(told.values()):
+        return None
+    if len(set(told.values())) == 1:
+        return f"Unless said otherwise: {next(iter(told.values()))}."
+    return f"Unless said otherwise: {'; '.join(f'{engine} with {each}' for engine, each in told.items() if each)}."
 
 
 def by_workload(found: Iterable[Group]) -> list[list[Group]]:
@@ -158,6 +174,21 @@ def _differs(settings: Sequence[dict[str, Any]], key: str) -> bool:
             home = (workload, setting["engine"] if key in setting.get("settled", ()) else None)
             values.setdefault(home, set()).add(json.dumps(setting[key]))
     return any(len(found) > 1 for found in values.values()) or any(len(found) > 1 for found in said.values())
+
+
+def untold(keys: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
+    """These keys without the size of a node where the name of its machine tells it."""
+    if "machine" not in keys:
+        return list(keys)
+    return [key for key in keys if key not in SIZE or not _follows(key, settings)]
+
+
+def _follows(key: str, settings: Sequence[dict[str, Any]]) -> bool:
+    """Whether all settings on one machine have one value of a key."""
+    values: dict[Any, set[str]] = {}
+    for setting in settings:
+        values.setdefault(setting.get("machine"), set()).add(json.dumps(setting.get(key)))
+    return all(len(found) == 1 for found in values.values())
 
 
 def _label(setting: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -60,5 +60,6 @@ def start_costs(groups: Sequence[Group]) -> list[str]:
         parts.append(
             f"{group.name} spent {seconds(found.start)} starting{feeding} and {seconds(found.training)} training"
         )
-    more = f"; {len(slow) - MOST_TOLD} more started longer than they trained" if len(slow) > MOST_TOLD else ""
+    others = len(slow) - MOST_TOLD
+    more = f"; {others} more started longer than {'it' if others == 1 else 'they'} trained" if others > 0 else ""
     return [f"{'; '.join(parts)}{more}: for this little work, to start is what costs."]

@@ -9,6 +9,8 @@ from typing import Any
 
 from trainoff.study.fault import ALWAYS, LAST
 
+UNITS = {"memory_gb": "memory GB", "bandwidth_mbit": "bandwidth Mbit/s"}  # keys whose last word is a unit
+
 
 def seconds(value: float | None) -> str:
     """A time: `4 ms`, `5.1 s`, `1:38`, `2:05:00`; a dash where there is none, `never` where there is no end."""
@@ -77,6 +79,18 @@ def told(value: object) -> str:
     if isinstance(value, list) and value and all(isinstance(node, dict) for node in value):
         return " + ".join(f"{len(list(alike))} of {_node(node)}" for node, alike in groupby(value))
     return fault(value) if isinstance(value, dict) and "action" in value else str(value)
+
+
+def shown(value: object) -> str:
+    """The value of a parameter as boards and sentences have it: `15,000`, `4`, `0.4`; `all` where none was set."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer():
+        return f"{value:,.0f}"
+    return "all" if value is None else told(value)
+
+
+def called(key: str) -> str:
+    """The key of a parameter, in words: `batch size`, `memory GB`."""
+    return UNITS.get(key, key.replace("_", " "))
 
 
 def _node(facts: Mapping[str, Any]) -> str:

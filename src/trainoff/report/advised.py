@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trainoff.analyse import unnamed
 from trainoff.analyse.advice import (
     Advice,
     Weighed,
@@ -44,6 +45,8 @@ class Answered(Protocol):
     def other_clock(self) -> str | None: ...
     @property
     def command(self) -> str | None: ...
+    @property
+    def unpriced(self) -> str | None: ...
 
 
 def show(answer: Answered, console: Console) -> None:
@@ -80,6 +83,10 @@ def _reasons(answer: Answered) -> Iterator[str]:
     if answer.other_clock:
         clock = "of the training alone" if answer.cold else "from cold (--cold)"
         yield f"By the time {clock} the choice would be {answer.other_clock}."
+    if answer.unpriced and not answer.advice.unpriced:
+        yield answer.unpriced
+    if usual := unnamed([*(one.candidate.group for one in answer.advice.ranked), *answer.advice.field.never]):
+        yield usual
 
 
 def _table(answer: Answered, width: int) -> Table:

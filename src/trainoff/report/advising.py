@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import newest, priced
+from trainoff.analyse import newest, priced, unpriced
 from trainoff.analyse.advice import (
     Advice,
     Candidate,
@@ -61,6 +61,7 @@ class Answer:
     cold: bool
     other_clock: str | None  # what would be chosen by the other clock, if that is something else
     command: str | None  # that would tell more
+    unpriced: str | None = None  # why the book that was given says nothing of money
 
 
 def advise(question: Question, book: PriceBook | None, as_json: bool, console: Console) -> int:
@@ -71,7 +72,7 @@ def advise(question: Question, book: PriceBook | None, as_json: bool, console: C
         whole = " that can be read" if damaged else ""
         raise TrainoffError(f"{question.folder}: no records here{whole}; `trainoff run STUDY` makes some")
     kept = newest(records)
-    answer = answer_to(question, priced(kept, book) if book else kept)
+    answer = answer_to(question, priced(kept, book) if book else kept, book)
     if as_json:
         print(json.dumps(for_programs(answer), indent=1, allow_nan=False))
     else:
@@ -79,15 +80,18 @@ def advise(question: Question, book: PriceBook | None, as_json: bool, console: C
     return warn(damaged)
 
 
-def answer_to(question: Question, records: Sequence[Record]) -> Answer:
+def answer_to(question: Question, records: Sequence[Record], book: PriceBook | None = None) -> Answer:
     """The answer that records give; what they cannot say is one sentence."""
     own = one_workload(records, question.workload)
+    lack = unpriced(own, book) if book else None
+    if lack and question.limits.max_cost is not None and all(record.usd_per_hour is None for record in own):
+        raise TrainoffError(f"--max-cost {question.limits.max_cost:g}: {lack.removesuffix('.')}")
     target = known_target(own, question.target)
     known_wish(own, question.wish)
     advice = _advice(question, own, target, question.cold)
     return Answer(
         advice, target, own[0].metric, own[0].workload, question.cold,
-        _other_clock(question, own, target, advice), _command(question, own, advice),
+        _other_clock(question, own, target, advice), _command(question, own, advice), lack,
     )  # fmt: skip
 
 

@@ -30,9 +30,9 @@ MOST_TOLD = 12  # groups whose time is told in words
 SHORT = {"within tolerance": "tolerable", "different by design": "differs", "wrong": "WRONG", None: "-"}
 
 
-def boards(found: Sequence[Group], width: int) -> list[Table]:
-    """One board per workload."""
-    return [board(own, width) for own in by_workload(found)]
+def boards(found: Sequence[Group], width: int) -> list[tuple[str, Table]]:
+    """Every workload with its board."""
+    return [(own[0].first.workload, board(own, width)) for own in by_workload(found)]
 
 
 def board(found: Sequence[Group], width: int) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainoff.analyse.words import told
+from trainoff.analyse.words import called, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,15 +77,9 @@ def table(columns: Sequence[Column], width: int, styles: Sequence[str | None], f
 
 def setting(values: Sequence[object]) -> str:
     """What sets a trial apart, as values in the order of the heading; a dash for what it has not."""
-    return DOT.join(value if isinstance(value, str) else _told(value) for value in values)
-
-
-def _told(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return "all" if value is None else told(value)
+    return DOT.join(value if isinstance(value, str) else shown(value) for value in values)
 
 
 def heading(keys: Sequence[str]) -> str:
     """The keys of a setting, as a heading."""
-    return DOT.join(key.replace("_", " ") for key in keys)
+    return DOT.join(called(key) for key in keys)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Comparison, Figure, Group, arithmetic, disturbances
+from trainoff.analyse import Comparison, Figure, Group, arithmetic, disturbances, unnamed
 from trainoff.analyse.ratio import RANKING
 from trainoff.analyse.words import count, times
-from trainoff.records import Record
+from trainoff.records import PUBLISHED, Record
 from trainoff.report.columns import ALWAYS, Column, table
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def told(compared: Sequence[Comparison], first: str, other: str, alone: tuple[in
     caveats = [*_indicative(compared), *_bands(compared), *_left_out(compared, (first, other), alone)]
     records = [record for _, record in _measured(compared)]
     caveats += [*_places(compared, (first, other)), *disturbances(records), *arithmetic(_groups(compared))]
+    caveats += [usual] if (usual := unnamed(_groups(compared))) else []
     return Told(compared, (first, other), _sentence(compared, (first, other)), caveats)
 
 
@@ -59,11 +60,16 @@ def _columns(answer: Told) -> list[Column]:
         *([Column("figure", [one.figure.words for one in compared], 50)] if several else []),
         Column(answer.sides[0][-16:], medians(0), 60, right=True),
         Column(answer.sides[1][-16:], medians(1), 55, right=True),
-        Column("ratio", [times(one.ratio) for one in compared], ALWAYS, right=True),
+        Column("ratio", [_ratio(one) for one in compared], ALWAYS, right=True),
         Column("from to", [_interval(one) for one in compared], ALWAYS, right=True),
         Column("n", [str(one.n) for one in compared], 70, right=True),
         Column("verdict", [_verdict(one) for one in compared], ALWAYS),
     ]
+
+
+def _ratio(one: Comparison) -> str:
+    """The ratio; there is none where one of the two never got there."""
+    return times(one.ratio) if one.ratio and math.isfinite(one.ratio) else "-"
 
 
 def _interval(one: Comparison) -> str:
@@ -93,6 +99,8 @@ def _indicative(compared: Sequence[Comparison]) -> list[str]:
     few = sum(one.indicative for one in compared)
     if not few:
         return []
+    if all(record.kind == PUBLISHED for _, record in _measured(compared)):
+        return ["These figures were published, of one run each: indicative."]
     if len(compared) == 1:
         return [f"--repeat {RANKING} brings more pairs."]
     where = "" if few == len(compared) else f" in {few} of {len(compared)} settings"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainoff.analyse import failure, varying
-from trainoff.analyse.words import about, count, quality, seconds, size, told
+from trainoff.analyse.words import about, called, count, quality, seconds, shown, size
 from trainoff.conduct.estimate import Clock
 from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
@@ -63,7 +63,7 @@ def title_of(task: Task, keys: Sequence[str]) -> str:
     """A trial as a person would name it, with its values of those keys."""
     trial, values = task.trial, _values(task)
     workers = "" if trial.mode == "single" else f", {count(trial.workers, 'worker')}"
-    rest = [f", {key.replace('_', ' ')} {told(values[key])}" for key in keys if key in values and key != "workload"]
+    rest = [f", {called(key)} {shown(values[key])}" for key in keys if key in values and key != "workload"]
     return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}{''.join(rest)})"
 
 

@@ -29,14 +29,15 @@ def book_of(prices: Path | None, usd_per_core_hour: float | None) -> PriceBook |
     return PriceBook(source="--usd-per-core-hour", usd_per_core_hour=usd_per_core_hour)
 
 
-def cost_boards(found: Sequence[Group], width: int) -> list[tuple[str, Table]]:
-    """A workload and its table for each of which every trial has a price, the cheapest settings first."""
+def cost_boards(found: Sequence[Group], width: int) -> list[tuple[str, int, Table]]:
+    """Each workload of which every trial has a price: how many settings are left out, and the cheapest ones."""
     boards = []
     for groups in by_workload(found):
         every = [record for group in groups for record in group.records]
         target = headline_target(groups)
         if all(record.usd_per_hour is not None for record in every) and (own := costs(groups, target)):
-            boards.append((groups[0].first.workload, _board(own[:MOST_TOLD], target, width)))
+            left_out = max(0, len(own) - MOST_TOLD)
+            boards.append((groups[0].first.workload, left_out, _board(own[:MOST_TOLD], target, width)))
     return boards
 
 

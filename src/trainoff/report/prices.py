@@ -32,6 +32,8 @@ def _board(found: Sequence[Price], width: int) -> Table:
         Column("at least", [mark(price.group.first.metric, price.target) for price in found]),
         Column("engine", [group.first.engine for group in groups]),
         Column(heading(keys), [setting([group.label.get(key, "-") for key in keys]) for group in groups], shrinks=True),
+        Column("mode", [group.first.mode for group in groups], 40),
+        Column("W", [str(group.first.workers or "-") for group in groups], 55, right=True),
         column("CPU", seconds, lambda record: record.cpu_s, ALWAYS),
         column("memory", size, lambda record: record.peak_memory_bytes, ALWAYS),
         column("train", seconds, lambda record: record.train_s, 60),

@@ -23,6 +23,8 @@ from trainoff.analyse import (
     priced,
     resources,
     start_costs,
+    unnamed,
+    unpriced,
 )
 from trainoff.errors import TrainoffError
 from trainoff.published import records_of
@@ -53,7 +55,10 @@ def tell(folder: Path, console: Console, book: PriceBook | None = None) -> int:
         raise TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
     if records:
         found = newest(records)
-        print_board(priced(found, book) if book else found, folder, console)
+        shown = priced(found, book) if book else found
+        print_board(shown, folder, console)
+        if book and (why := unpriced(shown, book)):
+            console.print(why, style="yellow")
     if (folder / "record.json").exists():
         for record in records:
             if lines := resources(record):
@@ -73,7 +78,10 @@ def tell(folder: Path, console: Console, book: PriceBook | None = None) -> int:
 def print_board(records: Sequence[Record], folder: Path, console: Console) -> None:
     """The boards, where the time went, and the answer; `folder` is where the records lie."""
     found = groups(records)
-    for table in boards(found, console.width):
+    several = len({group.first.workload for group in found}) > 1
+    for place, (workload, table) in enumerate(boards(found, console.width)):
+        if several:
+            console.print(f"{chr(10) if place else ''}{workload}", style="dim")
         console.print(table)
     if times := where_the_time_went(found, console.width):
         best = f", of the best {times.row_count} settings" if times.row_count < len(found) else ""
@@ -89,13 +97,16 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
     for table in price_boards(found, console.width):
         console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
         console.print(table)
-    for workload, table in cost_boards(found, console.width):
-        console.print(f"\nwhat {workload} costs in money, the cheapest first", style="dim")
+    for workload, more, table in cost_boards(found, console.width):
+        few = f"the cheapest {table.row_count} of {table.row_count + more}" if more else "the cheapest first"
+        console.print(f"\nwhat {workload} costs in money, {few}", style="dim")
         console.print(table)
     console.print()
     remarked = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
     for sentence in [*answer(found), *disturbances(records), *remarked]:
         console.print(sentence)
+    if usual := unnamed(found):
+        console.print(usual, style="dim")
     for remark in remarks(found, folder):
         console.print(remark, style="yellow", soft_wrap=True)
 

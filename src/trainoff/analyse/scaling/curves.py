@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainoff.analyse.figures import FIGURES, Figure
-from trainoff.analyse.groups import newest, setting_of, varying
+from trainoff.analyse.groups import newest, setting_of, untold, varying
 from trainoff.analyse.scaling.terms import Config
-from trainoff.analyse.words import seconds, told
+from trainoff.analyse.words import called, seconds, shown
 from trainoff.records import Record
 
 SIZES = ("workers", "nodes", "hosts", "train_rows")  # what may differ along a curve
@@ -41,10 +41,15 @@ class Curve:
 
     engine: str
     workload: str
-    setting: str  # what sets it apart from other curves of this engine and workload, in words
+    apart: dict[str, Any]  # what sets it apart from other curves of this engine and workload
     records: tuple[Record, ...]
     censored: tuple[Record, ...]  # failed, or never got to the target
     figure: Figure
+
+    @property
+    def setting(self) -> str:
+        """What sets it apart, in words."""
+        return ", ".join(f"{called(key)} {shown(value)}" for key, value in self.apart.items())
 
     @property
     def name(self) -> str:
@@ -166,20 +171,20 @@ def _base(record: Record) -> dict[str, Any]:
     return base
 
 
-def _apart(own: list[Record], family: list[list[Record]]) -> str:
+def _apart(own: list[Record], family: list[list[Record]]) -> dict[str, Any]:
     """In what a curve differs from the others of its engine and workload."""
     if len(family) == 1:
-        return ""
+        return {}
     bases = [{**_base(members[0]), "batch_size": _batch(members)} for members in family]
-    keys = varying(bases)
+    keys = untold(varying(bases), bases)
     mine = {**_base(own[0]), "batch_size": _batch(own)}
-    return ", ".join(f"{key.replace('_', ' ')} {told(mine[key])}" for key in keys if key in mine)
+    return {key: mine[key] for key in keys if key in mine}
 
 
-def _batch(records: Sequence[Record]) -> str:
+def _batch(records: Sequence[Record]) -> int | str | None:
     """The batch of a curve, as one would ask for it."""
     sizes = {record.params.get("batch_size") for record in records}
     if len(sizes) == 1:
-        return str(sizes.pop())
+        return sizes.pop()
     first = records[0]
     return f"{first.params['batch_size'] / first.workers:g} per node"

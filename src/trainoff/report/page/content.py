@@ -28,6 +28,7 @@ from trainoff.analyse import (
     quiets,
     ranked,
     start_costs,
+    unnamed,
     unpriced,
     worker_lines,
 )
@@ -103,10 +104,12 @@ class Content:
 def gather(folder: Path, book: PriceBook | None = None) -> Content:
     """Read a folder, or what was published, and put together what there is to say about it."""
     records, damaged = records_of(folder) if folder.is_dir() or published_name(folder) else ([], [])
-    return compose(folder, priced(records, book) if book else records, damaged)
+    return compose(folder, priced(records, book) if book else records, damaged, book)
 
 
-def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged]) -> Content:
+def compose(
+    folder: Path, records: Sequence[Record], damaged: Sequence[Damaged], book: PriceBook | None = None
+) -> Content:
     """What there is to say about records that were read already; their curves are read here."""
     latest = newest(records)
     found = groups(latest)
@@ -123,7 +126,7 @@ def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged])
         others=workloads[0].others if len(workloads) == 1 else "",
         assurances=_assurances(workloads),
         caveats=[*_caveats(workloads), *disturbances(latest), *_crowded(latest)],
-        remarks=[*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)],
+        remarks=_remarks(found),
         looks=shown,
         workloads=workloads,
         counts=_counts(found, latest),
@@ -131,12 +134,23 @@ def compose(folder: Path, records: Sequence[Record], damaged: Sequence[Damaged])
         environment=environment(latest),
         study=source,
         command=_command(source),
-        unpriced=unpriced(latest),
+        unpriced=unpriced(latest, book),
     )
 
 
+<<<<<<< HEAD
 def _answers(workloads: Sequence[Workload]) -> list[str]:
     """The first lines of the page: who won, on each workload."""
+=======
+def _remarks(found: Sequence[Group]) -> list[str]:
+    """What else is worth knowing, and what the names of settings leave out."""
+    said = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
+    return [*said, usual] if (usual := unnamed(found)) else said
+
+
+def _answer(workloads: Sequence[Workload]) -> str:
+    """The first line of the page; where there are several workloads, the winner of each."""
+>>>>>>> 91d5ad4 (Name settings as a reader needs them: the machine without its size, 15,000 for 15000, what names leave out)
     if not workloads:
         return ["There are no records here yet."]
     several = len(workloads) > 1

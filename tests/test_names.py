@@ -1,0 +1,126 @@
+"""How settings are named: on boards, in sentences and beside money; on records that are made, not run."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from recorded import record, store, trained
+from trainoff.analyse import batch_lines, groups, start_costs, unnamed, unpriced
+from trainoff.analyse.scaling import curves
+from trainoff.analyse.words import called, shown
+from trainoff.cli import main
+from trainoff.records import Record
+from trainoff.report.showing import print_board
+from trainoff.study.prices import PriceBook
+
+
+def on(machine: str, cores: float, engine: str = "numpy", **more: object) -> Record:
+    """A training on a machine of a list, which has a price."""
+    facts = {"engine": engine, "cores": cores, "memory_gb": 4 * cores, "params": {"machine": machine}, "train_s": cores}
+    return trained(f"{engine}-{machine}-{cores}", **{**facts, "usd_per_hour": 0.1 * cores, **more})
+
+
+def board(*records: Record, width: int = 80) -> str:
+    paper = io.StringIO()
+    print_board(records, Path("nowhere"), Console(file=paper, width=width, highlight=False, markup=False))
+    return paper.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(15000, "15,000"), (16.0, "16"), (0.4, "0.4"), (None, "all"), (True, "True"), ("m4.xlarge", "m4.xlarge")],
+)
+def test_a_value_reads_alike_on_the_board_and_in_sentences(value, text):
+    assert shown(value) == text
+
+
+def test_a_key_says_its_unit():
+    assert [called(key) for key in ("memory_gb", "batch_size")] == ["memory GB", "batch size"]
+
+
+def test_the_name_of_a_machine_tells_its_size():
+    own = [on("m4.xlarge", 4.0), on("m4.2xlarge", 8.0)]
+    assert [group.name for group in groups(own)] == ["numpy with machine m4.xlarge", "numpy with machine m4.2xlarge"]
+    assert [curve.name for curve in curves(own)] == [group.name for group in groups(own)]
+    parts = groups([*own, on("m4.xlarge", 2.0)])
+    assert parts[0].label == {"cores": 4.0, "memory_gb": 16.0, "machine": "m4.xlarge"}, (
+        "a part of one is not told by it"
+    )
+
+
+def test_boards_of_several_workloads_have_their_names_above_them():
+    two = board(on("m4.xlarge", 4.0), on("m4.2xlarge", 8.0), on("m4.xlarge", 4.0, workload="mnist-mlp"))
+    lines = [line.strip() for line in two.splitlines()]
+    assert [lines.index(name) for name in ("digits-mlp", "mnist-mlp")] == [0, 5]
+    assert lines[1].startswith("engine")
+    assert lines[6].startswith("engine")
+    assert "digits-mlp" not in board(on("m4.xlarge", 4.0), on("m4.2xlarge", 8.0)).splitlines()
+
+
+def test_what_is_left_out_of_a_table_of_money_is_counted():
+    many = [on(f"x{size}.large", float(size)) for size in range(1, 15)]
+    assert "what digits-mlp costs in money, the cheapest 12 of 14" in board(*many)
+    assert "what digits-mlp costs in money, the cheapest first" in board(*many[:12])
+
+
+def test_what_most_settings_have_is_said_once():
+    own = [
+        trained(f"{cores}-{epochs}-{rows}", cores=cores, params={"epochs": epochs, "train_rows": rows})
+        for cores in (1.0, 2.0) for epochs in (10, 10_000) for rows in (500, 1000)
+    ]  # fmt: skip
+    found = groups(own)
+    assert found[0].name == "numpy"
+    assert unnamed(found) == "Unless said otherwise: cores 1, epochs 10, train rows 500."
+    assert "Unless said otherwise: cores 1, epochs 10, train rows 500." in board(*own)
+    assert unnamed(groups(own[:2])) is None
+
+
+def test_few_is_told_as_few():
+    small = {"params": {"batch_size": 1}, "mode": "sync", "samples_per_s": 1.0}
+    own = [trained(f"b{size}", **{**small, "params": {"batch_size": size}}) for size in (1, 10, 100)]
+    assert batch_lines(groups(own))[0].startswith("numpy (sync, 1 worker) on digits-mlp")
+    slow = {"mode": "sync", "phases_s": {"import": 5.0, "train": 1.0}}
+    (said,) = start_costs(groups([trained(f"w{n}", workers=n, **slow) for n in (1, 2, 3, 4)]))
+    assert "; 1 more started longer than it trained: for this little work" in said
+
+
+def test_a_reason_that_is_not_known_is_not_told():
+    assert "numpy could not be checked against the reference." in board(trained()).replace("\n", " ")
+
+
+def test_a_ratio_to_what_never_got_there_is_none(here, capsys):
+    reached = [trained(f"a{seed}", seed=seed, repetition=seed, time_to_target={"0.5": 1.0}) for seed in (1, 2)]
+    never = [trained(f"b{seed}", engine="jax", seed=seed, repetition=seed, time_to_target={"0.5": None}, targets=[0.5])
+             for seed in (1, 2)]  # fmt: skip
+    store(here / "out", *reached, *never)
+    assert main(["compare", "out", "--engines", "jax", "numpy"]) == 0
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row.split() == ["jax", "never", "1.0", "s", "-", "-", "2", "indicative"]
+
+
+def test_of_published_figures_nobody_can_have_more_runs(capsys):
+    engines = ["--engines", "spark-sklearn", "dask-sklearn"]
+    assert main(["compare", "published:executors", *engines, "--figure", "train_s"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "--repeat" not in out
+    assert "These figures were published, of one run each: indicative." in out
+    assert "spark-sklearn (mode not stated, 9 workers)" in out
+
+
+def test_why_a_price_book_says_nothing_is_said(here, capsys):
+    by_memory = PriceBook(usd_per_core_hour=0.04, usd_per_gb_hour=0.005)
+    assert unpriced([record()], by_memory) == (
+        "1 of 1 trial has no price (nodes of 1 core), so nothing is said of money: memory is charged, and they had no "
+        "limit of it; set `memory_gb` in the study, or charge for cores alone."
+    )
+    store(here / "out", trained(targets=[0.5]), trained("torch-1", engine="torch", targets=[0.5]))
+    (here / "mine.toml").write_text("usd_per_core_hour = 0.04\nusd_per_gb_hour = 0.005\n")
+    for words in (["show"], ["advise"], ["report"]):
+        assert main([*words, "out", "--prices", "mine.toml"]) == 0
+        assert "memory is charged, and they had no limit of it" in " ".join(capsys.readouterr().out.split())
+    assert main(["advise", "out", "--prices", "mine.toml", "--max-cost", "1"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("trainoff: --max-cost 1: 2 of 2 trials have no price (nodes of 1 core)")
+    assert "name a price book" not in err
