@@ -12,6 +12,7 @@ from trainoff.analyse.scaling import curves
 from trainoff.analyse.words import called, shown
 from trainoff.cli import main
 from trainoff.records import Record
+from trainoff.report.planned import tell
 from trainoff.report.showing import print_board
 from trainoff.study.prices import PriceBook
 
@@ -75,6 +76,19 @@ def test_what_most_settings_have_is_said_once():
     assert unnamed(found) == "Unless said otherwise: cores 1, epochs 10, train rows 500."
     assert "Unless said otherwise: cores 1, epochs 10, train rows 500." in board(*own)
     assert unnamed(groups(own[:2])) is None
+
+
+def test_a_plan_says_why_something_cannot_run_however_narrow_it_is():
+    why = "4 nodes with 6.4 cores together are more than the 2 of this machine; take at most 0.5 for each, or fewer"
+    trial = {
+        "engine": "numpy", "workload": "digits-mlp", "mode": "single", "workers": 4, "cores": 1.6, "memory_gb": None,
+        "cluster": "lab", "seed": 1, "params": {}, "status": None, "to_run": True, "unsupported": why, "seconds": 0.0,
+    }  # fmt: skip
+    paper = io.StringIO()
+    planned = {"study": "tiny", "trials": [trial], "seconds": 0.0, "from_records": 0}
+    tell(planned, Console(file=paper, width=60, highlight=False, markup=False))
+    assert f"Cannot run here: numpy: {why}" in " ".join(paper.getvalue().split())
+    assert "0 ms" not in paper.getvalue()
 
 
 def test_few_is_told_as_few():

@@ -62,6 +62,8 @@ def tell(planned: dict[str, Any], console: Console) -> None:
     console.print(table(_columns(lines, settings, keys), console.width, [None] * len(lines), folds=True))
     alike = ", ".join(f"{key} {told(value)}" for key, value in shared.items() if key != "engine")
     console.print(f"\nAll with {alike}.", style="dim")
+    for why in dict.fromkeys(f"{trial['engine']}: {trial['unsupported']}" for trial in trials if trial["unsupported"]):
+        console.print(f"Cannot run here: {why}", style="yellow")
     console.print(_summary(planned))
 
 
@@ -80,13 +82,17 @@ def _columns(lines: list[list[dict[str, Any]]], settings: list[dict[str, Any]], 
     columns = [
         Column("engine", [line[0]["engine"] for line in lines]),
         Column("seeds", [_range([trial["seed"] for trial in line]) for line in lines], worth=50),
-        Column("about", [seconds(sum(trial["seconds"] for trial in line)) for line in lines], right=True),
+        Column("about", [_about(line) for line in lines], right=True),
         Column("", [_note(line) for line in lines], worth=60),
     ]
     if own:
         cells = [setting([one.get(key, "-") for key in own]) for one in settings]
         columns.insert(1, Column(heading(own), cells, shrinks=True))
     return columns
+
+
+def _about(line: list[dict[str, Any]]) -> str:
+    return seconds(None if line[0]["unsupported"] else sum(trial["seconds"] for trial in line))
 
 
 def _range(seeds: list[int]) -> str:
@@ -97,9 +103,9 @@ def _range(seeds: list[int]) -> str:
 
 
 def _note(line: list[dict[str, Any]]) -> str:
-    """What is there of a setting already, or why it cannot run."""
+    """What is there of a setting already, or that it cannot run."""
     if line[0]["unsupported"]:
-        return str(line[0]["unsupported"])
+        return "cannot run"
     statuses = [trial["status"] for trial in line if not trial["to_run"]]
     if not statuses:
         return ""
