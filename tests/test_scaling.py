@@ -1,6 +1,7 @@
 """The scaling model: known coefficients come back, what cannot be told is said, intervals hold what they say."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy import optimize
 
 from recorded import record
 from trainoff.analyse import time_to
-from trainoff.analyse.scaling import PER_1000, Config, checked, curves, fit, graded, mixed, nnls, sense
+from trainoff.analyse.scaling import PER_1000, Config, checked, curves, fit, graded, mixed, nnls, rivals, sense, shape
 from trainoff.analyse.scaling.mix import most_terms
 from trainoff.analyse.scaling.nonneg import Solver
 
@@ -125,6 +126,29 @@ def test_work_that_grows_with_the_nodes_cannot_be_told_from_a_constant():
     found = fit([Config(nodes, 1000.0 * nodes, (7.0 + 0.1 * nodes,)) for nodes in (1, 2, 4, 8)])
     assert "work" not in found.terms
     assert any("divided among the nodes cannot be told from those constant" in each for each in found.remarks)
+
+
+def test_what_hangs_on_the_shape_alone_is_said():
+    """Runs on 1, 2, 4 and 8 nodes take what grows with every node for what grows with every doubling."""
+    law = {nodes: 2 + 40 / nodes + 0.5 * nodes for nodes in (1, 2, 4, 8, 17)}
+    found = fit([Config(nodes, 1.0, (law[nodes],)) for nodes in (1, 2, 4, 8)])
+    assert found.predict(17).middle < 0.85 * law[17]
+    low, high = rivals(found, 17)
+    assert low < law[17] < high
+    assert shape(found, 17) == (
+        "With 17 nodes much hangs on the shape of the model: others that fit these runs nearly as well say "
+        f"{low:.1f} to {high:.1f} s. A run there, or nearer to it, would tell."
+    )
+    assert shape(found, 8) is None, "inside the measured all of them say the same"
+    steep = fit([Config(nodes, 1.0, (40 / nodes,)) for nodes in (1, 2, 4, 8)])
+    assert shape(steep, 17) is None, "all that fit say the same there, too"
+
+
+def test_a_model_that_sees_badly_is_not_sure_that_nodes_make_no_difference():
+    flat = fit([Config(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 5.0), (2, 5.1), (4, 4.9))])
+    assert sense(flat) == "Nodes make no difference: nothing of the time is divided among them."
+    wild = fit([Config(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 28.0), (3, 19.0), (5, 30.0))])
+    assert re.search(r"; but this model was off by up to \d+%, so it may not see it\.$", sense(wild))
 
 
 def test_the_published_clusters_and_how_well_they_can_be_predicted():

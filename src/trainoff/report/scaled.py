@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analyse.scaling import Config, Curve, Estimate, Fit, checked, mixed, off, sense, share
+from trainoff.analyse.scaling import Config, Curve, Estimate, Fit, checked, mixed, off, sense, shape, share
 from trainoff.analyse.words import count, seconds, span, times
 from trainoff.report.columns import ALWAYS, Column, table
 from trainoff.report.next_runs import NextRuns
@@ -83,13 +83,19 @@ def show(answer: Scaled, wanted: NextRuns | None, console: Console) -> None:
         console.print(f"{chr(10) if place else ''}{curve.name}{where}: {curve.figure.words}", style="bold")
         console.print(f"= {mixed(model)}{_of_rows(model)}")
         console.print(_table(rows_of_table(curve, model, answer.at), model, console.width))
-        for line in (sense(model), checked(model), *model.remarks, *_left_out(curve)):
+        for line in _sentences(curve, model, answer.at):
             console.print(line)
     for line in remarks(answer):
         console.print(line, style="dim")
     if wanted is not None:
         for place, line in enumerate(wanted.lines()):
             console.print(line if place else f"\n{line}", soft_wrap=True)
+
+
+def _sentences(curve: Curve, model: Fit, at: Sequence[int]) -> list[str]:
+    """What the model means, how it was checked, and what is to be kept in mind."""
+    doubt = shape(model, max(asked(curve.counts, at)))
+    return [sense(model), checked(model), *([doubt] if doubt else []), *model.remarks, *_left_out(curve)]
 
 
 def _of_rows(model: Fit) -> str:
@@ -160,7 +166,7 @@ def _curve(curve: Curve, model: Fit, at: Sequence[int]) -> dict[str, Any]:
         "left_out_errors": {str(nodes): error for nodes, error in grade.left_out.items()},
         "held_out_errors": [{"nodes": n, "rows": rows, "error": e} for (n, rows), e in grade.held_out.items()],
         "predictions": [_row(row, model) for row in rows_of_table(curve, model, at)],
-        "sentences": [mixed(model), sense(model), checked(model), *model.remarks, *_left_out(curve)],
+        "sentences": [mixed(model), *_sentences(curve, model, at)],
     }
 
 

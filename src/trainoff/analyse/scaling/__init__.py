@@ -6,7 +6,8 @@ from trainoff.analyse.scaling.fit import Estimate, Fit, fit, graded
 from trainoff.analyse.scaling.grade import Grade
 from trainoff.analyse.scaling.mix import Mix
 from trainoff.analyse.scaling.nonneg import nnls
-from trainoff.analyse.scaling.telling import checked, mixed, off, sense, share
+from trainoff.analyse.scaling.rivals import rivals
+from trainoff.analyse.scaling.telling import checked, mixed, off, sense, shape, share
 from trainoff.analyse.scaling.terms import Config, Term
 
 __all__ = [
@@ -32,7 +33,9 @@ __all__ = [
     "mixed",
     "nnls",
     "off",
+    "rivals",
     "rows_of",
     "sense",
+    "shape",
     "share",
 ]

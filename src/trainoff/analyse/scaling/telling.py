@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.scaling.fit import Fit
-from trainoff.analyse.words import count, seconds, times
+from trainoff.analyse.scaling.fit import NEAR, Fit
+from trainoff.analyse.scaling.rivals import rivals
+from trainoff.analyse.words import count, seconds, span, times
+
+UNRELIABLE = 0.2  # an error beyond which it is not said without a doubt that nodes make no difference
 
 
 def share(value: float | None) -> str:
@@ -30,7 +33,7 @@ def sense(fit: Fit) -> str:
     divided = alone.get("work", 0.0) / sum(alone.values())
     best, enough, largest = fit.best(), fit.enough(), fit.counts[-1]
     if not {"work", "log", "nodes"} & alone.keys():
-        return "Nodes make no difference: nothing of the time is divided among them."
+        return f"Nodes make no difference: nothing of the time is divided among them{_unless(fit)}."
     if best == 1:
         return "One node is the fastest: what more of them cost is more than what they take over."
     first = f"On one node {share(divided)} of the time is work that nodes divide."
@@ -40,6 +43,31 @@ def sense(fit: Fit) -> str:
         ends = "more nodes are never slower"
     where = " (beyond what was measured)" if enough > largest else ""
     return f"{first} By the model {ends}; more than {count(enough, 'node')} bring less than 10%{where}."
+
+
+def _unless(fit: Fit) -> str:
+    """That a model which sees nothing may only see badly."""
+    worst = fit.grade.worst
+    return (
+        f"; but this model was off by up to {share(worst)}, so it may not see it"
+        if worst and worst > UNRELIABLE
+        else ""
+    )
+
+
+def shape(fit: Fit, nodes: int) -> str | None:
+    """How far a prediction beyond the measured hangs on the shape that was chosen; None where others say the same."""
+    if nodes <= fit.counts[-1]:
+        return None
+    low, high = rivals(fit, nodes)
+    middle = fit.mix.seconds(nodes)
+    if max(high / middle, middle / low) < 1 + NEAR:
+        return None
+    rows = f" and {fit.mix.rows:,.0f} rows" if len({config.rows for config in fit.configs}) > 1 else ""
+    return (
+        f"With {nodes:,} nodes{rows} much hangs on the shape of the model: others that fit these runs nearly as well "
+        f"say {span(low, high)}. A run there, or nearer to it, would tell."
+    )
 
 
 def checked(fit: Fit) -> str:
