@@ -119,6 +119,8 @@ def test_rows_and_workloads_have_their_places_in_table_and_command(here, capsys)
     lines = [line.split() for line in out.splitlines()]
     assert ["8", "6,000", "-"] in [line[:3] for line in lines]
     assert "(60,000 rows)" in out
+    assert "  torch-ddp: predictions ±" in out
+    assert "    8 nodes, 60,000 rows, " in out
     commands = [line.strip() for line in out.splitlines() if line.strip().startswith("trainoff run")]
     assert all("--set workload=" in line and "--set train_rows=" in line for line in commands)
     (first, _) = json.loads(said(capsys, "out", "--json"))["curves"]
@@ -151,6 +153,19 @@ def test_what_to_run_next_with_the_command(here, capsys):
     assert {trial.workers for trial in trials} == {found["runs"][0]["nodes"]}
     (here / "sizes.toml").unlink()
     assert f"trainoff run {folder}/study.toml --set epochs=1" in said(capsys, folder, "--minutes", "10")
+
+
+def test_the_command_runs_the_curve_and_no_other(here, capsys):
+    folder = store(
+        here / "out" / "sizes",
+        *(ran("torch-ddp", nodes, params={"epochs": epochs}) for nodes in (1, 2) for epochs in (1, 2)),
+    )
+    (folder / "study.toml").write_text(f"# trainoff reproduce sizes --out elsewhere\n{STUDY}")
+    runs = json.loads(said(capsys, folder, "--minutes", "10", "--json"))["next"]["runs"]
+    assert {run["command"].split(" --set nodes=")[0] for run in runs} == {
+        f"trainoff run {folder}/study.toml --out {folder.parent} --engine torch-ddp --set epochs={epochs}"
+        for epochs in (1, 2)
+    }
 
 
 STUDY = """

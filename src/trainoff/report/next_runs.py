@@ -40,6 +40,14 @@ class Wanted:
     width: float  # and once they and all before them have been made
     command: str
 
+    @property
+    def what(self) -> str:
+        """Its nodes, its rows where there are several, how many runs and how long."""
+        sizes = len({config.rows for config in self.curve.configs}) > 1
+        rows = [f"{self.rows:,.0f} rows"] if sizes else []
+        runs = [] if self.runs == 1 else [f"{self.runs} runs"]
+        return ", ".join([count(self.nodes, "node"), *rows, *runs, about(self.seconds)])
+
 
 @dataclass(frozen=True)
 class NextRuns:
@@ -59,11 +67,19 @@ class NextRuns:
             f"Next, within {self.minutes:g} min: {count(sum(one.runs for one in self.wanted), 'run')}, "
             f"about {about(whole)} together."
         )
+        for own in self._by_curve():
+            first, last = max(one.before for one in own), min(one.width for one in own)
+            yield f"  {own[0].curve.name}: predictions {_width(last)} instead of {_width(first)}"
+            for one in own:
+                yield f"    {one.what}"
+                yield f"      {one.command}"
+
+    def _by_curve(self) -> list[list[Wanted]]:
+        """The runs of each curve, in the order in which curves were first chosen."""
+        found: dict[int, list[Wanted]] = {}
         for one in self.wanted:
-            runs = "" if one.runs == 1 else f", {one.runs} runs"
-            what = f"{one.curve.name}, {count(one.nodes, 'node')}{runs}, {about(one.seconds)}"
-            yield f"  {what}: predictions {_width(one.width)} instead of {_width(one.before)}"
-            yield f"    {one.command}"
+            found.setdefault(id(one.curve), []).append(one)
+        return list(found.values())
 
     def _why_nothing(self) -> str:
         if self.shortest_s is not None:
@@ -95,7 +111,7 @@ class NextRuns:
 
 
 def _width(width: float) -> str:
-    return f"± {share(width)}" if width < 1 else "like a guess"
+    return f"± {share(width)}" if width < 1 else "a guess"
 
 
 def next_runs(known: Curves, at: Sequence[int], minutes: float, folder: Path) -> NextRuns:
@@ -151,7 +167,22 @@ def _command(curve: Curve, folder: Path, found: Mapping[str, tuple[Curve, Fit | 
     words = said(folder, curve.records[0].study)
     if len({other.workload for other, _ in found.values()}) > 1:
         words = [*words, "--set", f"workload={curve.workload}"]
-    return [*words, "--engine", curve.engine]
+    return [*words, "--engine", curve.engine, *_sets(curve)]
+
+
+def _sets(curve: Curve) -> list[str]:
+    """What sets a curve apart, as options, so that only its own trials run; but for what no option can say."""
+    settled = curve.records[0].settled
+    words = []
+    for key, value in curve.apart.items():
+        if key not in (*settled, "kind") and isinstance(value, bool | int | float | str) and " " not in str(value):
+            words += ["--set", f"{'kind' if key == 'cluster' else key}={_typed(value)}"]
+    return words
+
+
+def _typed(value: bool | float | str) -> str:
+    """A value as one types it after --set."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def said(folder: Path, study: str, sets: Sequence[str] = SIZES) -> list[str]:
@@ -161,6 +192,8 @@ def said(folder: Path, study: str, sets: Sequence[str] = SIZES) -> list[str]:
     """
     copy = study_copy(folder, study)
     first = "" if copy is None else copy.read_text(errors="replace").partition("\n")[0]
+    if copy is not None and first.startswith("# trainoff reproduce "):
+        return ["trainoff", "run", str(copy), "--out", str(copy.parent.parent)]
     if not first.startswith("# trainoff run "):
         return ["trainoff", "run", "STUDY"]
     kept: list[str] = []
