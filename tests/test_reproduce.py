@@ -1,15 +1,18 @@
 """The checks of the claims: each can confirm and refute, says so when there is no evidence, and the page tells it."""
 
+import io
 import json
 from collections.abc import Sequence
 
 import pytest
+from rich.console import Console
 
 from recorded import store, trained
 from running import trainoff
 from trainoff import engines, study
 from trainoff.published import claims
 from trainoff.records import Record
+from trainoff.report.reproducing import tell
 from trainoff.reproduce import (
     CONFIRMED,
     NOT_COMPARABLE,
@@ -251,9 +254,30 @@ def test_the_command_judges_and_writes_a_page(tmp_path):
     assert summary(judge("machines-and-clusters", as_published())) in page
 
 
+def test_what_it_cannot_judge_by_is_said(tmp_path):
+    done = trainoff("reproduce", "executors", "--only-judge", "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no records here to judge by; without --only-judge it runs and makes them" in done.stderr
+    assert not (tmp_path / "out").exists()
+    folder = store(tmp_path / "out" / "machines-and-clusters" / "all", *as_published())
+    (next(folder.glob("*/record.json"))).write_text("{")
+    done = trainoff("reproduce", "machines-and-clusters", "--only-judge", "--out", tmp_path / "out", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)
+    assert done.stderr.splitlines()[-1].endswith("move it away and run the study again")
+
+
+def test_the_verdict_stands_before_where_the_claim_does():
+    paper = io.StringIO()
+    tell(judge("machines-and-clusters", as_published()), Console(file=paper, width=80))
+    heads = [line for line in paper.getvalue().splitlines() if line.startswith("tensorflow-beats-mllib")]
+    assert heads[0].startswith("tensorflow-beats-mllib: confirmed  (002, ")
+
+
 def test_without_a_name_it_lists_them_and_a_wrong_one_is_one_sentence():
     listed = trainoff("reproduce")
     assert all(name in listed.stdout for name in names())
+    assert [one["reproduction"] for one in json.loads(trainoff("reproduce", "--json").stdout)] == list(names())
     wrong = trainoff("reproduce", "executers")
     assert wrong.returncode == 2
     assert "did you mean `executors`?" in wrong.stderr

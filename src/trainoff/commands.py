@@ -214,16 +214,17 @@ def lab_down(options: argparse.Namespace) -> int:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    from trainoff.report.reproducing import as_json, reproduce, tell_names
+    from trainoff.report.reproducing import as_json, listing, reproduce, tell_names
+    from trainoff.report.showing import warn
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.name is None:
-        return tell_names(console())
+        return _tell(listing(), tell_names, options)
     told = console(stderr=options.json)
-    judged = reproduce(options.name, options.out, options.page, options.only_judge, told)
+    judged, damaged = reproduce(options.name, options.out, options.page, options.only_judge, told)
     if options.json:
         print(json.dumps(as_json(judged), indent=1))
-    return 0
+    return warn(damaged)
 
 
 def check(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from trainoff import engines, study
 from trainoff.analyse import newest
 from trainoff.analyse.words import about, count
 from trainoff.errors import TrainoffError
-from trainoff.records import Record, scan
+from trainoff.records import Damaged, Record, scan
 from trainoff.report.reproduced import ASKED, page, pictures
 from trainoff.report.running import run_part
 from trainoff.reproduce import CONFIRMED, NOT_COMPARABLE, REFUTED, Judged, judge, studies, summary
@@ -23,15 +23,20 @@ STYLES = {CONFIRMED: "green", REFUTED: "red", NOT_COMPARABLE: "yellow"}
 PAGE = "reproduction.md"
 
 
-def reproduce(name: str, out: Path, where: Path | None, only_judge: bool, console: Console) -> list[Judged]:
-    """Run what is missing of a reproduction, print the verdict on each claim, and write its page."""
+def reproduce(
+    name: str, out: Path, where: Path | None, only_judge: bool, console: Console
+) -> tuple[list[Judged], list[Damaged]]:
+    """Run what is missing of a reproduction, print a verdict on each claim, write its page; damaged records apart."""
     folder = out / name
     paths = studies(name)
     began = time.monotonic()
     for path in [] if only_judge else paths:
         run_part(study.read(path, engines.facts(), sets=(), repeat=None), folder, console)
     spent = None if only_judge else time.monotonic() - began
-    records = newest(scan(folder)[0]) if folder.is_dir() else []
+    found, damaged = scan(folder) if folder.is_dir() else ([], [])
+    records = newest(found)
+    if only_judge and not records:
+        raise TrainoffError(f"{folder}: no records here to judge by; without --only-judge it runs and makes them")
     judged = judge(name, records)
     tell(judged, console)
     target = where or folder / PAGE
@@ -39,7 +44,7 @@ def reproduce(name: str, out: Path, where: Path | None, only_judge: bool, consol
     took = f" in {about(spent)}" if spent else ""
     console.print(f"\n{name}: {summary(judged)}, by {count(len(records), 'record')}{took}", style="bold")
     console.print(f"Page: {target}        Report: trainoff report {folder}", style="dim", soft_wrap=True)
-    return judged
+    return judged, damaged
 
 
 def _write(name: str, target: Path, judged: list[Judged], records: list[Record]) -> None:
@@ -61,7 +66,8 @@ def tell(judged: list[Judged], console: Console) -> None:
     for one in judged:
         claim, finding = one.claim, one.finding
         verdict = (finding.verdict, STYLES[finding.verdict])
-        console.print(Text.assemble("\n", (claim.id, "bold"), f"  {claim.document}, {claim.where}  ", verdict))
+        where = f"  ({claim.document}, {claim.where})"
+        console.print(Text.assemble("\n", (claim.id, "bold"), ": ", verdict, (where, "dim")))
         lines = Table.grid(padding=(0, 1))
         told = {"says": claim.says, "published": claim.published, "here": finding.measured, "because": finding.reason}
         for name, words in told.items():
@@ -70,14 +76,18 @@ def tell(judged: list[Judged], console: Console) -> None:
         console.print(lines)
 
 
-def tell_names(console: Console) -> int:
+def listing() -> list[dict[str, str]]:
     """The reproductions, and what each asks."""
+    return [{"reproduction": name, "asks": asks} for name, asks in ASKED.items()]
+
+
+def tell_names(known: list[dict[str, str]], console: Console) -> None:
+    """The same for a person."""
     from trainoff.report.columns import Column, table
 
-    known = [Column("reproduction", list(ASKED)), Column("asks", list(ASKED.values()), shrinks=True)]
-    console.print(table(known, console.width, [None] * len(ASKED), folds=True))
+    columns = [Column(key, [one[key] for one in known], shrinks=key == "asks") for key in known[0]]
+    console.print(table(columns, console.width, [None] * len(known), folds=True))
     console.print("\nRun one with `trainoff reproduce NAME`; each takes less than 20 minutes on two cores.")
-    return 0
 
 
 def as_json(judged: list[Judged]) -> list[dict[str, str | None]]:

@@ -19,7 +19,7 @@ def names() -> tuple[str, ...]:
 def studies(name: str) -> list[Path]:
     """The study files of a reproduction, in the order in which they run."""
     if name not in names():
-        hint = suggest(name, names(), "there is")
+        hint = suggest(name, names(), "there are")
         raise TrainoffError(f"there is no published study {quote(name)} to reproduce; {hint}")
     return sorted((STUDIES / name).glob("*.toml"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from trainoff.analyse.words import count, quality, seconds, size
+from trainoff.analyse.words import count, quality, seconds, size, times
 from trainoff.analyse.workers import work
 from trainoff.records import Record
 from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, cannot, check, found, larger, ratio
@@ -20,6 +20,10 @@ HUNDREDTH, NEARLY_ALL = 0.01, 0.9
 def divided(seen: Evidence, **wanted: object) -> Evidence:
     """The trials that have two cores in all."""
     return seen.of(**wanted).where(lambda record: record.workers * record.cores <= MACHINE)
+
+
+def _cores(number: float) -> str:
+    return "1 core" if number == 1 else f"{number:g} cores"
 
 
 def _pairs(seen: Evidence) -> list[tuple[Record, Record]]:
@@ -55,7 +59,7 @@ def accuracy_depends_on_the_cores(seen: Evidence) -> Finding:
         results = {cores: part.result(engine) for cores, part in own.by("cores").items() if part.good}
         if len(results) < 2:
             raise Lacking(f"{engine} ended well in fewer than two configurations")
-        told.append(f"{engine} " + ", ".join(f"{cores:g} cores {quality(one)}" for cores, one in results.items()))
+        told.append(f"{engine} " + ", ".join(f"{_cores(cores)} {quality(one)}" for cores, one in results.items()))
         grows.append(results[max(results)] - results[min(results)] > POINT)
     reason = "" if any(grows) else "cores change the speed; no result differs by more than seeds do"
     return found(all(grows), "; ".join(told), reason)
@@ -172,7 +176,7 @@ def dask_starts_sooner_and_needs_less_memory(seen: Evidence) -> Finding:
     lighter = [(spark.peak_memory_bytes or 0) / (dask.peak_memory_bytes or 1) for spark, dask in pairs]
     of = pairs[0]
     told = (
-        f"its cluster starts {ratio(min(sooner))} to {ratio(max(sooner))} sooner; {size(of[1].peak_memory_bytes)} "
+        f"its cluster starts {times(min(sooner))} to {ratio(max(sooner))} sooner; {size(of[1].peak_memory_bytes)} "
         f"against {size(of[0].peak_memory_bytes)} of memory with {count(of[0].workers, 'worker')}"
     )
     same = alike(min(lighter), 1.0)

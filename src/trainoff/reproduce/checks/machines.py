@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainoff.analyse.correlation import Line, fit
-from trainoff.analyse.words import seconds, size
+from trainoff.analyse.words import count, seconds, size
 from trainoff.records import Record
 from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
 
@@ -79,7 +79,9 @@ def no_mllib_cluster_beats_one_tensorflow(seen: Evidence) -> Finding:
         raise Lacking("no trial of MLlib on a cluster ended well")
     nodes = min(best, key=best.__getitem__)
     alone = machines(seen, engine=TENSORFLOW, machine="m4.xlarge", train_rows=large).train_s("TensorFlow on m4.xlarge")
-    told = f"MLlib at best {seconds(best[nodes])} on {nodes} nodes, TensorFlow {seconds(alone)} on one m4.xlarge"
+    told = (
+        f"MLlib at best {seconds(best[nodes])} on {count(nodes, 'node')}, TensorFlow {seconds(alone)} on one m4.xlarge"
+    )
     return found(larger(best[nodes], alone), told)
 
 
@@ -204,7 +206,9 @@ def mllib_does_not_scale_at_all(seen: Evidence) -> Finding:
 @check
 def best_number_of_nodes_grows_with_data(seen: Evidence) -> Finding:
     best = {large: min(own, key=own.__getitem__) for large in (False, True) for own in [_nodes(seen, large)]}
-    return found(best[True] > best[False], f"{best[False]} nodes for the small data, {best[True]} for the large")
+    return found(
+        best[True] > best[False], f"{count(best[False], 'node')} for the small data, {best[True]} for the large"
+    )
 
 
 @check
