@@ -302,10 +302,14 @@ def test_the_command_writes_page_pictures_and_markdown(tmp_path):
     [
         (["nowhere"], "nowhere: there is no such folder"),
         ([".", "--usd-per-core-hour", "-1"], "a price is more than nothing"),
-        ([".", "-o", "/proc/report.html"], "the report cannot be written there"),
+        (["made", "-o", "/proc/report.html"], "the report cannot be written there"),
+        (["empty"], "empty: no records here yet; `trainoff run STUDY` makes some"),
+        (["made/numpy.txt"], "made/numpy.txt: this is a file, not a folder of records"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
+    (folder_of_made(tmp_path / "made", [made("numpy", 1)]) / "numpy.txt").touch()
+    (tmp_path / "empty").mkdir()
     done = trainoff("report", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr

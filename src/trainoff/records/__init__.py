@@ -2,7 +2,7 @@
 
 from trainoff.records.curve import time_to_target
 from trainoff.records.metrics import METRICS, Metric, error_of, measured
-from trainoff.records.reading import EXPORTED, Damaged, scan
+from trainoff.records.reading import EXPORTED, Damaged, no_folder, scan
 from trainoff.records.schema import BY_HAND, MEASURED, PUBLISHED, SCHEMA_VERSION, Record
 from trainoff.records.series import curves, samples, series_of
 from trainoff.records.shelf import Shelf
@@ -29,6 +29,7 @@ __all__ = [
     "error_of",
     "folder_of",
     "measured",
+    "no_folder",
     "samples",
     "scan",
     "series_of",

@@ -65,14 +65,19 @@ def _decode(text: bytes) -> Record | _Versioned:
 def scan(folder: Path) -> tuple[list[Record], list[Damaged]]:
     """Every record in a study's folder, or in a folder of studies; damaged ones apart."""
     if not folder.is_dir():
-        what = "this is a file, not a folder of records" if folder.exists() else "there is no such folder"
-        raise TrainoffError(f"{folder}: {what}; `trainoff run` makes one under results/")
+        raise no_folder(folder)
     try:
         with _without_garbage_collection():
             found = [read(path) for path in _record_folders(folder)]
     except OSError as error:
         raise TrainoffError(f"{error.filename or folder}: this folder cannot be read ({error.strerror})") from error
     return [item for item in found if isinstance(item, Record)], [item for item in found if isinstance(item, Damaged)]
+
+
+def no_folder(folder: Path) -> TrainoffError:
+    """That records cannot be read from what is no folder."""
+    what = "this is a file, not a folder of records" if folder.exists() else "there is no such folder"
+    return TrainoffError(f"{folder}: {what}; `trainoff run` makes one under results/")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from trainoff.errors import TrainoffError
 from trainoff.published import beside, published_name
+from trainoff.records import no_folder
 from trainoff.report.page import Content, gather, render
 from trainoff.report.page.content import Workload
 from trainoff.report.page.tables import Cell
@@ -25,8 +26,10 @@ def write_report(
 ) -> int:
     """Write what was asked for and name it; 1 if a record could not be read."""
     if not folder.is_dir() and published_name(folder) is None:
-        raise TrainoffError(f"{folder}: there is no such folder; `trainoff run STUDY` makes one below results/")
+        raise no_folder(folder)
     content = gather(folder, book)
+    if not content.workloads and not content.damaged:
+        raise TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
     path = out or beside(folder, "report.md" if markdown else "report.html")
     drawn = _draw(content, pictures, console) if pictures else {}
     _write(path, as_markdown(content, drawn, path.parent) if markdown else render(content))
