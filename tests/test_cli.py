@@ -94,6 +94,38 @@ def test_plan_lists_the_trials_and_learns_from_records(tmp_path):
     assert "batch size" in shown
 
 
+SHARE = "a target is a number above 0 and at most 1"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["advise", "out", "--target", "abc"], "--target abc: expected a number"),
+        (["advise", "out", "--nodes", "2.5"], "--nodes 2.5: expected a whole number"),
+        (["advise", "out", "--target"], "--target lacks its value; `trainoff advise --help` says what it takes"),
+        (["tune", "x.toml"], "--minutes is missing; `trainoff tune --help` says what it is"),
+        (
+            ["advise", "out", "--target", "97"],
+            f"--target 97: {SHARE}; did you mean 0.97?",
+        ),
+        (
+            ["compare", "out", "--target", "1.5"],
+            f"--target 1.5: {SHARE}; give one such as 0.97",
+        ),
+        (
+            ["scale", "out", "--target", "nan"],
+            f"--target nan: {SHARE}; give one such as 0.97",
+        ),
+    ],
+)
+def test_a_slip_in_an_option_is_one_sentence(tmp_path, words, sentence):
+    (tmp_path / "out").mkdir()
+    done = trainoff(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"trainoff: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
 def test_set_and_repeat_override_the_study(tmp_path):
     path, out = study(tmp_path, "numpy"), tmp_path / "out"
     assert trainoff("run", path, "--out", out, "--set", "epochs=1", "--set", "name=other").returncode == 0

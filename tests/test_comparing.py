@@ -167,7 +167,9 @@ def test_every_mistake_is_one_sentence(here, capsys):
     assert complaint(capsys, "rest") == "rest has only one setting, and nothing to compare it with"
     assert complaint(capsys, "out", "--figure", "trains").endswith("did you mean `train_s`?")
     assert complaint(capsys, "out", "--figure", "samples_per_s").startswith("no trial here has its samples per second")
-    assert complaint(capsys, "out", "--target", "0.5") == "--target 0.5 was not timed; the targets are 0.95, 0.97"
+    assert complaint(capsys, "out", "--target", "0.5") == (
+        "--target 0.5 was not timed; these were: 0.95, 0.97; `targets = [0.5]` in a study times this one"
+    )
     assert complaint(capsys, "out", "--target", "0.9", "--figure", "cpu_s").startswith("--target belongs to --figure")
     assert complaint(capsys, "out", "out", "out").startswith("compare takes one folder or two")
     assert complaint(capsys, "nowhere").startswith("nobody reached a target")

@@ -38,6 +38,12 @@ class Parser(argparse.ArgumentParser):
             what = f"value of {wrong[1]}" if wrong[1].startswith("-") else "command"
             hint = f"did you mean `{close[0]}`?" if close else f"the {what.split()[0]}s are {', '.join(choices)}"
             message = f"`{wrong[2]}` is not a {what}; {hint}"
+        elif wrong := re.search(r"argument ([^\s:]+): invalid (int|float) value: '(.*)'", message):
+            message = f"{wrong[1]} {wrong[3]}: expected a {'whole ' if wrong[2] == 'int' else ''}number"
+        elif wrong := re.search(r"argument (\S+): expected (one|\d+|at least one) arguments?", message):
+            message = f"{wrong[1]} lacks its value; `{self.prog} --help` says what it takes"
+        elif wrong := re.search(r"arguments are required: (.+)", message):
+            message = f"{wrong[1]} is missing; `{self.prog} --help` says what it is"
         print(f"trainoff: {message}", file=sys.stderr)
         sys.exit(2)
 

@@ -155,7 +155,7 @@ def arithmetic(groups: Sequence[Group]) -> list[str]:
     alike: dict[tuple[bool, str], list[str]] = {}  # who differs in the same way is told together
     for name, record in odd.items():
         meant = record.equivalence.get("verdict") == "different by design"
-        alike.setdefault((meant, str(record.equivalence.get("reason"))), []).append(name)
+        alike.setdefault((meant, record.equivalence.get("reason") or ""), []).append(name)
     told = [_odd(names, meant, reason) for (meant, reason), names in alike.items()]
     return [*said, "; ".join(told) + ("; all others did the same arithmetic, checked." if same else ".")]
 

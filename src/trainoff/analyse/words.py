@@ -127,6 +127,11 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: `a`, `a and b`, `a, b and c`."""
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
+
+
 def times(ratio: float | None) -> str:
     """A ratio to two digits, or two places near 1: `0.48`, `1.05`, `2.1`, `12`."""
     if ratio is None:

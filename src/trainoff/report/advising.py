@@ -24,6 +24,7 @@ from trainoff.analyse.advice import (
     one_workload,
     why_nothing,
 )
+from trainoff.analyse.targets import check_target
 from trainoff.errors import TrainoffError
 from trainoff.published import records_of
 from trainoff.records import Record
@@ -105,15 +106,14 @@ def _check(question: Question) -> None:
         raise TrainoffError(f"--nodes {wish.nodes}: give a whole number from 1 to {MOST_NODES:,}")
     if wish.machine is not None and wish.cores is not None:
         raise TrainoffError("--machine and --cores both say how large a node is; give one of them")
-    if question.target is not None and not math.isfinite(question.target):
-        raise TrainoffError(f"--target {question.target:g}: give a number, such as 0.97")
+    check_target(question.target)
 
 
 def _advice(question: Question, own: Sequence[Record], target: float, cold: bool) -> Advice:
     found = considered(own, target, question.wish, cold)
     if not found.candidates:
         why = why_nothing(found, own, target, question.wish)
-        raise TrainoffError(f"{question.folder}: {why}; run this: {_remedy(question, own)}")
+        raise TrainoffError(f"{question.folder}: {why}; {_remedy(question, own)}")
     return decide(found, question.limits)
 
 
@@ -129,9 +129,11 @@ def _other_clock(question: Question, own: Sequence[Record], target: float, advic
 
 
 def _remedy(question: Question, own: Sequence[Record]) -> str:
-    """The command of runs that would let a question be answered which cannot be."""
+    """What would let a question be answered which cannot be: runs, by their command, or another engine."""
     wish = question.wish
     kept = [record for record in own if wish.holds(record)]
+    if (wish.nodes or 1) > 1 and all(record.mode == "single" for record in kept):
+        return "`trainoff engines` lists those that can"
     steps = "max_iter" if all("max_iter" in record.params for record in kept) else "epochs"
     words = said(question.folder, kept[0].study, (*SIZES, steps))
     words += ["--engine", wish.engine] if wish.engine else []
@@ -144,7 +146,7 @@ def _remedy(question: Question, own: Sequence[Record]) -> str:
         words += (
             ["--set", f"{steps}={2 * most:g}"] if any(one.status == "ok" for one in kept) else ["--retry", "failed"]
         )
-    return shlex.join(words)
+    return f"run this: {shlex.join(words)}"
 
 
 def _nodes_key(record: Record) -> str:

@@ -24,6 +24,7 @@ from trainoff.analyse.figures import TIME_TO_TARGET, time_to
 from trainoff.analyse.matching import Pair, of_engines, of_folders
 from trainoff.analyse.ranking import headline_target, order
 from trainoff.analyse.ratio import adjusted, against_best
+from trainoff.analyse.targets import check_target, not_timed
 from trainoff.analyse.words import listed
 from trainoff.errors import TrainoffError
 from trainoff.published import records_of
@@ -69,6 +70,7 @@ def _check(question: Question) -> None:
         raise TrainoffError(f"--figure {quote(question.figure)} is not a figure to compare; {hint}")
     if question.target is not None and question.figure != TIME_TO_TARGET:
         raise TrainoffError(f"--target belongs to --figure {TIME_TO_TARGET}, not to {question.figure}")
+    check_target(question.target)
     if len(question.folders) == 1 and len(set(question.engines)) == 1:
         raise TrainoffError(f"--engines {' '.join(question.engines)}: an engine is not compared with itself; name two")
 
@@ -139,7 +141,7 @@ def _figures(question: Question, found: Sequence[Group]) -> dict[str, Figure]:
     if question.figure != TIME_TO_TARGET:
         figure = FIGURES[question.figure]
         if all(figure.value(record) is None for group in found for record in group.records):
-            raise TrainoffError(f"no trial here has its {figure.words} on record; choose another --figure")
+            raise TrainoffError(f"no trial here has its {figure.words} on record; {_instead(question)}")
         return {group.first.workload: figure for group in found}
     figures = {}
     for own in by_workload(found):
@@ -150,8 +152,14 @@ def _figures(question: Question, found: Sequence[Group]) -> dict[str, Figure]:
         return figures
     if question.target is None:
         raise TrainoffError("nobody reached a target, so there is no time to compare; try --figure train_s")
-    timed = ", ".join(f"{target:g}" for target in sorted({each for group in found for each in group.first.targets}))
-    raise TrainoffError(f"--target {question.target:g} was not timed; the targets are {timed or 'none'}")
+    raise not_timed([record for group in found for record in group.records], question.target)
+
+
+def _instead(question: Question) -> str:
+    """What to do where no trial has the figure that is asked for."""
+    if question.figure == "cost_usd":
+        return f"`trainoff show {question.folders[0]} --prices FILE` tells it by a price book"
+    return "choose another --figure"
 
 
 def _out_of_reach(question: Question, found: Sequence[Group], figures: Mapping[str, Figure]) -> list[str]:

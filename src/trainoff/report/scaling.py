@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainoff.analyse import FIGURES, Figure, time_to
 from trainoff.analyse.scaling import PER_1000, Curve, Fit, curves, fit, graded
+from trainoff.analyse.targets import check_target, not_timed
 from trainoff.analyse.words import count
 from trainoff.errors import TrainoffError
 from trainoff.published import published_name, records_of
@@ -78,6 +79,7 @@ def _check(question: Question) -> None:
         raise TrainoffError(
             f"--minutes: nothing that runs here adds to published figures; `trainoff reproduce {name}` asks anew"
         )
+    check_target(question.target)
     if question.target is not None and question.figure != "train_s":
         raise TrainoffError("--target asks for the time to it, and --figure for something else; give one of them")
 
@@ -97,8 +99,7 @@ def _figure(question: Question, records: Sequence[Record]) -> Callable[[Record],
     if target is None:
         return lambda record: KINDS[question.figure]
     if not any(str(target) in record.time_to_target for record in records):
-        timed = ", ".join(f"{each:g}" for each in sorted({each for record in records for each in record.targets}))
-        raise TrainoffError(f"--target {target:g} was not timed; the targets are {timed or 'none'}")
+        raise not_timed(records, target)
     return lambda record: time_to(target, record.metric)
 
 

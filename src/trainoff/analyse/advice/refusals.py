@@ -8,7 +8,8 @@ from trainoff.analyse.advice.considered import Field, Wish
 from trainoff.analyse.groups import by_workload, groups
 from trainoff.analyse.ranking import headline_target
 from trainoff.analyse.scaling import curves, rows_of
-from trainoff.analyse.words import count, mark, quality
+from trainoff.analyse.targets import not_timed
+from trainoff.analyse.words import count, listed, mark, quality
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record
 from trainoff.study.near import quote, suggest
@@ -19,10 +20,12 @@ def one_workload(records: Sequence[Record], wanted: str | None) -> list[Record]:
     names = list(dict.fromkeys(record.workload for record in records))
     if wanted is None:
         if len(names) > 1:
-            raise TrainoffError(f"there are runs of {' and '.join(names)}; say which with --workload {names[0]}")
+            raise TrainoffError(f"there are runs of {listed(names)}; say which with --workload {names[0]}")
         return list(records)
     if wanted not in names:
-        raise TrainoffError(f"--workload {quote(wanted)}: no run of it here; {suggest(wanted, names, 'there are')}")
+        raise TrainoffError(
+            f"--workload {quote(wanted)}: no run of it here; {suggest(wanted, names, 'there are runs of')}"
+        )
     return [record for record in records if record.workload == wanted]
 
 
@@ -34,17 +37,12 @@ def known_target(records: Sequence[Record], target: float | None) -> float:
         raise TrainoffError(
             "no target was timed here, so nothing says when a run was good enough; run a study with `targets`"
         )
-    told = ", ".join(f"{each:g}" for each in timed)
     if target is None:
         (own,) = by_workload(groups(records))
         found = headline_target(own)
         return found if found is not None else (min if metric.higher else max)(timed)
     if not any(str(target) in record.time_to_target for record in records):
-        way = "at least" if metric.higher else "at most"
-        raise TrainoffError(
-            f"--target {target:g} ({metric.name} {way} {target:g}) was not timed; the targets are {told}, "
-            f"and `targets = [{target:g}]` in a study times this one"
-        )
+        raise not_timed(records, target)
     return target
 
 
@@ -53,10 +51,12 @@ def known_wish(records: Sequence[Record], wish: Wish) -> None:
     engines = list(dict.fromkeys(record.engine for record in records))
     if wish.engine is not None and wish.engine not in engines:
         raise TrainoffError(
-            f"--engine {quote(wish.engine)}: no run of it here; {suggest(wish.engine, engines, 'there are')}"
+            f"--engine {quote(wish.engine)}: no run of it here; {suggest(wish.engine, engines, 'there are runs of')}"
         )
     own = [record for record in records if wish.engine in (None, record.engine)]
     machines = list(dict.fromkeys(str(name) for record in own if (name := record.params.get("machine"))))
+    if wish.machine is not None and not machines:
+        raise TrainoffError(f"--machine {quote(wish.machine)}: no run here names its machine; leave it out")
     if wish.machine is not None and wish.machine not in machines:
         raise TrainoffError(
             f"--machine {quote(wish.machine)}: no run was made on it, and nothing says how times go from one type to "
@@ -96,7 +96,7 @@ def why_nothing(field: Field, records: Sequence[Record], target: float, wish: Wi
 def _nodes(kept: Sequence[Record], nodes: int) -> str | None:
     every = curves(kept)
     if all(not curve.spreads for curve in every if curve.records):
-        names = " and ".join(dict.fromkeys(record.engine for record in kept))
+        names = listed(list(dict.fromkeys(record.engine for record in kept)))
         return f"--nodes {nodes}: {names} ran on one node by itself and cannot be spread over more"
     if all(len(curve.counts) < 2 for curve in every):
         counts = sorted({record.workers for record in kept})
