@@ -2,12 +2,13 @@
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 from trainoff.published import claims
-from trainoff.reproduce import CONFIRMED, names
+from trainoff.reproduce import CONFIRMED, NOT_COMPARABLE, REFUTED, names
 
 DOCS = Path(__file__).parent.parent / "docs"
 CITED = re.compile(r"\[([a-z0-9-]+): (confirmed|refuted|not comparable)(, by design)?\]\(([^)]+)\)")
@@ -38,6 +39,16 @@ def test_the_verdicts_are_those_of_the_runs():
     assert [found[1] for found in cited if known.get(found[1]) != found[2]] == []
     design = {claim.id for claim in claims() if claim.because}
     assert {found[1] for found in cited if found[3]} == {found[1] for found in cited if found[1] in design}
+
+
+def test_the_page_of_all_claims_is_made_of_the_verdicts():
+    page = (DOCS / "claims.md").read_text()
+    assert page == runpy.run_path(str(DOCS / "claims.py"))["page"](), "python docs/claims.py makes it anew"
+    known = verdicts() | {claim.id: NOT_COMPARABLE for claim in claims() if claim.not_comparable}
+    for verdict in (CONFIRMED, REFUTED, NOT_COMPARABLE):
+        assert page.count(f"| **{verdict}** |") == list(known.values()).count(verdict)
+    linked = set(re.findall(r"\[page\]\(([^)#]+)", page))
+    assert [file for file in sorted(linked) if not (DOCS / file).is_file()] == []
 
 
 def test_the_pages_that_are_named_are_there():

@@ -1,0 +1,70 @@
+"""Write claims.md beside this file: every published claim with its verdict, from the pages of the reproductions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from trainoff.published import Claim, Document, claims, documents
+from trainoff.reproduce import CONFIRMED, NOT_COMPARABLE, REFUTED, names
+
+HERE = Path(__file__).parent
+HEAD = """# Which of the published claims hold?
+
+Every claim of the five documents that trainoff grew out of, with the verdict. *Confirmed* and *refuted* are by real
+runs on one machine with two cores, at the scale that the linked page states, or by the design of a system, where no run
+decides it; *not comparable* says why nothing here can test it. `trainoff reproduce NAME` tests them on your machine;
+[choosing.md](choosing.md) says what to make of it. Made by `python docs/claims.py`."""
+
+
+def judged() -> dict[str, tuple[str, str]]:
+    """The verdict on every claim, and what it is by."""
+    found = {}
+    for claim in claims():
+        if claim.because:
+            shown = (claim.shown or "").removeprefix("docs/")
+            found[claim.id] = CONFIRMED, f"by design: {claim.because.rstrip('.')} ([page]({shown}))"
+        elif claim.not_comparable:
+            found[claim.id] = NOT_COMPARABLE, claim.not_comparable
+    for name in names():
+        for one in json.loads((HERE / "reproduced" / f"{name}.json").read_text(encoding="utf-8")):
+            measured = f"{one['measured']}; " if one["measured"] != "-" else ""
+            reason = f"{one['reason']} " if one["reason"] else ""
+            found[one["claim"]] = (
+                one["verdict"],
+                f"{measured}{reason}([page](reproduced/{name}.md))".replace("; (", " ("),
+            )
+    return found
+
+
+def page() -> str:
+    """The whole page."""
+    found = judged()
+    lines = ["| document | claims | confirmed | refuted | not comparable |", "|---|---|---|---|---|"]
+    for document in documents():
+        own = Counter(found[claim.id][0] for claim in claims() if claim.document == document.id)
+        counts = [sum(own.values()), own[CONFIRMED], own[REFUTED], own[NOT_COMPARABLE]]
+        lines.append(f"| {document.id}, *{document.title}* | {' | '.join(map(str, counts))} |")
+    return "\n\n".join([HEAD, "\n".join(lines), *(_section(document, found) for document in documents())]) + "\n"
+
+
+def _section(document: Document, found: dict[str, tuple[str, str]]) -> str:
+    lines = [f"## {document.id}, {document.title}", "", "| it says | verdict | by what |", "|---|---|---|"]
+    for claim in claims():
+        if claim.document == document.id:
+            verdict, why = found[claim.id]
+            lines.append(f"| {_cell(_said(claim))} | **{verdict}** | {_cell(why)} |")
+    return "\n".join(lines)
+
+
+def _said(claim: Claim) -> str:
+    return f"{claim.says} *({claim.where})*"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+if __name__ == "__main__":
+    (HERE / "claims.md").write_text(page(), encoding="utf-8")
