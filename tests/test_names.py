@@ -114,6 +114,16 @@ def test_a_ratio_to_what_never_got_there_is_none(here, capsys):
     assert row.split() == ["jax", "never", "1.0", "s", "-", "-", "2", "indicative"]
 
 
+def test_the_best_is_called_by_its_engine_above_its_figures(here, capsys):
+    sync = {"mode": "sync", "workers": 3, "targets": [0.5]}
+    slow = trained("slow", engine="ray-torch", **{**sync, "time_to_target": {"0.5": None}})
+    store(here / "out", trained("fast", engine="torch-ddp", **sync), slow)
+    assert main(["compare", "out"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split() == ["setting", "each", "torch-ddp", "ratio", "from", "to", "n", "verdict"]
+    assert "in 0 of 1 run and torch-ddp (sync, 3 workers) in 1" in " ".join(out.split())
+
+
 def test_of_published_figures_nobody_can_have_more_runs(capsys):
     engines = ["--engines", "spark-sklearn", "dask-sklearn"]
     assert main(["compare", "published:executors", *engines, "--figure", "train_s"]) == 0

@@ -11,7 +11,7 @@ from trainoff.analyse.band import DEFAULT, Band, band_of
 from trainoff.analyse.figures import TIME_TO_TARGET, Figure, time_to
 from trainoff.analyse.groups import Group
 from trainoff.analyse.ratio import RANKING, Ratio, adjusted, against_best, judge, measure
-from trainoff.analyse.words import chance, times
+from trainoff.analyse.words import chance, count, times
 from trainoff.records import Record
 
 Adjust = Callable[[Sequence[Ratio]], list[Ratio]]
@@ -157,6 +157,6 @@ def _order_told(found: Comparison) -> str:
     a, b = found.names
     if found.figure.name == TIME_TO_TARGET:
         goal = found.figure.words.removeprefix("time ")
-        return f"{a} got {goal} in {found.reached[0]} of {found.n} runs and {b} in {found.reached[1]}"
+        return f"{a} got {goal} in {found.reached[0]} of {count(found.n, 'run')} and {b} in {found.reached[1]}"
     medians = [found.figure.told(group.median(found.figure.value)) for group in (found.a, found.b)]
     return f"{a} has a {found.figure.words} of {medians[0]} and {b} of {medians[1]}"

@@ -17,6 +17,7 @@ from trainoff.report.columns import ALWAYS, Column, table
 if TYPE_CHECKING:
     from rich.console import Console
 
+WIDEST = 16  # letters of a heading
 LESS = {"faster": "less", "slower": "more"}  # of what is used up
 
 
@@ -58,13 +59,18 @@ def _columns(answer: Told) -> list[Column]:
     return [
         Column("setting", [one.a.name for one in compared], shrinks=True),
         *([Column("figure", [one.figure.words for one in compared], 50)] if several else []),
-        Column(answer.sides[0][-16:], medians(0), 60, right=True),
-        Column(answer.sides[1][-16:], medians(1), 55, right=True),
+        Column(_heading(answer.sides[0]), medians(0), 60, right=True),
+        Column(_heading(answer.sides[1]), medians(1), 55, right=True),
         Column("ratio", [_ratio(one) for one in compared], ALWAYS, right=True),
         Column("from to", [_interval(one) for one in compared], ALWAYS, right=True),
         Column("n", [str(one.n) for one in compared], 70, right=True),
         Column("verdict", [_verdict(one) for one in compared], ALWAYS),
     ]
+
+
+def _heading(side: str) -> str:
+    """A side over its medians: of a setting the engine, of a long name its end."""
+    return side.partition(" (")[0][-WIDEST:]
 
 
 def _ratio(one: Comparison) -> str:
