@@ -29,12 +29,8 @@ def judged() -> dict[str, tuple[str, str]]:
             found[claim.id] = NOT_COMPARABLE, claim.not_comparable
     for name in names():
         for one in json.loads((HERE / "reproduced" / f"{name}.json").read_text(encoding="utf-8")):
-            measured = f"{one['measured']}; " if one["measured"] != "-" else ""
-            reason = f"{one['reason']} " if one["reason"] else ""
-            found[one["claim"]] = (
-                one["verdict"],
-                f"{measured}{reason}([page](reproduced/{name}.md))".replace("; (", " ("),
-            )
+            told = "; ".join(part for part in (one["measured"], one["reason"]) if part and part != "-")
+            found[one["claim"]] = one["verdict"], f"{told} ([page](reproduced/{name}.md))".lstrip()
     return found
 
 
