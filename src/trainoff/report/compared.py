@@ -57,15 +57,24 @@ def _columns(answer: Told) -> list[Column]:
 
     several = len({one.figure.words for one in compared}) > 1
     return [
-        Column("setting", [one.a.name for one in compared], shrinks=True),
+        Column("setting", _settings(answer), shrinks=True),
         *([Column("figure", [one.figure.words for one in compared], 50)] if several else []),
-        Column(_heading(answer.sides[0]), medians(0), 60, right=True),
-        Column(_heading(answer.sides[1]), medians(1), 55, right=True),
+        Column(_heading(answer.sides[0]), medians(0), ALWAYS, right=True),
+        Column(_heading(answer.sides[1]), medians(1), ALWAYS, right=True),
         Column("ratio", [_ratio(one) for one in compared], ALWAYS, right=True),
         Column("from to", [_interval(one) for one in compared], ALWAYS, right=True),
         Column("n", [str(one.n) for one in compared], 70, right=True),
         Column("verdict", [_verdict(one) for one in compared], ALWAYS),
     ]
+
+
+def _settings(answer: Told) -> list[str]:
+    """The settings that are compared, without the engine where the heading names it."""
+    names = [one.a.name for one in answer.compared]
+    engine = answer.sides[0]
+    if len(names) == 1 or any(one.a.first.engine != engine for one in answer.compared):
+        return names
+    return [name.removeprefix(engine).strip() or name for name in names]
 
 
 def _heading(side: str) -> str:
