@@ -50,7 +50,7 @@ def test_of_an_error_less_is_better_on_a_front_too():
         ({"training": {"cpu_share": 0.97}}, "CPU-bound (97% of its CPUs busy)"),
         (
             {"training": {"cpu_share": 0.4}},
-            "bound by something else (60% of its CPUs idle, for a reason that is not told)",
+            "not bound by its CPUs (60% of them idle; why is not on record)",
         ),
         (
             {"training": {"cpu_share": 0.97}, "counts": {"gc_s": 2.0, "python_gc_s": 1.0}},

@@ -105,12 +105,7 @@ def parser() -> argparse.ArgumentParser:
                          help="run trials with this status again; `failed` stands for all that failed")  # fmt: skip
     _add_tune(with_json(command("tune", commands.tune, "each engine at its best: search its own parameters")))
     showing = with_json(command("show", commands.show, "the leader board of a folder of records"))
-    showing.add_argument(
-        "folder",
-        type=Path,
-        metavar="DIR",
-        help="a study's results, such as results/quick, one record, or published:NAME",
-    )
+    _add_folder(showing)
     _add_prices(showing)
     showing.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
     _add_report(command("report", commands.report, "one HTML file with all of it, for the browser, without a network"))
@@ -120,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
     _add_view(command("view", commands.view, "the same in the browser, live while a study runs"))
     _add_export(command("export", commands.export, "the records for other tools: tables, TensorBoard, MLflow"))
     asking = with_json(command("sql", commands.sql, "a question to the tables `records`, `curves` and `samples`"))
-    asking.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
+    _add_folder(asking)
     asking.add_argument("question", metavar="QUESTION", help='such as "select engine, train_s from records"')
     _add_reproduce(
         with_json(command("reproduce", commands.reproduce, "a published study, run here, beside its published figures"))
@@ -139,6 +134,11 @@ def _help(top: argparse.ArgumentParser) -> int:
 def with_json(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
     one.add_argument("--json", action="store_true", help="for programs to read")
     return one
+
+
+def _add_folder(one: argparse.ArgumentParser) -> None:
+    about = "a study's results, such as results/quick, one record, or published:NAME"
+    one.add_argument("folder", type=Path, metavar="DIR", help=about)
 
 
 def _add_study(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -167,7 +167,7 @@ def _add_tune(one: argparse.ArgumentParser) -> None:
 
 
 def _add_report(one: argparse.ArgumentParser) -> None:
-    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
+    _add_folder(one)
     one.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (DIR/report.html)")
     one.add_argument("--png", type=Path, metavar="DIR", help="also draw every chart as a picture into this folder")
     one.add_argument("--markdown", action="store_true", help="write Markdown instead, for READMEs and papers")
@@ -181,7 +181,7 @@ def _add_prices(one: argparse.ArgumentParser) -> None:
 
 def _add_compare(one: argparse.ArgumentParser) -> None:
     one.add_argument(
-        "folders", type=Path, nargs="+", metavar="DIR", help="a folder of records; a second one is compared with it"
+        "folders", type=Path, nargs="+", metavar="DIR", help="results, or published:NAME; a second is compared with it"
     )
     one.add_argument("--engines", nargs=2, default=[], metavar=("A", "B"), help="compare these; else all with the best")
     others = "train_s, cold_s, cpu_s, peak_memory_bytes, network_bytes, cost_usd, samples_per_s"
@@ -192,7 +192,7 @@ def _add_compare(one: argparse.ArgumentParser) -> None:
 
 
 def _add_scale(one: argparse.ArgumentParser) -> None:
-    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/cluster-size")
+    _add_folder(one)
     one.add_argument("--at", nargs="+", default=[], metavar="N", help="predict so many nodes (twice the most measured)")
     one.add_argument(
         "--minutes", type=float, metavar="M", help="also say which runs of so many minutes would help most"
@@ -204,7 +204,7 @@ def _add_scale(one: argparse.ArgumentParser) -> None:
 
 
 def _add_advise(one: argparse.ArgumentParser) -> None:
-    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
+    _add_folder(one)
     one.add_argument(
         "--target", type=float, metavar="T", help="how good it must become; the headline target by default"
     )
@@ -232,7 +232,7 @@ def _add_view(one: argparse.ArgumentParser) -> None:
 
 
 def _add_export(one: argparse.ArgumentParser) -> None:
-    one.add_argument("folder", type=Path, metavar="DIR", help="a study's results, such as results/quick")
+    _add_folder(one)
     one.add_argument("--to", required=True, choices=("csv", "parquet", "tensorboard", "mlflow"), help="the format")
     one.add_argument("-o", dest="place", type=Path, metavar="PATH", help="the folder to write (DIR/export-<format>)")
     one.add_argument("--uri", metavar="URI", help="mlflow only: a tracking server instead of a folder")

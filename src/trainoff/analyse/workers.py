@@ -23,7 +23,7 @@ WHAT = {
     "memory": "of the time something waited for memory",
     "disk": "of the time something waited for storage",
     "GPU": "of the training its GPU was busy",
-    "idle": "of its CPUs idle, for a reason that is not told",
+    "idle": "of them idle; why is not on record",
 }
 
 
@@ -56,7 +56,7 @@ class Bound:
     share: float
 
     def __str__(self) -> str:
-        kind = "bound by something else" if self.kind == "idle" else f"{self.kind}-bound"
+        kind = "not bound by its CPUs" if self.kind == "idle" else f"{self.kind}-bound"
         return f"{kind} ({_whole(self.share)} {WHAT[self.kind]})"
 
 
