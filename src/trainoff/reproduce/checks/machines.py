@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from trainoff.analyse.correlation import Line, fit
 from trainoff.analyse.words import count, seconds, size
@@ -34,7 +35,7 @@ def small_and_large(seen: Evidence) -> tuple[int, int]:
     return sizes[0], sizes[-1]
 
 
-def times(own: Evidence, key: str) -> dict[object, float]:
+def times(own: Evidence, key: str) -> dict[Any, float]:
     """The training times of what ended well, by a key."""
     return {value: part.train_s(f"{key} {value}") for value, part in own.by(key).items() if part.good}
 
