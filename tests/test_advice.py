@@ -351,7 +351,7 @@ def test_from_cold_a_slow_start_counts(here, capsys):
 
 def test_what_cannot_be_answered_is_one_sentence(here, capsys):
     (here / "empty").mkdir()
-    assert complaint(capsys, "empty") == "empty: no records here; `trainoff run STUDY` makes some"
+    assert complaint(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
     assert "there is no such folder" in complaint(capsys, "nowhere")
     store(here / "never", *runs("torch", None, 2, params={"epochs": 3}), *runs("numpy", None, 2, params={"epochs": 3}))
     assert complaint(capsys, "never", "--target", "0.97") == (

@@ -162,7 +162,7 @@ def test_every_mistake_is_one_sentence(here, capsys):
     )
     assert complaint(capsys, "out", "--engines", "numpy", "numpy").endswith("not compared with itself; name two")
     assert complaint(capsys, "out", "rest").startswith("out and rest have no setting in common")
-    assert complaint(capsys, "empty") == "empty: no records here; `trainoff run STUDY` makes some"
+    assert complaint(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
     assert complaint(capsys, "gone").startswith("gone: there is no such folder")
     assert complaint(capsys, "rest") == "rest has only one setting, and nothing to compare it with"
     assert complaint(capsys, "out", "--figure", "trains").endswith("did you mean `train_s`?")

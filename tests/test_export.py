@@ -201,7 +201,7 @@ def test_mistakes_are_one_sentence(tmp_path, folder):
     assert "did you mean `csv`?" in refusal(folder, "csw")
     assert "--uri is the address of an MLflow server" in refusal(folder, "csv", "--uri", "http://127.0.0.1:1")
     (tmp_path / "empty").mkdir()
-    assert "no records here to export" in refusal(tmp_path / "empty", "csv")
+    assert "no records here yet; `trainoff run STUDY` makes some" in refusal(tmp_path / "empty", "csv")
     assert "there is no such folder" in refusal(tmp_path / "nowhere", "csv")
     (folder / "numpy-1" / "curve.parquet").write_bytes(b"nonsense")
     assert "curve.parquet: this file is damaged" in refusal(folder, "csv")

@@ -124,6 +124,19 @@ def test_the_best_is_called_by_its_engine_above_its_figures(here, capsys):
     assert "in 0 of 1 run and torch-ddp (sync, 3 workers) in 1" in " ".join(out.split())
 
 
+@pytest.mark.parametrize("words", [["compare"], ["advise"], ["scale"], ["export", "--to", "csv"], ["sql"]])
+def test_where_nothing_can_be_read_it_is_said_who_knows_more(here, capsys, words):
+    folder = store(here / "deep" / "down" / "out", trained())
+    command, *options = words
+    asked = ["select 1"] if command == "sql" else []
+    assert main([command, "deep", *asked, *options]) == 2
+    assert capsys.readouterr().err == "trainoff: deep: no records here, but deeper; name a folder such as deep/down\n"
+    next(folder.glob("*/record.json")).write_text("{")
+    assert main([command, str(folder), *asked, *options]) == 2
+    told = f"trainoff: {folder}: the one record here is damaged; `trainoff show {folder}` says in what way\n"
+    assert capsys.readouterr().err == told
+
+
 def test_of_published_figures_nobody_can_have_more_runs(capsys):
     engines = ["--engines", "spark-sklearn", "dask-sklearn"]
     assert main(["compare", "published:executors", *engines, "--figure", "train_s"]) == 0

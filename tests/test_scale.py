@@ -200,7 +200,7 @@ def test_one_number_of_nodes_and_some_minutes_is_a_beginning(here, capsys):
 def test_what_cannot_be_answered_is_one_sentence(here, capsys):
     assert "there is no such folder" in complaint(capsys, "nowhere")
     (here / "empty").mkdir()
-    assert complaint(capsys, "empty") == "empty: no records here; `trainoff run STUDY` makes some"
+    assert complaint(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
     store(here / "one", ran("torch-ddp", 1))
     assert complaint(capsys, "one").startswith("one: one record is a point and not a curve; `trainoff run STUDY")
     store(here / "alike", *many(2), *many(2, seed=2))
@@ -208,7 +208,7 @@ def test_what_cannot_be_answered_is_one_sentence(here, capsys):
     store(here / "apart", ran("torch-ddp", 1), ran("spark-average", 2))
     assert "no engine was run with two numbers of nodes and all else alike" in complaint(capsys, "apart")
     store(here / "failed", *many(1, 2, status="crashed", train_s=None))
-    assert "no run here came to its end (4 crashed), so there is nothing to fit" in complaint(capsys, "failed")
+    assert "no run here has that figure (4 crashed), so there is nothing to fit" in complaint(capsys, "failed")
     store(here / "never", *many(1, 2, time_to_target={"0.9": None}, targets=[0.9]))
     assert "(4 never got there)" in complaint(capsys, "never", "--target", "0.9")
     store(here / "good", *many(1, 2))

@@ -102,7 +102,7 @@ def test_a_mistake_is_one_sentence_with_what_was_meant(folder, question, told):
 
 def test_other_mistakes_say_what_was_expected(folder, tmp_path):
     assert "this question is not understood: Expected" in mistake(folder, "select engine fro records where")
-    assert "no records here to ask about" in mistake(tmp_path, "select 1")
+    assert "no records here yet; `trainoff run STUDY` makes some" in mistake(tmp_path, "select 1")
 
 
 def test_a_damaged_record_is_named(folder, tmp_path):

@@ -5,7 +5,7 @@
 
 from trainoff.published.claims import KINDS, REPRODUCTIONS, Claim, claims, read_claims
 from trainoff.published.document import Document, Fact, Picture, Slip, Table, documents
-from trainoff.published.place import PREFIX, beside, published_name, records_of
+from trainoff.published.place import PREFIX, beside, published_name, records_of, some_of
 from trainoff.published.runs import NOT_STATED, names, records
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "read_claims",
     "records",
     "records_of",
+    "some_of",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainoff.published.runs import records
-from trainoff.records import Damaged, Record, scan
+from trainoff.records import Damaged, Record, no_records, scan
 
 PREFIX = "published:"
 
@@ -20,6 +20,14 @@ def records_of(place: str | Path) -> tuple[list[Record], list[Damaged]]:
     """The records of a folder or of a published study, and those that are damaged."""
     name = published_name(place)
     return scan(Path(place)) if name is None else (records(name), [])
+
+
+def some_of(place: str | Path) -> tuple[list[Record], list[Damaged]]:
+    """The same where there must be some; a sentence with what to do if there are none."""
+    found, damaged = records_of(place)
+    if not found:
+        raise no_records(Path(place), damaged)
+    return found, damaged
 
 
 def beside(place: Path, name: str) -> Path:

@@ -2,7 +2,7 @@
 
 from trainoff.records.curve import time_to_target
 from trainoff.records.metrics import METRICS, Metric, error_of, measured
-from trainoff.records.reading import EXPORTED, Damaged, no_folder, scan
+from trainoff.records.reading import EXPORTED, Damaged, no_folder, no_records, scan
 from trainoff.records.schema import BY_HAND, MEASURED, PUBLISHED, SCHEMA_VERSION, Record
 from trainoff.records.series import curves, samples, series_of
 from trainoff.records.shelf import Shelf
@@ -30,6 +30,7 @@ __all__ = [
     "folder_of",
     "measured",
     "no_folder",
+    "no_records",
     "samples",
     "scan",
     "series_of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +78,17 @@ def no_folder(folder: Path) -> TrainoffError:
     """That records cannot be read from what is no folder."""
     what = "this is a file, not a folder of records" if folder.exists() else "there is no such folder"
     return TrainoffError(f"{folder}: {what}; `trainoff run` makes one under results/")
+
+
+def no_records(folder: Path, damaged: Sequence[Damaged] = ()) -> TrainoffError:
+    """That there is nothing to read in a folder, and what to do."""
+    if damaged:
+        what = "the one record" if len(damaged) == 1 else f"each of the {len(damaged):,} records"
+        return TrainoffError(f"{folder}: {what} here is damaged; `trainoff show {folder}` says in what way")
+    deeper = next(iter(sorted(folder.glob("*/*/*/record.json"))), None)
+    if deeper is not None:
+        return TrainoffError(f"{folder}: no records here, but deeper; name a folder such as {deeper.parents[2]}")
+    return TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from trainoff.analyse.advice import (
 )
 from trainoff.analyse.targets import check_target
 from trainoff.errors import TrainoffError
-from trainoff.published import records_of
+from trainoff.published import records_of, some_of
 from trainoff.records import Record
 from trainoff.report.advised import for_programs, show
 from trainoff.report.next_runs import SIZES, said, study_copy
@@ -68,10 +68,7 @@ class Answer:
 def advise(question: Question, book: PriceBook | None, as_json: bool, console: Console) -> int:
     """Answer with sentences and a table, or as JSON; 1 if a record is damaged."""
     _check(question)
-    records, damaged = records_of(question.folder)
-    if not records:
-        whole = " that can be read" if damaged else ""
-        raise TrainoffError(f"{question.folder}: no records here{whole}; `trainoff run STUDY` makes some")
+    records, damaged = some_of(question.folder)
     kept = newest(records)
     answer = answer_to(question, priced(kept, book) if book else kept, book)
     if as_json:

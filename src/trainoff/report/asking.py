@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainoff.analyse import newest
 from trainoff.analyse.words import count
 from trainoff.errors import TrainoffError
-from trainoff.published import records_of
+from trainoff.published import some_of
 from trainoff.records import Record, curves, samples, table
 from trainoff.report.columns import Column
 from trainoff.report.columns import table as columns_table
@@ -72,9 +72,7 @@ def ask(folder: Path, question: str) -> tuple[polars.DataFrame, int]:
     """The answer to a question in SQL, and the exit code. Nothing that a question says can change a record."""
     import polars
 
-    found, damaged = records_of(folder)
-    if not found:
-        raise TrainoffError(f"{folder}: no records here to ask about; `trainoff run STUDY` makes some")
+    found, damaged = some_of(folder)
     if not question.lstrip().lower().startswith(QUESTIONS):
         raise TrainoffError("a question begins with `select`, as in `select engine, train_s from records`")
     frames = {

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from trainoff.errors import TrainoffError
 from trainoff.published import beside, published_name
-from trainoff.records import no_folder
+from trainoff.records import no_folder, no_records
 from trainoff.report.page import Content, gather, render
 from trainoff.report.page.content import Workload
 from trainoff.report.page.tables import Cell
@@ -29,7 +29,7 @@ def write_report(
         raise no_folder(folder)
     content = gather(folder, book)
     if not content.workloads and not content.damaged:
-        raise TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
+        raise no_records(folder)
     path = out or beside(folder, "report.md" if markdown else "report.html")
     drawn = _draw(content, pictures, console) if pictures else {}
     _write(path, as_markdown(content, drawn, path.parent) if markdown else render(content))

@@ -15,7 +15,7 @@ from trainoff.analyse.scaling import PER_1000, Curve, Fit, curves, fit, graded
 from trainoff.analyse.targets import check_target, not_timed
 from trainoff.analyse.words import count
 from trainoff.errors import TrainoffError
-from trainoff.published import published_name, records_of
+from trainoff.published import published_name, some_of
 from trainoff.records import Record
 from trainoff.report.next_runs import NextRuns, next_runs
 from trainoff.report.scaled import Scaled, for_programs, show
@@ -46,10 +46,7 @@ def scale(question: Question, as_json: bool, console: Console) -> int:
     """Answer as tables with sentences, or as JSON; 1 if a record is damaged."""
     at, held = _counts("--at", question.at), _counts("--hold-out", question.hold_out)
     _check(question)
-    records, damaged = records_of(question.folder)
-    if not records:
-        whole = " that can be read" if damaged else ""
-        raise TrainoffError(f"{question.folder}: no records here{whole}; `trainoff run STUDY` makes some")
+    records, damaged = some_of(question.folder)
     found = curves(records, _figure(question, records))
     _check_held(held, found)
     answer = _answer(found, at, held)
@@ -126,7 +123,7 @@ def _why_not(records: Sequence[Record], found: Sequence[Curve], held: Sequence[i
     if not measured:
         ends = Counter(record.status if record.status != "ok" else "never got there" for record in records)
         told = ", ".join(f"{number} {status}" for status, number in ends.items())
-        return f"no run here came to its end ({told}), so there is nothing to fit; `trainoff show` says why"
+        return f"no run here has that figure ({told}), so there is nothing to fit; `trainoff show` says why"
     if held and len(measured) > 1:
         return "what --hold-out leaves has one number of nodes; hold out fewer"
     if len(measured) > 1:

@@ -28,7 +28,7 @@ from trainoff.analyse import (
 )
 from trainoff.errors import TrainoffError
 from trainoff.published import records_of
-from trainoff.records import Damaged, Record
+from trainoff.records import Damaged, Record, no_records
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.report.faults import fault_boards
 from trainoff.report.money import cost_boards
@@ -52,7 +52,7 @@ def tell(folder: Path, console: Console, book: PriceBook | None = None) -> int:
     """Print the board and what it means; of a single record also its last words. 1 if a record is damaged."""
     records, damaged = records_of(folder)
     if not records and not damaged:
-        raise TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
+        raise no_records(folder)
     if records:
         found = newest(records)
         shown = priced(found, book) if book else found

@@ -10,7 +10,7 @@ from trainoff.analyse import newest
 from trainoff.analyse.words import count
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
-from trainoff.published import beside, records_of
+from trainoff.published import beside, some_of
 from trainoff.records import Damaged, Record
 from trainoff.report.export import mlflow, tables, tensorboard
 from trainoff.report.export.place import Place
@@ -38,9 +38,7 @@ def export(wish: Wish, say: Progress) -> tuple[list[str], list[Damaged]]:
     """Write the newest attempt at every trial for another tool; returns what to tell, and the damaged records."""
     if wish.uri and wish.to != "mlflow":
         raise TrainoffError(f"--uri is the address of an MLflow server; --to {wish.to} writes files, -o says where")
-    found, damaged = records_of(wish.folder)
-    if not found:
-        raise TrainoffError(f"{wish.folder}: no records here to export; `trainoff run STUDY` makes some")
+    found, damaged = some_of(wish.folder)
     records = newest(found)
     if wish.uri:
         told = mlflow.write_to(wish.uri, wish.folder, records, say)
