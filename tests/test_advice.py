@@ -134,7 +134,8 @@ def test_a_single_record_gets_advice_that_says_what_it_is_worth(here, capsys):
     out = said(capsys, "out")
     assert out.startswith("Use torch on 1 node of 1 core.")
     assert "Only torch was tried, so this does not say which engine to use." in out
-    assert "run others, too: trainoff run STUDY (with other engines in its `engines`)" in out
+    assert "an engine; add others to `engines` in the study, and run it again." in out
+    assert "trainoff run" not in out, "a command that does nothing new is none"
     (here / "out" / "study.toml").write_text('# trainoff run race.toml\nengines = ["torch", "numpy", "jax"]\n')
     assert facts(capsys, "out")["command"].endswith("study.toml --engine numpy --engine jax")
     assert "One run each, so this is indicative: that runs of one setting lie 5% apart is a guess." in out

@@ -63,7 +63,7 @@ def show(answer: Answered, console: Console) -> None:
         console.print(_table(answer, console.width))
         if len(advice.ranked) > MOST_SHOWN:
             console.print(f"and {len(advice.ranked) - MOST_SHOWN} more", style="dim")
-    if told := what_for(advice):
+    if told := what_for(advice, bool(answer.command)):
         console.print(f"\n{told}")
     if answer.command:
         console.print(f"  {answer.command}", soft_wrap=True)
@@ -139,7 +139,7 @@ def for_programs(answer: Answered) -> dict[str, Any]:
         "never": [group.name for group in advice.field.never],
         "unpriced": [one.name for one in advice.unpriced],
         "other_clock": answer.other_clock,
-        "next": what_for(advice),
+        "next": what_for(advice, bool(answer.command)),
         "command": answer.command,
         "sentences": _sentences(answer),
     }

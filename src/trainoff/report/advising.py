@@ -159,7 +159,7 @@ def _command(question: Question, own: Sequence[Record], advice: Advice) -> str |
     words = said(question.folder, first.record.study)
     if more.why == "engines":
         others = _untried(question.folder, first.record)
-        return shlex.join([*words, *others]) if others else f"{shlex.join(words)} (with other engines in its `engines`)"
+        return shlex.join([*words, *others]) if others else None
     if len({record.workload for record in records_of(question.folder)[0]}) > 1:
         words += ["--set", f"workload={first.record.workload}"]
     for engine in dict.fromkeys(one.record.engine for one in more.candidates):

@@ -184,14 +184,15 @@ def _guess(advice: Advice) -> str:
     return f": that runs of one setting lie {UNTIL_KNOWN:.0%} apart is a guess"
 
 
-def what_for(advice: Advice) -> str | None:
-    """What more runs would bring, before the command that makes them; None where they would bring nothing."""
+def what_for(advice: Advice, command: bool) -> str | None:
+    """What more runs would bring, before the command that makes them, if any; None where they would bring nothing."""
     more = advice.more
     if more is None:
         return None
     names = " and ".join(one.name for one in more.candidates)
     if more.why == "engines":
-        return "Not enough evidence to choose an engine; run others, too:"
+        others = "run others, too:" if command else "add others to `engines` in the study, and run it again."
+        return f"Not enough evidence to choose an engine; {others}"
     if more.why == "predicted":
         return f"Run {names} before you rely on it:"
     if more.why == "apart":
