@@ -121,7 +121,8 @@ def draw(folder: Path, picture: Path) -> None:
     try:
         picture.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
     except OSError as error:
-        raise TrainoffError(f"{picture}: the picture cannot be written there ({error.strerror})") from error
+        why = f"the picture cannot be written there ({error.strerror}); choose another with --svg"
+        raise TrainoffError(f"{picture}: {why}") from error
 
 
 def warn(damaged: Sequence[Damaged]) -> int:

@@ -49,6 +49,8 @@ def write_to(uri: str, folder: Path, records: Sequence[Record], say: Progress) -
             say("exporting runs", number, len(found))
     except (MlflowException, OSError) as error:
         first = str(error).strip().split("\n")[0]
+        if "Failed to establish a new connection" in first:
+            raise TrainoffError(f"{uri}: no MLflow server answers there; start one, or leave --uri out") from error
         raise TrainoffError(f"{uri}: MLflow does not take the runs: {first}") from error
     return [f", {known.present} of them there already" if known.present else ""]
 

@@ -45,7 +45,9 @@ class Figure:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(made[path.suffix]())
         except OSError as error:
-            raise TrainoffError(f"{path}: the figure cannot be written there ({error.strerror})") from error
+            raise TrainoffError(
+                f"{path}: the figure cannot be written there ({error.strerror}); choose another"
+            ) from error
         return path
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
