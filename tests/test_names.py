@@ -12,6 +12,7 @@ from trainoff.analyse.scaling import curves
 from trainoff.analyse.words import called, shown
 from trainoff.cli import main
 from trainoff.records import Record
+from trainoff.report.board import broken
 from trainoff.report.planned import tell
 from trainoff.report.showing import print_board
 from trainoff.study.prices import PriceBook
@@ -89,6 +90,14 @@ def test_a_plan_says_why_something_cannot_run_however_narrow_it_is():
     tell(planned, Console(file=paper, width=60, highlight=False, markup=False))
     assert f"Cannot run here: numpy: {why}" in " ".join(paper.getvalue().split())
     assert "0 ms" not in paper.getvalue()
+
+
+def test_a_long_name_has_a_line_to_itself():
+    assert broken("  a long name of a setting: ", ["computing 7%", "waiting 93%"], 36) == [
+        "  a long name of a setting:",
+        "    computing 7%, waiting 93%",
+    ]
+    assert broken("  short: ", ["computing 7%", "waiting 93%"], 36) == ["  short: computing 7%, waiting 93%"]
 
 
 def test_few_is_told_as_few():

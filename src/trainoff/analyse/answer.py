@@ -41,7 +41,7 @@ def headline(groups: Sequence[Group]) -> tuple[str, str]:
         return "No trial ended well", "."
     if target is None:
         if not any(group.first.targets for group in groups):
-            return f"There was no target to reach; {best.name} {_furthest(best)}", "."
+            return f"There was no target to reach{_furthest(best)}", "."
         return f"No engine reached a target; {best.name} came closest with {_closest(best)}", "."
     time, goal = best.time_to(target) or 0.0, mark(best.first.metric, target)
     found = [one for one in comparisons(groups, target) if one.a.good]
@@ -65,9 +65,11 @@ def _partly(best: Group, target: float) -> str:
 def _furthest(best: Group) -> str:
     """What the best of a race without a target has done; where nobody looked how good it became, how long it took."""
     train = best.median(lambda record: record.train_s)
-    if best.median(lambda record: record.result) is None:
-        return "has neither a time nor a result" if train is None else f"trained in the shortest time, {seconds(train)}"
-    return f"came furthest with {_closest(best)}"
+    if best.median(lambda record: record.result) is not None:
+        return f"; {best.name} came furthest with {_closest(best)}"
+    if train is None:
+        return ", and nobody wrote down times or results; `trainoff show --json` has what else is on record"
+    return f"; {best.name} trained in the shortest time, {seconds(train)}"
 
 
 def _closest(best: Group) -> str:

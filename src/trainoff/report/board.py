@@ -144,11 +144,13 @@ def where_the_time_went(found: Sequence[Group], width: int) -> Table | None:
 def what_the_workers_did(found: Sequence[Group], width: int) -> list[str]:
     """For every distributed setting of which it is known, how the workers spent the training."""
     told = worker_lines(ranked(found)[: 2 * MOST_TOLD])
-    return [line for name, parts in told for line in _broken(f"  {name}: ", parts, width)]
+    return [line for name, parts in told for line in broken(f"  {name}: ", parts, width)]
 
 
-def _broken(start: str, parts: Sequence[str], width: int) -> list[str]:
-    lines = [start + parts[0]]
+def broken(start: str, parts: Sequence[str], width: int) -> list[str]:
+    """A name and its parts in lines of this width; of a name that leaves no room, the parts below it."""
+    fits = len(start) + len(parts[0]) < width
+    lines = [start + parts[0]] if fits else [start.rstrip(), f"    {parts[0]}"]
     for part in parts[1:]:
         if len(lines[-1]) + len(part) + 3 > width:
             lines[-1] += ","

@@ -22,6 +22,7 @@ def price_boards(found: Sequence[Group], width: int) -> list[Table]:
 def _board(found: Sequence[Price], width: int) -> Table:
     groups = [price.group for price in found]
     keys = list(dict.fromkeys(key for group in groups for key in group.label if key != "workload"))
+    settings = [setting([group.label.get(key, "-") for key in keys]) for group in groups]
 
     def column(
         name: str, told: Callable[[float | None], str], value: Callable[[Record], float | None], worth: int
@@ -31,7 +32,7 @@ def _board(found: Sequence[Price], width: int) -> Table:
     columns = [
         Column("at least", [mark(price.group.first.metric, price.target) for price in found]),
         Column("engine", [group.first.engine for group in groups]),
-        Column(heading(keys), [setting([group.label.get(key, "-") for key in keys]) for group in groups], shrinks=True),
+        *([Column(heading(keys), settings, shrinks=True)] if keys else []),
         Column("mode", [group.first.mode for group in groups], 40),
         Column("W", [str(group.first.workers or "-") for group in groups], 55, right=True),
         column("CPU", seconds, lambda record: record.cpu_s, ALWAYS),
