@@ -13,6 +13,7 @@ from trainoff.analyse.words import called, shown
 from trainoff.cli import main
 from trainoff.records import Record
 from trainoff.report.board import broken
+from trainoff.report.page.tables import board as page_board
 from trainoff.report.planned import tell
 from trainoff.report.showing import print_board
 from trainoff.study.prices import PriceBook
@@ -50,6 +51,16 @@ def test_the_name_of_a_machine_tells_its_size():
     assert parts[0].label == {"cores": 4.0, "memory_gb": 16.0, "machine": "m4.xlarge"}, (
         "a part of one is not told by it"
     )
+
+
+def test_the_page_still_tells_the_size_of_a_machine():
+    own = groups([on("m4.xlarge", 4.0), on("m4.2xlarge", 8.0)])
+    assert ("a node", "4 cores and 16 GB") in page_board(own, None, {}).lines[0].details
+
+
+def test_what_nobody_measured_has_no_column():
+    (head, *_) = board(on("m4.xlarge", 4.0), on("m4.2xlarge", 8.0)).splitlines()
+    assert head.split() == ["engine", "machine", "mode", "W", "to", "target", "accuracy", "train", "cold", "result"]
 
 
 def test_boards_of_several_workloads_have_their_names_above_them():

@@ -9,7 +9,7 @@ from statistics import median
 
 from trainoff.analyse.figures import time_to
 from trainoff.analyse.groups import Group
-from trainoff.analyse.words import count
+from trainoff.analyse.words import count, node_size
 from trainoff.records import Record
 from trainoff.study.prices import PriceBook
 
@@ -96,5 +96,6 @@ def unpriced(records: Sequence[Record], book: PriceBook | None = None) -> str | 
 
 def _kind(record: Record) -> str:
     """The machine of a record, or how large its nodes are."""
-    size = f"nodes of {record.cores:g} {'core' if record.cores == 1 else 'cores'}" if record.cores else "unknown nodes"
-    return str(record.params.get("machine") or size)
+    size = node_size(record.cores, record.memory_gb)
+    named = record.params.get("machine") or (f"nodes of {size}" if size else "unknown nodes")
+    return str(named)

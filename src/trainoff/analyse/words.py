@@ -93,6 +93,12 @@ def called(key: str) -> str:
     return UNITS.get(key, key.replace("_", " "))
 
 
+def node_size(cores: float, memory_gb: float | None) -> str:
+    """How large a node is: `1 core`, `2 cores and 5.5 GB`; nothing where nobody said it."""
+    told = "1 core" if cores == 1 else f"{cores:g} cores" if cores else ""
+    return " and ".join(part for part in (told, f"{memory_gb:g} GB" if memory_gb else "") if part)
+
+
 def _node(facts: Mapping[str, Any]) -> str:
     """A node of a lab: `0.1 core, 1.3 GB`."""
     parts = {"cores": f"{facts.get('cores', 1):g} cores", "memory_gb": f"{facts.get('memory_gb') or 0:g} GB"}

@@ -55,7 +55,8 @@ def board(found: Sequence[Group], width: int) -> Table:
         column("network", lambda group: size(group.median(lambda record: record.network_bytes)), 10),
         column("result", _result, ALWAYS, right=False),
     ]
-    return columns_table(columns, width, [None if group.good else "dim" for group in rows], folds=True)
+    known = [each for each in columns if each.worth == ALWAYS or any(cell != "-" for cell in each.cells)]
+    return columns_table(known, width, [None if group.good else "dim" for group in rows], folds=True)
 
 
 def _names(rows: Sequence[Group]) -> list[Column]:

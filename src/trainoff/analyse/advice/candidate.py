@@ -11,7 +11,7 @@ from trainoff.analyse.advice.belief import Belief, Evidence
 from trainoff.analyse.groups import Group
 from trainoff.analyse.interval import LEVEL
 from trainoff.analyse.scaling import Estimate, rows_of
-from trainoff.analyse.words import count
+from trainoff.analyse.words import count, node_size
 from trainoff.records import Record
 
 
@@ -82,10 +82,8 @@ class Candidate:
         if machine:
             part = f" (at {scale:g} of its size)" if scale and scale != 1 else ""
             return f"{nodes} {machine}{part}"
-        if not record.cores:
-            return nodes
-        cores = "1 core" if record.cores == 1 else f"{record.cores:g} cores"
-        return f"{nodes} of {cores}" + (f" and {record.memory_gb:g} GB" if record.memory_gb else "")
+        size = node_size(record.cores, record.memory_gb)
+        return f"{nodes} of {size}" if size else nodes
 
     def to_json(self) -> dict[str, Any]:
         """For programs; what is not known is null."""

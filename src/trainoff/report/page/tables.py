@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainoff.analyse import Comparison, Group, Quiet, bottleneck, comparisons, struck
 from trainoff.analyse.nodes import node_rows
-from trainoff.analyse.words import mark, quality, seconds, size, span, times, told
+from trainoff.analyse.words import mark, node_size, quality, seconds, size, span, times, told
 from trainoff.records import Record
 from trainoff.report.columns import heading, setting
 from trainoff.report.faults import columns
@@ -144,6 +144,7 @@ def _details(group: Group, noise: Noise) -> list[tuple[str, str]]:
     memory = ", ".join(f"{role} {size(peak)}" for role, peak in record.peak_memory_bytes_by_role.items())
     found = {
         "parameters": parameters,
+        "a node": node_size(record.cores, record.memory_gb),
         "seeds": ", ".join(
             f"{one.seed} ({one.status})" if one.status != "ok" else str(one.seed) for one in group.records
         ),
