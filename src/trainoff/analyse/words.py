@@ -123,11 +123,6 @@ def fault(asked: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as one says them: a, b and c."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
 def count(number: int, word: str) -> str:
     """A number with its noun: `1 trial`, `13 trials`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

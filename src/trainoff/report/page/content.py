@@ -138,19 +138,14 @@ def compose(
     )
 
 
-<<<<<<< HEAD
-def _answers(workloads: Sequence[Workload]) -> list[str]:
-    """The first lines of the page: who won, on each workload."""
-=======
 def _remarks(found: Sequence[Group]) -> list[str]:
     """What else is worth knowing, and what the names of settings leave out."""
     said = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
     return [*said, usual] if (usual := unnamed(found)) else said
 
 
-def _answer(workloads: Sequence[Workload]) -> str:
-    """The first line of the page; where there are several workloads, the winner of each."""
->>>>>>> 91d5ad4 (Name settings as a reader needs them: the machine without its size, 15,000 for 15000, what names leave out)
+def _answers(workloads: Sequence[Workload]) -> list[str]:
+    """The first lines of the page: who won, on each workload."""
     if not workloads:
         return ["There are no records here yet."]
     several = len(workloads) > 1
