@@ -13,6 +13,7 @@ from trainoff.analyse.words import called, shown
 from trainoff.cli import main
 from trainoff.records import Record
 from trainoff.report.board import broken
+from trainoff.report.page.look import looks
 from trainoff.report.page.tables import board as page_board
 from trainoff.report.planned import tell
 from trainoff.report.showing import print_board
@@ -55,7 +56,7 @@ def test_the_name_of_a_machine_tells_its_size():
 
 def test_the_page_still_tells_the_size_of_a_machine():
     own = groups([on("m4.xlarge", 4.0), on("m4.2xlarge", 8.0)])
-    assert ("a node", "4 cores and 16 GB") in page_board(own, None, {}).lines[0].details
+    assert ("a node", "4 cores and 16 GB") in page_board(own, None, {}, looks(["numpy"])).lines[0].details
 
 
 def test_what_nobody_measured_has_no_column():
@@ -157,7 +158,8 @@ def test_where_nothing_can_be_read_it_is_said_who_knows_more(here, capsys, words
     assert capsys.readouterr().err == told
 
 
-def test_of_published_figures_nobody_can_have_more_runs(capsys):
+def test_of_published_figures_nobody_can_have_more_runs(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     engines = ["--engines", "spark-sklearn", "dask-sklearn"]
     assert main(["compare", "published:executors", *engines, "--figure", "train_s"]) == 0
     out = " ".join(capsys.readouterr().out.split())
