@@ -1,6 +1,7 @@
 """How settings are named: on boards, in sentences and beside money; on records that are made, not run."""
 
 import io
+import itertools
 from pathlib import Path
 
 import pytest
@@ -79,16 +80,26 @@ def test_what_is_left_out_of_a_table_of_money_is_counted():
     assert "what digits-mlp costs in money, the cheapest first" in board(*many[:12])
 
 
-def test_what_most_settings_have_is_said_once():
-    own = [
+def grid(*settings: tuple[float, int, int]) -> list[Record]:
+    return [
         trained(f"{cores}-{epochs}-{rows}", cores=cores, params={"epochs": epochs, "train_rows": rows})
-        for cores in (1.0, 2.0) for epochs in (10, 10_000) for rows in (500, 1000)
-    ]  # fmt: skip
+        for cores, epochs, rows in settings
+    ]
+
+
+def test_what_most_settings_have_is_said_once():
+    own = grid((1.0, 10, 500), (2.0, 10, 500), (1.0, 10_000, 500), (1.0, 10, 1000))
     found = groups(own)
-    assert found[0].name == "numpy"
+    assert [group.name for group in found[:3]] == ["numpy", "numpy with cores 2", "numpy with epochs 10,000"]
     assert unnamed(found) == "Unless said otherwise: cores 1, epochs 10, train rows 500."
     assert "Unless said otherwise: cores 1, epochs 10, train rows 500." in board(*own)
     assert unnamed(groups(own[:2])) is None
+
+
+def test_what_no_setting_has_more_often_than_others_is_always_said():
+    found = groups(grid(*itertools.product((1.0, 2.0), (10, 10_000), (500, 1000))))
+    assert found[0].name == "numpy with cores 1, epochs 10, train rows 500"
+    assert unnamed(found) is None
 
 
 def test_a_plan_says_why_something_cannot_run_however_narrow_it_is():

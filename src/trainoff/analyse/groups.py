@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from trainoff.analyse.figures import time_to
 from trainoff.analyse.interval import Interval, interval
-from trainoff.analyse.words import called, count, shown
+from trainoff.analyse.words import called, count, listed, shown
 from trainoff.records import Record
 
 _FIELDS = ("kind", "workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
@@ -58,7 +59,7 @@ class Group:
         """What sets the group apart, in words; where that is much, only what is unlike most groups of its engine."""
         rest = {key: value for key, value in self.label.items() if key != "workload"}
         if len(rest) > MOST_NAMED:
-            rest = {key: value for key, value in rest.items() if value != self.usual.get(key, value)}
+            rest = {key: value for key, value in rest.items() if key not in self.usual or value != self.usual[key]}
         return ", ".join(f"{called(key)} {shown(value)}" for key, value in rest.items())
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
@@ -115,16 +116,17 @@ def groups(records: Iterable[Record]) -> list[Group]:
 
 
 def _usual(every: Sequence[Group], engine: str) -> dict[str, Any]:
-    """The commonest value of each key among the groups of an engine; of equally common ones the first."""
+    """The commonest value of each key among the groups of an engine; none of a key whose values are equally common."""
     own = [group.label for group in every if group.first.engine == engine]
-    return {
-        key: _commonest([label.get(key) for label in own]) for key in dict.fromkeys(key for each in own for key in each)
-    }
+    found = {key: _commonest([each.get(key) for each in own]) for key in dict.fromkeys(chain.from_iterable(own))}
+    return {key: values[0] for key, values in found.items() if values}
 
 
-def _commonest(values: Sequence[Any]) -> Any:
+def _commonest(values: Sequence[Any]) -> list[Any]:
+    """The one value that is more common than every other; empty if there is none."""
     told_apart = [json.dumps(value, sort_keys=True, default=str) for value in values]
-    return values[told_apart.index(Counter(told_apart).most_common(1)[0][0])]
+    (first, most), *others = Counter(told_apart).most_common(2)
+    return [] if others and others[0][1] == most else [values[told_apart.index(first)]]
 
 
 def unnamed(found: Sequence[Group]) -> str | None:
@@ -138,7 +140,8 @@ def unnamed(found: Sequence[Group]) -> str | None:
         return None
     if len(set(told.values())) == 1:
         return f"Unless said otherwise: {next(iter(told.values()))}."
-    return f"Unless said otherwise: {'; '.join(f'{engine} with {each}' for engine, each in told.items() if each)}."
+    alike = {each: [engine for engine, own in told.items() if own == each] for each in told.values() if each}
+    return f"Unless said otherwise: {'; '.join(f'{listed(names)} with {each}' for each, names in alike.items())}."
 
 
 def by_workload(found: Iterable[Group]) -> list[list[Group]]:
