@@ -64,8 +64,8 @@ def test_a_record_accounts_for_every_second_core_and_byte(tmp_path):
 @pytest.mark.parametrize(
     "engines",
     [
-        ("numpy", "torch"),
-        pytest.param(("sklearn", "tensorflow", "jax"), marks=pytest.mark.soak),
+        ("torch",),
+        pytest.param(("numpy", "sklearn", "tensorflow", "jax"), marks=pytest.mark.soak),
         pytest.param(("spark-average",), marks=(pytest.mark.java, pytest.mark.soak)),
     ],
     ids=["alone", "others alone", "on Spark"],
