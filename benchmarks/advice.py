@@ -137,7 +137,7 @@ def tell_cases(cases: Sequence[Case]) -> bool:
     for case in cases:
         nodes, rows = case.place
         print(
-            f"  {nodes} nodes, {rows:>7,.0f} rows, {case.considered} engines: advised {case.chosen:14} "
+            f"  nodes {nodes}, {rows:>7,.0f} rows, {case.considered} engines: advised {case.chosen:14} "
             f"{seconds(case.took):>7}; best {case.best:14} {seconds(case.least):>7}; {case.worse:+.0%} "
             f"({case.inside[0]} of {case.inside[1]} runs inside their intervals)"
         )
