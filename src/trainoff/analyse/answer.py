@@ -18,6 +18,7 @@ BARELY = 1.3  # times the share of one class: what a network that has learnt not
 WRONG = "wrong-result"
 CHECKED = ("exact", "within tolerance")
 SAME = "All of them did the same arithmetic, checked against the reference."
+SAME_OTHERS = "All others did the same arithmetic, checked against the reference."
 
 
 def answer(groups: Sequence[Group]) -> list[str]:
@@ -149,7 +150,7 @@ def arithmetic(groups: Sequence[Group]) -> list[str]:
     same = [record for record in good if record.equivalence.get("verdict") in CHECKED]
     others = [record for record in good if record not in same]
     if not others:  # nor, perhaps, any at all
-        return [*said, *([SAME.replace("of them", "others") if wrong else SAME] if len(good) > 1 else [])]
+        return [*said, *([SAME_OTHERS if wrong else SAME] if len(good) > 1 else [])]
     both = {record.engine for record in same}  # these are told with their mode
     odd: dict[str, Record] = {}
     for record in others:  # the best one speaks for its engine

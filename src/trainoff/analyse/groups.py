@@ -19,7 +19,7 @@ from trainoff.records import Record
 
 _FIELDS = ("kind", "workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
 _SHOWN = ("engine", "mode", "workers")  # these have columns of their own on every board
-NOT_STATED = "not stated"  # the mode of a published run of which the document does not say it
+UNSTATED = "not stated"  # the mode of a published run of which the document does not say it
 SIZE = ("cores", "memory_gb")  # of a node
 MOST_NAMED = 2  # more than so many keys would make a name too long; then only their values stand in it
 
@@ -46,7 +46,7 @@ class Group:
         first = self.first
         alone = first.mode == "single"
         workers = f", {count(first.workers, 'worker')}" if first.workers else ""  # a document may not say it
-        mode = "mode not stated" if first.mode == NOT_STATED else first.mode
+        mode = "mode not stated" if first.mode == UNSTATED else first.mode
         parts = [first.engine if alone else f"{first.engine} ({mode}{workers})"]
         if "workload" in self.label:
             parts.append(f"on {first.workload}")

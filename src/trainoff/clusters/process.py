@@ -53,6 +53,12 @@ class Process:
         """None while it runs; negative for the signal that ended it."""
         return self._popen.poll()
 
+    @property
+    def killed_by(self) -> str:
+        """The name of the signal that ended it; empty if none did."""
+        code = self.exit_code or 0
+        return signal.Signals(-code).name if code < 0 else ""
+
     def tail(self, lines: int = LOG_TAIL) -> str:
         """The end of the process's log."""
         return "\n".join(self.said().splitlines()[-lines:])

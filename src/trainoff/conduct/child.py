@@ -92,9 +92,8 @@ def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> 
         channel.say("worker-log", role=error.role, tail=error.log)
         channel.say("worker-failed", role=error.role, exit=None, tail=error.said)
     elif failed:
-        code = failed.exit_code or 0
-        end = f"\nit was killed by {signal.Signals(-code).name}" if code < 0 else ""  # it had no last words
-        channel.say("worker-failed", role=failed.role, exit=code, tail=failed.tail() + end)
+        end = f"\nit was killed by {failed.killed_by}" if failed.killed_by else ""  # it had no last words
+        channel.say("worker-failed", role=failed.role, exit=failed.exit_code, tail=failed.tail() + end)
 
 
 def _enter_teardown(channel: Channel) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -71,7 +70,7 @@ class TorchDdp(Engine):
     def _check(self) -> None:
         """Raise if torchrun has given up, and Lost if one of several machines is gone."""
         for agent in self._agents:
-            if len(self._agents) > 1 and agent.exit_code == -signal.SIGKILL:
+            if len(self._agents) > 1 and agent.killed_by == "SIGKILL":
                 raise Lost(f"{agent.role} was killed")
             if agent.exit_code not in (None, 0):
                 raise WorkerFailed(agent.role, f"{agent.tail()}\n{end_of(agent)}".strip(), agent.tail())
@@ -106,5 +105,4 @@ class TorchDdp(Engine):
 
 def end_of(agent: Process) -> str:
     """How it ended, if that is not in its log."""
-    code = agent.exit_code or 0
-    return f"torchrun was killed by {signal.Signals(-code).name}" if code < 0 else ""
+    return f"torchrun was killed by {agent.killed_by}" if agent.killed_by else ""

@@ -9,6 +9,7 @@ from trainoff.analyse.words import mark
 from trainoff.records import METRICS
 from trainoff.report.page import charts, marks, rows
 from trainoff.report.page.charts import Chart, Choice, Rows, Table
+from trainoff.report.page.encode import DASHES
 from trainoff.report.page.look import Look, looks_of_settings
 from trainoff.report.page.rows import Scene
 
@@ -23,13 +24,6 @@ AXES = {  # what a curve or a front can be drawn against: label, title of the ax
     "memory": ("memory", "bytes of memory at most"),
     "bytes": ("bytes", "bytes over the network"),
     "usd": ("money", "US dollars"),
-}
-DASHED = {
-    "single": "solid for",
-    "sync": "long dashes for",
-    "local": "short ones for",
-    "async": "dots for",
-    "model-parallel": "dots and dashes for",
 }
 USED = {"cores": ("CPU", "cores busy"), "memory": ("memory", "MB of memory"), "sent": ("network", "MB a second")}
 
@@ -97,7 +91,7 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
 def _dashes(scene: Scene) -> str:
     """What the dashes of lines mean, where there are several kinds."""
     found = {group.first.mode for group in scene.groups}
-    told = [f"{DASHED[mode]} {mode}" for mode in DASHED if mode in found]
+    told = [f"{words} {mode}" for mode, (_, words) in DASHES.items() if mode in found]
     return f" Lines: {', '.join(told)}." if len(found) > 1 and told else ""
 
 

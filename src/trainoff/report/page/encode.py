@@ -15,7 +15,13 @@ LIFT = {"condition": {"test": TWO, "value": -7}, "value": 0}
 LISTED = {**LABELS, "labelExpr": "split(datum.label, ' with ')", "labelOffset": LIFT}
 ONE_LINE, TWO_LINES = 21, 32  # of a list, in pixels
 TITLES = {"train_s": "seconds of training", "core_s": "CPU seconds", "s": "seconds", "samples": "samples seen"}
-DASHES = {"single": [1, 0], "sync": [8, 2], "local": [4, 2], "async": [2, 2], "model-parallel": [8, 2, 2, 2]}
+DASHES = {  # of modes, and how they are told
+    "single": ([1, 0], "solid for"),
+    "sync": ([8, 2], "long dashes for"),
+    "local": ([4, 2], "short ones for"),
+    "async": ([2, 2], "dots for"),
+    "model-parallel": ([8, 2, 2, 2], "dots and dashes for"),
+}
 
 
 def colour(looks: Sequence[Look], legend: bool = True) -> Spec:
@@ -51,5 +57,5 @@ def _title(field: str) -> str:
 
 def dash() -> Spec:
     """Modes by their dashes."""
-    scale = {"domain": list(DASHES), "range": list(DASHES.values())}
+    scale = {"domain": list(DASHES), "range": [pattern for pattern, _ in DASHES.values()]}
     return {"field": "mode", "type": "nominal", "scale": scale, "legend": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from trainoff.analyse.words import count, quality, seconds, size, times
+from trainoff.analyse.words import count, node_size, quality, seconds, size, times
 from trainoff.analyse.workers import work
 from trainoff.records import Record
 from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, cannot, check, found, larger, ratio
@@ -20,10 +20,6 @@ HUNDREDTH, NEARLY_ALL = 0.01, 0.9
 def divided(seen: Evidence, **wanted: object) -> Evidence:
     """The trials that have two cores in all."""
     return seen.of(**wanted).where(lambda record: record.workers * record.cores <= MACHINE)
-
-
-def _cores(number: float) -> str:
-    return "1 core" if number == 1 else f"{number:g} cores"
 
 
 def _pairs(seen: Evidence) -> list[tuple[Record, Record]]:
@@ -59,7 +55,8 @@ def accuracy_depends_on_the_cores(seen: Evidence) -> Finding:
         results = {cores: part.result(engine) for cores, part in own.by("cores").items() if part.good}
         if len(results) < 2:
             raise Lacking(f"{engine} ended well in fewer than two configurations")
-        told.append(f"{engine} " + ", ".join(f"{_cores(cores)} {quality(one)}" for cores, one in results.items()))
+        each = ", ".join(f"{node_size(cores, None)} {quality(one)}" for cores, one in results.items())
+        told.append(f"{engine} {each}")
         grows.append(results[max(results)] - results[min(results)] > POINT)
     reason = "" if any(grows) else "cores change the speed; no result differs by more than seeds do"
     return found(all(grows), "; ".join(told), reason)
