@@ -22,7 +22,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(PIP_FIND_LINKS
 # Python compiles a module when it is first imported. That should not be in the first trial's time.
 COMPILED := tensorflow torch.distributed.run,torch.nn.parallel,jax,sklearn.neural_network,distributed,ray.train.torch,pyspark.sql
 
-.PHONY: demo test lint soak bench reproduced picture clean lock setup browser sshd
+.PHONY: demo test ready lint soak bench reproduced picture clean lock setup browser sshd
 
 demo: $(STAMP)
 	@if $(BIN)/trainoff data get mnist; then \
@@ -33,8 +33,12 @@ demo: $(STAMP)
 	    $(BIN)/trainoff report results/quick-digits; exit $$code; \
 	fi
 
-test: $(STAMP) $(CLASSES) lint browser sshd
+test: $(STAMP)
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 ready
 	@$(BIN)/python -m pytest -m "not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+# What the tests want before they begin: two things at a time.
+ready: $(CLASSES) lint sshd
 
 lint: $(STAMP)
 	@$(BIN)/ruff check src tests benchmarks
@@ -66,7 +70,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/advice.py
 	@$(BIN)/python benchmarks/tune.py
 
-# The published studies again, one after the other, and their pages in docs/reproduced. An hour and a half at most.
+# The published studies again, one after the other, and their pages in docs/reproduced. An hour.
 REPRODUCED := $(notdir $(wildcard src/trainoff/reproduce/studies/*))
 reproduced: $(STAMP)
 	@for name in $(REPRODUCED); do $(BIN)/trainoff reproduce $$name --page docs/reproduced/$$name.md || exit 1; done
@@ -85,7 +89,7 @@ browser:
 
 # The tests of hosts start an ssh server of their own, out of everybody's reach. It is unpacked and not installed, for
 # installed it would let others log in to this machine.
-sshd:
+sshd: | browser
 	@PATH="$$PATH:/usr/sbin" command -v sshd >/dev/null || test -x build/openssh/usr/sbin/sshd || if command -v apt-get >/dev/null; then \
 	    echo "Unpacking an OpenSSH server for the tests of hosts ..."; \
 	    mkdir -p build/openssh/packages; cd build/openssh/packages; fetch="apt-get -qq download openssh-server libwrap0"; \

@@ -1,6 +1,6 @@
 """kill -9 at random moments: nothing survives, nothing half-written is readable, the next run completes the study.
 
-A few moments here; `make soak` takes twenty of each.
+One moment of each here; `make soak` takes twenty of each.
 """
 
 import os
@@ -28,8 +28,8 @@ from trainoff.conduct.warden import Orders
 from trainoff.records import scan
 
 MOMENTS = [
-    *(pytest.param(number, id=f"moment{number}") for number in range(2)),
-    *(pytest.param(number, id=f"moment{number}", marks=pytest.mark.soak) for number in range(2, 20)),
+    pytest.param(0, id="moment0"),
+    *(pytest.param(number, id=f"moment{number}", marks=pytest.mark.soak) for number in range(1, 20)),
 ]
 TRIALS = "[grid]\nseed = [0, 10, 20]"
 

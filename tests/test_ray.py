@@ -104,6 +104,7 @@ def test_ray_train_goes_on_from_the_checkpoint(tmp_path):
     assert record["equivalence"]["verdict"] == "exact"
 
 
+@pytest.mark.soak
 def test_without_its_head_the_record_says_so(tmp_path):
     record = disturb(tmp_path, "head", "gcs_server", epochs=1000)
     assert record["status"] == "crashed"

@@ -127,6 +127,7 @@ def test_mllib_solves_the_problem_that_scipy_solves(trained, folder):
     assert theirs[-1] < begin
 
 
+@pytest.mark.soak
 def test_other_modes_and_solvers(tmp_path):
     found = run_all(tmp_path, "spark-sklearn", "spark-mllib", more=OTHERS)
     search, descent = found["spark-sklearn"], found["spark-mllib"]
@@ -156,7 +157,7 @@ def kill_in_mid_training(folder, engine, victim, epochs):
     "victim", ["executor", "driver", *(pytest.param(each, marks=pytest.mark.soak) for each in ("worker", "master"))]
 )
 def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
-    record = kill_in_mid_training(tmp_path, "spark-average", victim, 40)
+    record = kill_in_mid_training(tmp_path, "spark-average", victim, 20)
     if victim == "driver":
         assert record["status"] == "crashed"
         assert "driver" in record["reason"]
@@ -187,6 +188,7 @@ def test_a_task_that_fails_reaches_the_record(tmp_path):
     assert record["log_tail"]
 
 
+@pytest.mark.soak
 def test_an_existing_cluster_is_used_by_naming_it(tmp_path, existing):
     master, secret = existing
     path = study(tmp_path, "spark-average", more=ATTACH.format(workers=2, master=master, secret=secret))

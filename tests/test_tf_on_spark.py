@@ -208,9 +208,8 @@ def test_a_process_of_asynchronous_training_is_killed(tmp_path, role, feed):
     assert record["reason"] == f"{role}: TensorFlow's process ended with code -9"
 
 
-@pytest.mark.parametrize(
-    ("victim", "feed"), [("executor", "spark"), pytest.param("driver", "tensorflow", marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("victim", "feed"), [("executor", "spark"), ("driver", "tensorflow")])
 def test_a_part_of_spark_is_killed(tmp_path, victim, feed):
     record = kill(tmp_path, feed, "sync", lambda: one_of(victim, tmp_path))
     assert re.match(
@@ -242,6 +241,10 @@ def test_two_clusters_in_one_application_on_an_existing_spark_cluster(tmp_path, 
     done = trainoff("run", study(tmp_path, "twice", more=more), "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")
     assert done.returncode == 0, record["reason"]
+    assert record["cluster"] == "attach"
+    assert record["isolation"]["own_network"] is False
+    assert secret not in json.dumps(record), "a secret does not belong into a record"
+    assert "master" not in record["cpu_s_by_role"]
     first, second = record["notes"]["processes"].split(" then ")
     assert first == second, "nothing of the first cluster was left when the second had been formed"
     names = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
