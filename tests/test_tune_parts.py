@@ -16,12 +16,12 @@ from trainoff.records import Record
 from trainoff.tune import Tuned, Wish, search
 from trainoff.tune.budget import Share
 from trainoff.tune.lane import Lane, lanes_of
-from trainoff.tune.outcome import compared
+from trainoff.tune.outcome import Tuning, compared
 from trainoff.tune.pruning import Bar
 from trainoff.tune.score import badness, goal
 from trainoff.tune.search import Tried, propose
 from trainoff.tune.space import Space
-from trainoff.tune.written import toml
+from trainoff.tune.written import check_sets, toml, tuned_tables
 
 STUDIES = sorted((Path(__file__).parent.parent / "studies").glob("*.toml"))
 
@@ -60,6 +60,11 @@ def test_a_batch_is_as_the_study_writes_it(tmp_path: Path) -> None:
     assert found.recipe.params["batch_size"] == 40
     assert found.space.recipe["batch_size"] == 20
     assert found.trial({"batch_size": 10}).params["batch_size"] == 20
+
+
+def test_half_of_one_epoch_is_the_recipe_again_and_not_proposed(tmp_path: Path) -> None:
+    space = lane(tmp_path, "numpy", "[params]\nepochs = 1\n").space
+    assert propose(space, [Tried({}, 1.0)], 0) == {"learning_rate": 0.2}
 
 
 def test_rates_of_optimizers_are_searched_apart(tmp_path: Path) -> None:
@@ -112,6 +117,7 @@ def run(seconds: float | None, accuracy: float = 0.9, seed: int = 1, **more: Any
 def test_who_never_got_there_comes_after_all_who_did_by_how_close_it_came() -> None:
     best_first = [
         run(0.5),
+        run(0.7, status="timeout", reason="given up after 2 s of training: another candidate needed 0.5 s in all"),
         run(700.0),
         run(None, 0.89),
         run(None, 0.5, status="timeout"),
@@ -218,6 +224,28 @@ def test_wishes_are_checked() -> None:
 def test_a_study_is_written_as_it_was_read(path: Path) -> None:
     tables = tomllib.loads(path.read_text())
     assert tomllib.loads("\n".join(toml(tables))) == tables
+
+
+def sweeping(folder: Path, *sets: str) -> study.Study:
+    path = folder / "study.toml"
+    path.write_text(
+        'engines = ["numpy", "torch"]\n[grid]\nbatch_size = [16, 64]\n'
+        '[workload.mine]\ndata = "digits"\ntargets = [0.9]\n'
+    )
+    return study.read(path, engines.facts(), sets=list(sets))
+
+
+def test_the_targets_of_the_command_line_are_those_of_the_tuned_study(tmp_path: Path) -> None:
+    asked = sweeping(tmp_path, "targets=[0.8]", "batch_size=16")
+    again = tmp_path / "again.toml"
+    again.write_text("\n".join(toml(tuned_tables(asked, Tuning("study"), again))))
+    assert study.read(again, engines.facts()).workloads["mine"].targets == asked.workloads["mine"].targets == (0.8,)
+
+
+def test_one_engine_alone_cannot_have_a_value_of_what_the_study_sweeps(tmp_path: Path) -> None:
+    check_sets(sweeping(tmp_path, "engine.numpy.learning_rate=0.2"))
+    with pytest.raises(TrainoffError, match=r"^--set engine\.numpy\.batch_size: the study sweeps batch_size"):
+        check_sets(sweeping(tmp_path, "engine.numpy.batch_size=32"))
 
 
 def test_odd_values_survive_being_written() -> None:

@@ -18,7 +18,7 @@ from trainoff.report.columns import ALWAYS, Column, table
 from trainoff.study import Study
 from trainoff.tune import Step, Tuned, Tuning, Wish, check, default_place, get_rows, tune, write
 from trainoff.tune.score import time_of
-from trainoff.tune.written import check_place
+from trainoff.tune.written import check_place, check_sets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +30,7 @@ def tune_study(study: Study, out: Path, wish: Wish, place: Path | None, console:
     """Tune a study for a person; the exit code is 0 if somebody reached a target and nobody pressed Ctrl-C."""
     place = place or default_place(study.path)
     check_place(place, study.path)
+    check_sets(study)
     here = machine.describe_line()
     console.print(f"{'this machine':<14} {here}")
     check(study, wish)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainoff.analyse import Band, Comparison, Group, Match, compare_all, time_to
@@ -111,7 +111,7 @@ def _sentence(one: Tuned) -> str:
     if not one.reached:
         return f"{one.engine}: none of {number} candidates reached {goal}."
     if one.challenger is None:
-        return f"{one.engine}: there was time for the recipe alone."
+        return f"{one.engine}: only the recipe was tried."
     found = one.comparison
     if found is None or not found.n:
         best = seconds(time_of(record, one.target))
@@ -137,7 +137,6 @@ class Tuning:
     engines: Sequence[Tuned] = ()
     interrupted: bool = False
     records: int = 0  # that were made this time
-    notes: Sequence[str] = field(default_factory=tuple)
 
     @property
     def reached(self) -> bool:

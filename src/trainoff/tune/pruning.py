@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from trainoff.conduct.story import Story
 
-LATE = 1.25  # times the best time to target: from here on it cannot win, whatever comes
+GIVEN_UP = "given up after"  # how the reason of such a record begins
+LATE = 1.25  # times the best time to target: who has not reached it by now cannot win
 SHORT_S = 1.0  # of training: to end it sooner saves less than it takes to start the next
 HALFWAY = 0.5  # of the best time to target: from here on it must keep up
 SLACK = 1.5  # times the median loss: the loss of one batch is a rough guess
@@ -33,7 +34,7 @@ class Bar:
         if trained < SHORT_S:
             return None
         if trained > LATE * self.best_s:
-            return f"given up after {trained:.3g} s of training: another candidate needed {self.best_s:.3g} s in all"
+            return f"{GIVEN_UP} {trained:.3g} s of training: another candidate needed {self.best_s:.3g} s in all"
         looks = [(event["train_s"], event["loss"]) for event in story.snapshots if event["loss"] is not None]
         return self.behind(*looks[-1]) if looks else None
 
@@ -45,7 +46,7 @@ class Bar:
         median = statistics.median(others)
         if loss <= SLACK * median:
             return None
-        return f"given up after {trained:.3g} s of training: its loss was {loss:.3g}, and {median:.3g} is usual by then"
+        return f"{GIVEN_UP} {trained:.3g} s of training: its loss was {loss:.3g}, and {median:.3g} is usual by then"
 
 
 def at(curve: Curve, trained: float) -> float | None:

@@ -7,14 +7,20 @@ from collections.abc import Sequence
 
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record
+from trainoff.tune.pruning import GIVEN_UP
 
 NEVER = 1e6  # later than any training that reached its target
 FAILED = 1e9
 
 
 def time_of(record: Record, target: float) -> float | None:
-    """Seconds of training to the target; None where it was not reached, or something went wrong."""
-    return record.time_to_target.get(str(target)) if record.status == "ok" else None
+    """Seconds of training to the target; None where it was not reached, or something went wrong.
+
+    A candidate that was given up may have been there before: that shows only when its snapshots are evaluated.
+    """
+    right = record.equivalence.get("verdict") != "wrong"
+    given_up = record.status == "timeout" and str(record.reason).startswith(GIVEN_UP)
+    return record.time_to_target.get(str(target)) if record.status == "ok" or (given_up and right) else None
 
 
 def badness(record: Record, target: float) -> float:

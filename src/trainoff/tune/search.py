@@ -64,7 +64,7 @@ def first_moves(space: Space) -> Iterator[Candidate]:
     for move in moves:
         candidate = {key: _times(space.recipe[key], factor) for key, factor in move.items() if key in space.recipe}
         if len(candidate) == len(move) and space.points(space.full(candidate)) is not None:
-            yield candidate
+            yield space.changes(space.full(candidate))
 
 
 def _times(value: float, factor: float) -> float:

@@ -30,6 +30,15 @@ def check_place(place: Path, study: Path) -> None:
         raise TrainoffError(f"{place}: no file can be written there; choose another with -o")
 
 
+def check_sets(study: Study) -> None:
+    """Of a key that the study sweeps, a file cannot say that one engine alone has a value of its own."""
+    layers = study.layers
+    swept = {*layers.grid, *(key for case in layers.cases for key in case)} - layers.sets.keys()
+    for engine, values in layers.engine_sets.items():
+        for key in sorted(values.keys() & swept):
+            raise TrainoffError(f"--set engine.{engine}.{key}: the study sweeps {key}; set it for all engines")
+
+
 def write(study: Study, found: Tuning, place: Path, machine: str) -> None:
     """Write the study with the winners; `machine` is where they won, in words."""
     tables = tuned_tables(study, found, place)
@@ -83,11 +92,11 @@ def _apply_sets(study: Study, tables: dict[str, Any]) -> None:
     for engine, values in layers.engine_sets.items():
         own = tables.setdefault("engine", {}).setdefault(engine, {})
         own.update(values)
-        for key in values:
-            tables.get("grid", {}).pop(key, None)
     targets = {name: list(workload.targets) for name, workload in study.workloads.items()}
     (used,) = {trial.workload for trial in study.trials()}
     tables["targets"] = targets[used]
+    for described in tables["workload"].values() if isinstance(tables.get("workload"), dict) else ():
+        described.pop("targets", None)
     tables["repeat"] = study.repeat
     limits = {key: value for key in LIMITS if (value := getattr(study.limits, key)) != LIMITS[key].default}
     if limits:
