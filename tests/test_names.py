@@ -102,6 +102,18 @@ def test_what_no_setting_has_more_often_than_others_is_always_said():
     assert unnamed(found) is None
 
 
+def test_a_setting_that_lacks_what_others_have_is_named_like_them():
+    undisturbed, *others = grid((1.0, 10, 500), (1.0, 10, 500), (2.0, 10, 500), (1.0, 20, 500))
+    for other, node in zip(others, (1, 1, 2), strict=True):
+        other.params["fault_node"] = node
+    found = groups([undisturbed, *others])
+    assert [group.name for group in found[:3]] == ["numpy with no fault node", "numpy", "numpy with cores 2"]
+    assert unnamed(found) == "Unless said otherwise: cores 1, epochs 10, fault node 1."
+    calm = groups([*grid((1.0, 10, 1), (1.0, 10, 2), (1.0, 20, 1)), others[1]])
+    assert calm[0].name == "numpy"
+    assert unnamed(calm) == "Unless said otherwise: cores 1, epochs 10, train rows 1, no fault node."
+
+
 def test_a_plan_says_why_something_cannot_run_however_narrow_it_is():
     why = "4 nodes with 6.4 cores together are more than the 2 of this machine; take at most 0.5 for each, or fewer"
     trial = {

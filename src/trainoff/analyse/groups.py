@@ -21,6 +21,7 @@ _FIELDS = ("kind", "workload", "engine", "mode", "workers", "cores", "memory_gb"
 _SHOWN = ("engine", "mode", "workers")  # these have columns of their own on every board
 UNSTATED = "not stated"  # the mode of a published run of which the document does not say it
 SIZE = ("cores", "memory_gb")  # of a node
+LACKING = object()  # the value of a key that a group has not, and others have
 MOST_NAMED = 2  # more than so many keys would make a name too long; then only their values stand in it
 
 
@@ -57,10 +58,9 @@ class Group:
     @property
     def setting(self) -> str:
         """What sets the group apart, in words; where that is much, only what is unlike most groups of its engine."""
-        rest = {key: value for key, value in self.label.items() if key != "workload"}
-        if len(rest) > MOST_NAMED:
-            rest = {key: value for key, value in rest.items() if key not in self.usual or value != self.usual[key]}
-        return ", ".join(f"{called(key)} {shown(value)}" for key, value in rest.items())
+        usual = self.usual
+        every = {**self.label, **{key: LACKING for key in usual if key not in self.label}}
+        return _worded({key: value for key, value in every.items() if key not in usual or value != usual[key]})
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
         """The median of a figure over the repetitions that have it."""
@@ -87,6 +87,12 @@ class Group:
         """The median time to a target with what encloses it; None where no repetition had that target."""
         values = self.times_to(target)
         return interval(values) if values else None
+
+
+def _worded(values: dict[str, Any]) -> str:
+    """Keys and values in words; not the workload, which has a place of its own."""
+    told = {called(key): value for key, value in values.items() if key != "workload"}
+    return ", ".join(f"no {key}" if value is LACKING else f"{key} {shown(value)}" for key, value in told.items())
 
 
 def _phase(record: Record, name: str) -> float | None:
@@ -118,7 +124,9 @@ def groups(records: Iterable[Record]) -> list[Group]:
 def _usual(every: Sequence[Group], engine: str) -> dict[str, Any]:
     """The commonest value of each key among the groups of an engine; none of a key whose values are equally common."""
     own = [group.label for group in every if group.first.engine == engine]
-    found = {key: _commonest([each.get(key) for each in own]) for key in dict.fromkeys(chain.from_iterable(own))}
+    found = {
+        key: _commonest([each.get(key, LACKING) for each in own]) for key in dict.fromkeys(chain.from_iterable(own))
+    }
     return {key: values[0] for key, values in found.items() if values}
 
 
@@ -132,10 +140,7 @@ def _commonest(values: Sequence[Any]) -> list[Any]:
 def unnamed(found: Sequence[Group]) -> str | None:
     """What names leave out because most settings have it, in one sentence; None where names say everything."""
     usual = {group.first.engine: group.usual for group in found if group.usual}
-    told = {
-        engine: ", ".join(f"{called(key)} {shown(value)}" for key, value in each.items() if key != "workload")
-        for engine, each in usual.items()
-    }
+    told = {engine: _worded(each) for engine, each in usual.items()}
     if not any(told.values()):
         return None
     if len(set(told.values())) == 1:
