@@ -41,3 +41,16 @@ def test_a_workers_words_become_the_reason(said, reason):
     story.worker_failed = {"role": "worker-1", "tail": said}
     found = judge(Ending(story, 1.0, 1, None, None))
     assert (found.status, found.phase, found.reason) == ("crashed", "train", f"worker-1: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "again"),
+    [
+        (1, "what guards the trial failed; the end of its log says why", False),
+        (-9, "its processes were killed from outside", True),
+    ],
+)
+def test_a_guard_that_failed_was_not_killed(code, reason, again):
+    found = judge(Ending(Story(0.0), 1.0, code, None, None))
+    assert (found.reason, found.unfinished) == (reason, again)
+    assert found.status == ("crashed" if again else "start-failed")

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from trainoff import data
@@ -63,7 +63,7 @@ class Conductor:
     def _run(self, task: Task) -> None:
         with machine_lock(self._view.waiting):
             newest = self._store.latest(task.trial_id)
-            if newest and (task.record is None or newest.attempt > task.record.attempt):
+            if newest and not newest.unfinished and (task.record is None or newest.attempt > task.record.attempt):
                 task.record = newest  # another run did it while this one waited
             else:
                 self._attempt(task, newest.attempt + 1 if newest else 1)
@@ -77,7 +77,7 @@ class Conductor:
         verdict = cannot(task.trial, task.engine)
         record = bare_record(task.trial, task.engine, identity, verdict or Verdict("ok"))
         try:
-            with self._store.stage(task.trial_id) as folder:
+            with self._store.stage(task.trial_id) as folder, ExitStack() as measured:
                 if verdict:
                     self._store.commit(record, folder)
                     task.record = record
@@ -85,17 +85,16 @@ class Conductor:
                 self._view.started(task)
                 # Made before the trial: what it takes to judge the trial is at hand when it ends.
                 job = make_job(task.trial, Processes(1, folder), folder)
-                ending = self._perform(task, record, folder)
-                with finish_first():
-                    record.noise["control_after"] = None if ending.stopped else self._control.after(_cpu(record))
-                    full_record(record, task.trial, ending, job, task.engine.differs(task.trial))
-                    self._store.commit(record, folder)
-                    task.record, task.again = record, False
+                ending = self._perform(task, record, folder, measured)
+                record.noise["control_after"] = None if ending.stopped else self._control.after(_cpu(record))
+                full_record(record, task.trial, ending, job, task.engine.differs(task.trial))
+                self._store.commit(record, folder)
+                task.record, task.again = record, False
         except OSError as error:
             raise TrainoffError(cannot_write(self._store.folder, error)) from error
 
-    def _perform(self, task: Task, record: Record, folder: Path) -> Ending:
-        """Run the trial on its stage, to whatever end."""
+    def _perform(self, task: Task, record: Record, folder: Path, measured: ExitStack) -> Ending:
+        """Run the trial on its stage, to whatever end; from then on, what was measured is not lost to Ctrl-C."""
         trial = task.trial
         outside = HOST_NETWORK.get(trial.cluster) or task.engine.outside(trial)
         cpus, record.oversubscribed = choose_cpus(trial)
@@ -111,6 +110,7 @@ class Conductor:
         record.noise["control_before"] = self._control.before(_cpu(record))
         with Performance(trial, stage, lambda story: self._view.update(task, story), task.give_up) as performance:
             ending = performance.run()
+            measured.enter_context(finish_first())
         self._interrupted = ending.stopped
         return ending
 

@@ -107,7 +107,7 @@ class Performance:
         )
         os.close(life_line)
         self._wakers = [self._pipe]
-        if hasattr(os, "pidfd_open"):  # Linux: wakes up at the end of the process, too
+        with contextlib.suppress(AttributeError, OSError):  # Linux, if it may: wakes up at the end of the process, too
             self._wakers.append(os.pidfd_open(self._launcher.pid))
         return self
 

@@ -9,6 +9,7 @@ from trainoff.conduct.performance import Ending
 from trainoff.study.nodes import GIB
 
 BEFORE_TRAINING = ("import", "cluster_start", "data_load", "ship")
+FAILED = 1  # the exit code of a Python program that has failed
 STATUSES = (
     "ok",
     "timeout",
@@ -77,6 +78,8 @@ def _killed(ending: Ending, phase: str) -> Verdict:
     code = (ending.story.usage or {}).get("exit")
     if ending.oom_kills > 0:
         return Verdict("out-of-memory", phase, "the kernel killed it because the machine's memory was full")
+    if code is None and ending.exit_code == FAILED:
+        return Verdict(_early_or_not(phase), phase, "what guards the trial failed; the end of its log says why")
     if code is None:
         return Verdict("crashed", phase, "its processes were killed from outside", unfinished=True)
     if code in (-signal.SIGKILL, -signal.SIGTERM):
@@ -84,5 +87,8 @@ def _killed(ending: Ending, phase: str) -> Verdict:
         return Verdict("crashed", phase, f"the trial process was killed from outside ({name})", unfinished=True)
     if code < 0:
         return Verdict("crashed", phase, f"the trial process died of {signal.Signals(-code).name}")
-    status = "start-failed" if phase in BEFORE_TRAINING else "crashed"
-    return Verdict(status, phase, f"the trial process ended with code {code} without saying why")
+    return Verdict(_early_or_not(phase), phase, f"the trial process ended with code {code} without saying why")
+
+
+def _early_or_not(phase: str) -> str:
+    return "start-failed" if phase in BEFORE_TRAINING else "crashed"
