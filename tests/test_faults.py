@@ -43,6 +43,8 @@ def test_a_fault_says_what_when_and_to_whom(tmp_path):
     ]
     cut = "[fault]\naction = 'cut'\nnode = 1\nat = '12.50 s'\nfor_s = 4\n[params]\nworkers = 2\n"
     assert faults(tmp_path, cut) == [{"action": "cut", "node": 1, "at": "12.5 s", "for_s": 4.0}]
+    assert faults(tmp_path, cut.replace("12.50 s", "1000000 s"))[0]["at"] == "1000000 s"
+    assert faults(tmp_path, cut.replace("12.50 s", "0.00001 s"))[0]["at"] == "0.00001 s"
 
 
 def test_no_fault_is_a_fault_that_can_be_swept_and_the_same_trial_as_without(tmp_path):
@@ -206,6 +208,7 @@ def test_the_hand_does_a_fault_and_heals_it_once():
     made.heal()
     assert reach.done == ["cut 1", "healed 1"]
     assert [kind for kind, _ in said] == ["fault", "healed"]
+    assert said[0][1].pop("t") <= time.monotonic()
     assert said[0][1] == {"action": "cut", "node": 1, "processes": 1, "why": None}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainoff.conduct.brake import send
@@ -32,24 +33,32 @@ class Hand:
 
     def strike(self) -> None:
         """Do it, say how many processes it hit, and see to its end; what cannot be done is said, too."""
-        hit, why = 0, None
+        hit, why, when = 0, None, time.monotonic()
         self._struck = True
         try:
-            hit = self._do()
+            found = self._found()
+            when = time.monotonic()  # it takes a while, and may be noticed before it is done
+            self._do(found)
+            hit = len(found)
         except Exception as error:  # the warden must not fall with it
             why = f"{type(error).__name__}: {error}"
-        self._say("fault", action=self._action, node=self._node, processes=hit, why=why)
+        self._say("fault", t=when, action=self._action, node=self._node, processes=hit, why=why)
         self._lasts = bool(hit) and self._action in HEALS
         if self._lasts and (seconds := self._fault["for_s"]):
             healing = threading.Timer(seconds, self.heal)
             healing.daemon = True
             healing.start()
 
-    def _do(self) -> int:
+    def _found(self) -> Sequence[int]:
+        """The processes that it will hit."""
         node, reach = self._node, self._reach
-        hit = reach.trainers(node) if self._action == "kill-process" else reach.pids(node)
-        if not hit:
+        found = reach.trainers(node) if self._action == "kill-process" else reach.pids(node)
+        if not found:
             raise LookupError("no such process is there")
+        return found
+
+    def _do(self, hit: Sequence[int]) -> None:
+        node, reach = self._node, self._reach
         match self._action:
             case "kill-process":
                 send(hit, signal.SIGKILL)
@@ -65,7 +74,6 @@ class Hand:
                 reach.limit(node, self._fault["bandwidth_mbit"])
             case "fill":
                 reach.fill(node)
-        return len(hit)
 
     @property
     def filled(self) -> bool:

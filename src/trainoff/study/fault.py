@@ -57,7 +57,9 @@ def _fit_moment(value: Any) -> float | str:
         raise Wrong(f"`at` is {show(value)}; expected {_MOMENT}")
     if found.share is not None:
         return found.share
-    return f"{found.second:g} s" if found.second is not None else f"step {found.step}"
+    if found.second is None:
+        return f"step {found.step}"
+    return f"{found.second:.6f}".rstrip("0").rstrip(".") + " s"
 
 
 def _fit_fault(given: Mapping[str, Any]) -> dict[str, Any] | None:
