@@ -44,6 +44,13 @@ def test_a_process_that_is_never_ready_is_told_after_its_time(cluster):
         )  # fmt: skip
 
 
+def test_a_process_may_be_ended_twice(cluster):
+    sleeper = cluster.spawn(cluster.nodes[0], [*PYTHON, "import time; time.sleep(60)"], {}, "worker-0")
+    cluster.end(sleeper)
+    cluster.end(sleeper)
+    assert sleeper.exit_code is not None
+
+
 def test_a_program_that_does_not_exist_is_one_sentence(cluster):
     with pytest.raises(TrainoffError, match=r"master could not be started on node-0: .*No such file"):
         cluster.spawn(cluster.nodes[0], ["/no/such/program"], {}, "master")

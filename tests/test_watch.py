@@ -67,6 +67,18 @@ def test_who_is_killed_after_an_error_had_come_as_far_as_the_training(watch, pip
     assert (story.phase, story.reached) == ("teardown", "train")
 
 
+def test_what_is_no_number_is_refused(watch, pipe):
+    pipe.events()
+    for say in (
+        lambda: watch.count("rounds", float("nan")),
+        lambda: watch.breakdown("waiting_s", {"worker-0": float("inf")}),
+        lambda: watch.task("worker-0", 0.0, float("nan")),
+    ):
+        with pytest.raises(ValueError, match="a finite number"):
+            say()
+    assert pipe.events() == []
+
+
 def test_an_unknown_phase_is_refused(watch):
     with (
         pytest.raises(ValueError, match="`lunch` is not a phase; the phases are import"),

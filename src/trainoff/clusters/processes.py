@@ -132,8 +132,9 @@ class Processes(Cluster):
         return next((process for process in self._started if process.exit_code not in (None, 0)), None)
 
     def end(self, process: Process) -> None:
-        self._started.remove(process)
-        process.stop(0.0)
+        if process in self._started:  # once is enough
+            self._started.remove(process)
+            process.stop(0.0)
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         while self._started:

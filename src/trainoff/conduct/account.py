@@ -46,15 +46,20 @@ def book_resources(record: Record, story: Story, nodes: Sequence[NodeSpec] = ())
         record.network_bytes = machine[-1]["network_bytes"]
         record.network_bytes_by_phase = story.network_bytes_by_phase(record.network_bytes)
         record.noise |= noise(machine, story.cpu_at(here=True))
-    record.counts = {name: value for name, value in story.counts.items() if math.isfinite(value)}
+    record.counts = _finite(story.counts)
     record.notes = dict(story.notes)
     record.timeline = dict(story.timeline)
-    record.breakdowns = {name: dict(parts) for name, parts in story.breakdowns.items()}
+    record.breakdowns = {name: _finite(parts) for name, parts in story.breakdowns.items()}
     _book_waiting(record)
     record.training = _training(record, story)
     rounds, travelled = record.counts.get("rounds"), record.network_bytes_by_phase.get("train")
     if rounds and travelled:
         record.counts["bytes_per_round"] = travelled / rounds
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float]:
+    """Without what no record can hold; any process may write an event."""
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 def _book_waiting(record: Record) -> None:

@@ -127,7 +127,8 @@ def _keep(path: Path, weights: dict[int, Weights]) -> None:
     draft = path.with_suffix(f".{os.getpid()}")
     try:
         with draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{str(step): flatten(value) for step, value in weights.items()})
+            arrays: dict[str, Any] = {str(step): flatten(value) for step, value in weights.items()}
+            np.savez(file, **arrays)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ class Keeper:
         draft = self.path.with_suffix(".draft")
         with draft.open("wb") as file:
             arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
-            np.savez(file, allow_pickle=False, done=np.array(sorted(done), np.int64), **arrays)
+            np.savez(file, done=np.array(sorted(done), np.int64), **arrays)
         draft.replace(self.path)
         self.saved(len(done))
 

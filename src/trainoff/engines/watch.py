@@ -177,9 +177,13 @@ class TrialWatch:
 
     def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
         for part, value in figures.items():  # one by one, because there may be more than an event has room for
+            if not math.isfinite(value):
+                raise ValueError(f"breakdown({name!r}, {{{part!r}: {value}}}): a figure is a finite number")
             self._channel.say("breakdown", name=name, part=part, value=float(value))
 
     def task(self, worker: str, start_s: float, end_s: float) -> None:
+        if not math.isfinite(start_s + end_s):
+            raise ValueError(f"task({worker!r}, {start_s}, {end_s}): a moment is a finite number")
         self._channel.say("task", worker=worker, start_s=round(start_s, 6), end_s=round(end_s, 6))
 
     def page(self, name: str, host: str, port: int) -> None:

@@ -147,7 +147,9 @@ def _rescue(record: Record, staged: Path) -> Path:
     (folder / "record.json").write_text(_text(record))
     for source in [staged, staged / "record"]:
         for name in FILES[1:]:
-            if (source / name).exists():
+            if (source / name).is_dir():
+                shutil.copytree(source / name, folder / name, dirs_exist_ok=True)
+            elif (source / name).exists():
                 shutil.copy(source / name, folder / name)
     return folder
 
