@@ -199,11 +199,14 @@ class Guard:
     def _check_memory(self) -> None:
         """End everything if a role uses more than it may, by a look that is closer than a sample."""
         limit = self.orders.memory_bytes
-        if not limit or not self._over(limit):
+        if not limit:
             return
-        with self.lock:
+        with self.lock:  # meanwhile no process is taken off the list
+            if not self._over(limit):
+                return
             self.probe.measure_memory()
-        if over := self._over(limit):
+            over = self._over(limit)
+        if over:
             self._tell("over-memory", role=over[1], bytes=over[0], limit=limit)
             give_up()
 

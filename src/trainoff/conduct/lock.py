@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -66,9 +67,11 @@ def _listen(name: str) -> _Held | None:
         listener.bind(_address(name))
         listener.listen()
         return listener
-    except OSError:
+    except OSError as error:
         listener.close()
-        return None
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise TrainoffError(f"the machine's lock cannot be had ({error.strerror}): is a sandbox in the way?") from error
 
 
 def _address(name: str) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from trainoff.clusters.lab.groups import find_groups
 from trainoff.clusters.lab.nodes import Plan
 from trainoff.clusters.lab.register import Entry, announce, forget, kill_all, new_name, sweep
+from trainoff.errors import TrainoffError
 from trainoff.study.nodes import NodeSpec
 
 _numbers = itertools.count()
@@ -22,6 +23,15 @@ class Ground:
         self._groups = find_groups()
         sweep(self._groups)
         self.plan = Plan(new_name(next(_numbers)), self._groups.version, str(self._groups.place), specs)
+        try:
+            self._make(specs)
+        except OSError as error:
+            self.close()
+            raise TrainoffError(
+                f"the control groups of a lab cannot be made ({error}); see: trainoff doctor"
+            ) from error
+
+    def _make(self, specs: Sequence[NodeSpec]) -> None:
         for number, spec in enumerate(specs):
             group = self._groups.make(self.plan.name, f"node-{number}")
             if spec.memory_bytes:

@@ -58,11 +58,17 @@ class V2:
         raise refused
 
     def make(self, lab: str, node: str) -> GroupV2:
+        try:
+            self._make(lab, node)
+        except OSError:  # another lab that went has taken the place of all with it: once more
+            self._make(lab, node)
+        return self.node(lab, node)
+
+    def _make(self, lab: str, node: str) -> None:
         for parent in (self.place, self.place / lab):
             make_group(parent)
             (parent / "cgroup.subtree_control").write_text(NEEDED)
         make_group(self.place / lab / node)
-        return self.node(lab, node)
 
     def node(self, lab: str, node: str) -> GroupV2:
         return GroupV2(self.place / lab / node)

@@ -89,8 +89,9 @@ def sweep(groups: Groups) -> list[str]:
     """Remove what is left of labs whose owners are gone; returns their names."""
     gone = [name for name in groups.labs() if not owned(name)]
     for name in gone:
-        kill_all(groups, name)
-        groups.remove(name)
+        with contextlib.suppress(OSError):  # another sweeps it, too, or it will not go yet: then the next one does
+            kill_all(groups, name)
+            groups.remove(name)
     for path in folder().glob("*-*-*"):
         if not owned(path.stem):
             forget(path.stem)
