@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainoff.analyse import Group, groups, newest
@@ -103,7 +103,7 @@ def _case(records: Sequence[Record], place: Place, target: float, cold: bool) ->
     fields = [one for one in found.candidates if _key(one.record) in there]
     if len(fields) < 2:
         return None
-    choice = decide(type(found)(fields, [], found.wish), Limits()).choice.candidate
+    choice = decide(replace(found, candidates=fields, never=[]), Limits()).choice.candidate
     best = min(there, key=lambda key: there[key])
     held = [
         one.seconds.low <= value <= one.seconds.high

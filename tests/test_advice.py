@@ -141,6 +141,37 @@ def test_a_single_record_gets_advice_that_says_what_it_is_worth(here, capsys):
     assert "One run each, so this is indicative: that runs of one setting lie 5% apart is a guess." in out
 
 
+def test_only_who_has_few_runs_is_said_to(here, capsys):
+    store(here / "out", *runs("torch", 10.0, 2), *runs("numpy", 30.0, 10))
+    assert "2 runs of torch only, so this is indicative." in said(capsys, "out")
+
+
+def test_commands_keep_what_was_set_and_each_study_has_its_own(here, capsys):
+    sized = {"dataset": {"train_rows": 10_000}, "number": 2}
+    for study, engine, took in (("a", "torch-ddp", 10.0), ("b", "dask-average", 10.3)):
+        folder = store(here / "out" / study, *runs(engine, took, nodes=4, study=study, **sized))
+        (folder / "study.toml").write_text(f"# trainoff run {study}.toml --set workers=4 --set train_rows=10000\n")
+        (here / f"{study}.toml").write_text("")
+    first, second = facts(capsys, "out")["command"].split(" && ")
+    assert first.startswith("trainoff run a.toml --set workers=4 --set train_rows=10000 --engine torch-ddp --repeat ")
+    assert second.startswith("trainoff run b.toml --set workers=4 --set train_rows=10000 --engine dask-average --rep")
+
+
+def test_engines_that_were_tried_elsewhere_were_tried(here, capsys):
+    store(here / "out", *runs("numpy", 10.0), *runs("dask-average", 9.0), *runs("dask-average", 5.0, nodes=2))
+    assert "was tried" not in said(capsys, "out", "--nodes", "2")
+
+
+def test_runs_that_were_not_on_the_way_to_a_target_did_not_miss_it(here, capsys):
+    easier = [
+        ran("torch-ddp", 3.0, seed, nodes=n, target=0.9, mode="sync", study="easy") for seed in (7, 8) for n in (1, 2)
+    ]
+    harder = [ran("torch-ddp", 20.0 / n, seed, nodes=n, mode="sync") for seed in range(5) for n in (1, 2)]
+    store(here / "out", *easier, *harder)
+    predicted = facts(capsys, "out", "--target", "0.97", "--nodes", "3")["choice"]
+    assert predicted["reach"] > 0.85
+
+
 def test_runs_that_fail_now_and_then_cost_their_time(here, capsys):
     """10 s in half of the runs, and 40 s for nothing in the others, are worse than 15 s in all of them."""
     shaky = [ran("torch", 10.0 if seed % 2 else None, seed, train_s=40.0) for seed in range(10)]
@@ -235,7 +266,7 @@ def test_a_number_of_nodes_that_nobody_ran(here, capsys):
     assert found["choice"]["seconds"]["low"] < LAW["torch-ddp"](3) < found["choice"]["seconds"]["high"]
     assert (found["choice"]["predicted"], found["choice"]["extrapolated"]) == (True, False)
     assert found["choice"]["expected_error"] is not None
-    assert found["command"] == "trainoff run STUDY --engine torch-ddp --set nodes=3"
+    assert found["command"] == "trainoff run STUDY --set nodes=3 --engine torch-ddp"
     out = said(capsys, "out", "--engine", "torch-ddp", "--nodes", "32")
     assert out.startswith("Asked about: torch-ddp (sync, 32 workers) on 32 nodes of 1 core")
     assert "Nobody ran this: it is predicted from 6 runs that got there, and this lies beyond what was run" in out
@@ -290,7 +321,7 @@ def test_a_number_of_rows_that_nobody_ran(here, capsys):
     found = facts(capsys, "out", "--engine", "torch", "--rows", "15000")
     assert found["choice"]["seconds"]["middle"] == pytest.approx(16, rel=0.05)
     assert not found["choice"]["extrapolated"]
-    assert found["command"] == "trainoff run STUDY --engine torch --set workers=1 --set train_rows=15000"
+    assert found["command"] == "trainoff run STUDY --set train_rows=15000 --engine torch"
     assert facts(capsys, "out", "--rows", "40000")["choice"]["extrapolated"]
     assert "--rows R chooses among those with R rows." in said(capsys, "out")
 
@@ -374,7 +405,7 @@ def test_what_cannot_be_answered_is_one_sentence(here, capsys):
     assert "there are runs of digits-mlp" in complaint(capsys, "out", "--workload", "nosuch")
     only = complaint(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
     assert "nothing was run with two numbers of nodes and all else alike (only 2 nodes)" in only
-    assert only.endswith("run this: trainoff run STUDY --engine torch-ddp --set workers=4")
+    assert only.endswith("run this: trainoff run STUDY --set workers=4 --engine torch-ddp")
     assert "all runs had 6,000 rows" in complaint(capsys, "out", "--rows", "100")
     assert "give a whole number" in complaint(capsys, "out", "--nodes", "0")
     assert "no target was timed here" in complaint(capsys, "published:executors")

@@ -158,6 +158,22 @@ def test_what_to_run_next_with_the_command(here, capsys):
     assert f"trainoff run {folder}/study.toml --set epochs=1" in said(capsys, folder, "--minutes", "10")
 
 
+@pytest.mark.parametrize("figure", ["per_1000_samples", "cold_s"])
+def test_a_run_takes_as_long_whatever_is_asked_of_it(here, capsys, figure):
+    store(here / "out", *(ran("torch-ddp", nodes, cold_s=10 + LAWS["torch-ddp"](nodes)) for nodes in (1, 2, 4)))
+    found = json.loads(said(capsys, "out", "--at", "17", "--minutes", "10", "--figure", figure, "--json"))["next"]
+    assert found["runs"]
+    for run in found["runs"]:
+        assert run["seconds"] / run["runs"] == pytest.approx(10 + LAWS["torch-ddp"](run["nodes"]), rel=0.1)
+
+
+def test_rows_that_were_set_stay_set(here, capsys):
+    folder = store(here / "out" / "sizes", *many(1, 2, 4))
+    (folder / "study.toml").write_text(f"# trainoff run sizes.toml --set nodes=4 --set train_rows=1000\n{STUDY}")
+    runs = json.loads(said(capsys, folder, "--minutes", "10", "--json"))["next"]["runs"]
+    assert all("--set train_rows=1000 --engine" in run["command"] for run in runs)
+
+
 def test_the_command_runs_the_curve_and_no_other(here, capsys):
     folder = store(
         here / "out" / "sizes",

@@ -6,8 +6,9 @@ import json
 import math
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from trainoff.errors import TrainoffError
 from trainoff.published import records_of, some_of
 from trainoff.records import Record
 from trainoff.report.advised import for_programs, show
-from trainoff.report.next_runs import SIZES, said, study_copy
+from trainoff.report.next_runs import NODES, ROWS, said, study_copy
 from trainoff.report.showing import warn
 from trainoff.study.prices import PriceBook
 
@@ -131,19 +132,30 @@ def _remedy(question: Question, own: Sequence[Record]) -> str:
     kept = [record for record in own if wish.holds(record)]
     if (wish.nodes or 1) > 1 and all(record.mode == "single" for record in kept):
         return "`trainoff engines` lists those that can"
-    steps = "max_iter" if all("max_iter" in record.params for record in kept) else "epochs"
-    words = said(question.folder, kept[0].study, (*SIZES, steps))
+    sets = _sizes(kept[0], wish.nodes, wish.rows)
+    if not sets and any(one.status == "ok" for one in kept):
+        steps = "max_iter" if all("max_iter" in record.params for record in kept) else "epochs"
+        sets = {steps: f"{2 * max(record.params.get(steps) or 1 for record in kept):g}"}
+    words = _with(said(question.folder, kept[0].study, ()), sets)
     words += ["--engine", wish.engine] if wish.engine else []
-    if wish.nodes is not None:
-        words += ["--set", f"{_nodes_key(kept[0])}={wish.nodes}"]
-    if wish.rows is not None:
-        words += ["--set", f"train_rows={wish.rows:.0f}"]
-    if wish.nodes is None and wish.rows is None:
-        most = max(record.params.get(steps) or 1 for record in kept)
-        words += (
-            ["--set", f"{steps}={2 * most:g}"] if any(one.status == "ok" for one in kept) else ["--retry", "failed"]
-        )
+    words += [] if sets else ["--retry", "failed"]
     return f"run this: {shlex.join(words)}"
+
+
+def _sizes(record: Record, nodes: int | None, rows: float | None) -> dict[str, str]:
+    """Numbers of nodes and rows, as the keys of a study say them."""
+    sets = {} if nodes is None else {_nodes_key(record): str(nodes)}
+    return sets if rows is None else {**sets, ROWS: f"{rows:.0f}"}
+
+
+def _with(words: Sequence[str], sets: Mapping[str, str]) -> list[str]:
+    """A command with these keys set, each where it was set before, else at the end."""
+    made, left = list(words), dict(sets)
+    for place, (option, value) in enumerate(pairwise(words), 1):
+        key = value.partition("=")[0].strip()
+        if option == "--set" and (same := next((one for one in left if key == one or {key, one} == {*NODES}), None)):
+            made[place] = f"{same}={left.pop(same)}"
+    return [*made, *(word for key, value in left.items() for word in ("--set", f"{key}={value}"))]
 
 
 def _nodes_key(record: Record) -> str:
@@ -151,37 +163,43 @@ def _nodes_key(record: Record) -> str:
 
 
 def _command(question: Question, own: Sequence[Record], advice: Advice) -> str | None:
-    """The command of the runs that would tell more."""
+    """The command of the runs that would tell more; several, where one cannot make them all."""
     more = advice.more
     if more is None or not more.worth_it:
         return None
-    first = more.candidates[0]
-    words = said(question.folder, first.record.study)
     if more.why == "engines":
-        others = _untried(question.folder, first.record)
-        return shlex.join([*words, *others]) if others else None
-    if len({record.workload for record in records_of(question.folder)[0]}) > 1:
-        words += ["--set", f"workload={first.record.workload}"]
-    for engine in dict.fromkeys(one.record.engine for one in more.candidates):
-        words += ["--engine", engine]
-    if more.why == "predicted":
-        words += ["--set", f"{_nodes_key(first.record)}={first.nodes}"]
-    words += _rows(first, own) if more.why == "predicted" else []
-    words += ["--repeat", str(more.repeat)] if more.repeat > 1 else []
-    return shlex.join(words)
+        first = more.candidates[0].record
+        others = _untried(question.folder, first, advice.field.engines)
+        return shlex.join([*said(question.folder, first.study, ()), *others]) if others else None
+    several = len({record.workload for record in records_of(question.folder)[0]}) > 1
+    engines: dict[tuple[str, ...], list[str]] = {}
+    for one in more.candidates:
+        words = _words(question.folder, one, own, more.why == "predicted")
+        words += ["--set", f"workload={one.record.workload}"] if several else []
+        engines.setdefault(tuple(words), []).append(one.record.engine)
+    ends = ["--repeat", str(more.repeat)] if more.repeat > 1 else []
+    return " && ".join(
+        shlex.join([*words, *(word for name in dict.fromkeys(names) for word in ("--engine", name)), *ends])
+        for words, names in engines.items()
+    )
 
 
-def _untried(folder: Path, record: Record) -> list[str]:
+def _words(folder: Path, one: Candidate, own: Sequence[Record], predicted: bool) -> list[str]:
+    """The command that ran a candidate's study, with its own nodes and rows where the study does not say them."""
+    words, record = said(folder, one.record.study, ()), one.record
+    known = {value.partition("=")[0].strip() for option, value in pairwise(words) if option == "--set"}
+    spread = record.mode != "single" and (predicted or bool(known & {*NODES}))
+    several = len({each.params.get(ROWS) for each in own}) > 1
+    rows = one.rows > 1 and ((predicted and several) or ROWS in known)
+    return _with(words, _sizes(record, one.nodes if spread else None, one.rows if rows else None))
+
+
+def _untried(folder: Path, record: Record, tried: Collection[str]) -> list[str]:
     """The engines of the study that have no record yet, as options."""
     copy = study_copy(folder, record.study)
     try:
         listed = tomllib.loads(copy.read_text(errors="replace")).get("engines", []) if copy else []
     except tomllib.TOMLDecodeError:  # somebody has edited the copy
         listed = []
-    others = [str(name) for name in listed if name != record.engine] if isinstance(listed, list) else []
+    others = [str(name) for name in listed if name not in tried] if isinstance(listed, list) else []
     return [word for name in others for word in ("--engine", name)]
-
-
-def _rows(one: Candidate, own: Sequence[Record]) -> list[str]:
-    several = len({record.params.get("train_rows") for record in own}) > 1
-    return ["--set", f"train_rows={one.rows:.0f}"] if several and one.rows > 1 else []

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainoff.analyse.scaling import Candidate, Choice, Curve, Fit, Subject, design, grid, share
+from trainoff.analyse.figures import FIGURES
+from trainoff.analyse.scaling import PER_1000, Candidate, Choice, Curve, Fit, Mix, Subject, design, fit, grid, share
 from trainoff.analyse.words import about, count
 from trainoff.records import STUDY_COPY
 
 FOLLOWED = ("--engine", "--repeat", "--retry")  # options with a value that a new command has its own of
-SIZES = ("nodes", "workers", "train_rows")
+NODES = ("nodes", "workers")  # the keys that say how many there are
+ROWS = "train_rows"
 
 
 class Curves(Protocol):
@@ -43,8 +45,7 @@ class Wanted:
     @property
     def what(self) -> str:
         """Its nodes, its rows where there are several, how many runs and how long."""
-        sizes = len({config.rows for config in self.curve.configs}) > 1
-        rows = [f"{self.rows:,.0f} rows"] if sizes else []
+        rows = [f"{self.rows:,.0f} rows"] if _several_rows(self.curve) else []
         runs = [] if self.runs == 1 else [f"{self.runs} runs"]
         return ", ".join([count(self.nodes, "node"), *rows, *runs, about(self.seconds)])
 
@@ -139,7 +140,16 @@ def _subject(curve: Curve, model: Fit | None, at: Sequence[int]) -> Subject:
 def _candidates(name: str, curve: Curve, subject: Subject) -> list[Candidate]:
     most = max(*curve.counts, *(nodes for nodes, _ in subject.at))
     places = grid(curve.counts, {config.rows for config in curve.configs}, most)
-    return [Candidate(name, n, rows, curve.overhead_s + subject.mix.seconds(n, rows)) for n, rows in places]
+    mix, alike = _of_training(curve, subject), curve.figure.name == PER_1000.name  # whose rows are all told as one
+    return [Candidate(name, n, rows, curve.overhead_s + mix.seconds(n, None if alike else rows)) for n, rows in places]
+
+
+def _of_training(curve: Curve, subject: Subject) -> Mix:
+    """The model of a whole training: so long a run takes, whatever figure of it is asked for."""
+    whole = replace(curve, figure=FIGURES["train_s"])
+    if curve.figure == whole.figure or not all(record.train_s for record in curve.records):
+        return subject.mix
+    return _subject(whole, fit(whole.configs) if len(whole.counts) > 1 else None, ()).mix
 
 
 def _gathered(
@@ -155,7 +165,7 @@ def _gathered(
         curve = curves[name]
         there = next((len(one.runs) for one in curve.configs if (one.nodes, one.rows) == (nodes, rows)), 0)
         words = [*commands[id(curve)], "--set", f"{curve.key}={nodes}"]
-        words += ["--set", f"train_rows={rows:.0f}"] if len({one.rows for one in curve.configs}) > 1 else []
+        words += ["--set", f"{ROWS}={rows:.0f}"] if _several_rows(curve) else []
         words += ["--repeat", str(there + len(choices))] if there + len(choices) > 1 else []
         took, widths = sum(choice.candidate.seconds for choice in choices), (choices[0].before, choices[-1].width)
         made.append(Wanted(curve, nodes, rows, len(choices), took, *widths, shlex.join(words)))
@@ -164,10 +174,14 @@ def _gathered(
 
 def _command(curve: Curve, folder: Path, found: Mapping[str, tuple[Curve, Fit | None]]) -> list[str]:
     """The command that made these records, less what the next one says itself."""
-    words = said(folder, curve.records[0].study)
+    words = said(folder, curve.records[0].study, (*NODES, *([ROWS] if _several_rows(curve) else [])))
     if len({other.workload for other, _ in found.values()}) > 1:
         words = [*words, "--set", f"workload={curve.workload}"]
     return [*words, "--engine", curve.engine, *_sets(curve)]
+
+
+def _several_rows(curve: Curve) -> bool:
+    return len({config.rows for config in curve.configs}) > 1
 
 
 def _sets(curve: Curve) -> list[str]:
@@ -185,7 +199,7 @@ def _typed(value: bool | float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def said(folder: Path, study: str, sets: Sequence[str] = SIZES) -> list[str]:
+def said(folder: Path, study: str, sets: Sequence[str]) -> list[str]:
     """The command that a run left beside its records, on the same study file or its copy; a form without one.
 
     What the next command says itself is left out of it: engines, repetitions, and the keys in `sets`.

@@ -57,11 +57,7 @@ class Field:
     candidates: Sequence[Candidate]
     never: Sequence[Group]
     wish: Wish
-
-    @property
-    def engines(self) -> set[str]:
-        """The engines that were tried."""
-        return {one.record.engine for one in self.candidates} | {group.first.engine for group in self.never}
+    engines: frozenset[str]  # that were tried, whatever was asked for
 
 
 def considered(records: Sequence[Record], target: float, wish: Wish, cold: bool) -> Field:
@@ -79,7 +75,8 @@ def considered(records: Sequence[Record], target: float, wish: Wish, cold: bool)
         for (group, one), belief in zip(there, beliefs, strict=True)
         if wish.at(place_of(group.first))
     ]
-    return Field([*measured, *_predicted(kept, target, wish, cold, random)], never, wish)
+    tried = frozenset(group.first.engine for group in alone)
+    return Field([*measured, *_predicted(kept, target, wish, cold, random)], never, wish, tried)
 
 
 def place_of(record: Record) -> Place:
@@ -117,7 +114,7 @@ def _predicted(
     found = [curve for curve in every if curve.records and all(record.train_s for record in curve.records)]
     if not found:
         return []
-    reach = reaching([(len(one.records), len(one.censored)) for one in found], random)
+    reach = reaching([(len(one.records), len(_missed(one))) for one in found], random)
     share = shares(found, random)
     made = []
     for number, curve in enumerate(found):
@@ -155,16 +152,21 @@ def _places(curve: Curve, wish: Wish) -> list[Place]:
     if wish.nodes is not None:
         counts = [wish.nodes] if len(nodes) > 1 or wish.nodes in nodes else []
     elif len(nodes) > 1:
-        counts = [n for n, _ in grid(nodes, [1.0], most_nodes(curve))]
+        counts = [n for n, _ in grid(nodes, [1.0], most_nodes(curve)) if n >= nodes[0]]
     else:
         counts = nodes
     wanted = [wish.rows] if wish.rows is not None else sorted(rows)
     wanted = [one for one in wanted if len(rows) > 1 or one in rows]
     run = {place_of(record) for record in (*curve.records, *curve.censored)}
-    missed = [place_of(one) for one in curve.censored]
+    missed = [place_of(one) for one in _missed(curve)]
     stops = min((n for n, _ in missed if n > nodes[-1]), default=math.inf)
     fewest = max((one for _, one in missed if one < min(rows)), default=0.0)  # with so few rows it never got there
     return [(n, one) for n in counts for one in wanted if (n, one) not in run and n < stops and one > fewest]
+
+
+def _missed(curve: Curve) -> list[Record]:
+    """The runs that did not get to the target; not those that never were on the way to it."""
+    return [record for record in curve.censored if curve.figure.value(record) is not None]
 
 
 def most_nodes(curve: Curve) -> int:
@@ -177,14 +179,14 @@ def most_nodes(curve: Curve) -> int:
 
 
 def _lost(curve: Curve, cold: bool) -> float:
-    spent = [took for record in curve.censored or curve.records if (took := lost(record, cold))]
+    spent = [took for record in _missed(curve) or curve.records if (took := lost(record, cold))]
     return statistics.median(spent) if spent else 0.0
 
 
 def _candidate(curve: Curve, model: Fit, place: Place, belief: Belief, kept: Sequence[Group]) -> Candidate:
     nearest = min(curve.records, key=lambda record: _far(place_of(record), place))
     group = next(group for group in kept if nearest in group.records)
-    runs = Evidence(tuple(curve.seconds(record) for record in curve.records), len(curve.censored))
+    runs = Evidence(tuple(curve.seconds(record) for record in curve.records), len(_missed(curve)))
     rate, besides = _rate(curve, place[0]), _besides(_nearby(curve, place))
     return Candidate(_moved(group, nearest, place), runs, belief, rate, besides, _estimate(curve, model, place))
 

@@ -162,10 +162,17 @@ def _caution(advice: Advice) -> list[str]:
         only = advice.choice.candidate.record.engine
         said.append(f"Only {only} was tried, so this does not say which engine to use.")
     if advice.indicative:
-        most = max(one.candidate.evidence.runs for one in advice.ranked[:2])
-        few = "One run each" if most == 1 else f"Fewer than {RANKING} runs each"
-        said.append(f"{few}, so this is indicative{_guess(advice)}.")
+        said.append(f"{_few(advice)}, so this is indicative{_guess(advice)}.")
     return said
+
+
+def _few(advice: Advice) -> str:
+    """Of which of the first two there are too few runs."""
+    two = [one.candidate for one in advice.ranked[:2] if one.candidate.measured]
+    few = [one for one in two if one.evidence.runs < RANKING]
+    if len(few) < len(two):
+        return f"{count(few[0].evidence.runs, 'run')} of {few[0].name} only"
+    return "One run each" if all(one.evidence.runs == 1 for one in few) else f"Fewer than {RANKING} runs each"
 
 
 def _shared_cpus(one: Candidate) -> list[str]:
