@@ -103,6 +103,11 @@ def test_settings_are_ordered_by_what_the_target_costs():
     assert [cost.run for cost in costs(groups(dear))] == [4.0]
 
 
+def test_what_never_gets_there_costs_without_end_even_where_nothing_has_a_price():
+    free = made("never", usd_per_hour=0.0, targets=[0.97], time_to_target={"0.97": None})
+    assert cost_to(free, 0.97) == math.inf
+
+
 def test_a_book_prices_by_name_by_part_and_by_size():
     book = PriceBook(machines=shipped_prices().machines, usd_per_core_hour=0.1, usd_per_gb_hour=0.01)
     assert book.usd_per_hour("m4.xlarge", 4, 16) == 0.2
@@ -127,7 +132,7 @@ def test_records_take_the_prices_of_another_book_in_the_place_of_their_own():
 def test_what_has_no_price_is_told():
     assert unpriced([made("torch", usd_per_hour=1.0)]) is None
     told = unpriced([made("torch", usd_per_hour=1.0), made("numpy", params={"machine": "x9.huge"})])
-    assert told == "1 of 2 trials has no price (x9.huge), so nothing is said of money."
+    assert told == "1 of 2 trials has no price (x9.huge), so nothing is said of what it cost."
 
 
 @pytest.mark.parametrize(
@@ -141,6 +146,8 @@ def test_what_has_no_price_is_told():
         ),
         ("usd_per_core_hour = -1", "`usd_per_core_hour` is `-1`; expected a number, at least 0"),
         ("usd_per_gb_hour = nan", "`usd_per_gb_hour` is `nan`; expected a number, at least 0"),
+        (f"usd_per_gb_hour = 1{'0' * 400}", "expected a number, at least 0"),
+        (f"usd_per_gb_hour = 1{'0' * 5000}", "this is not TOML"),
         ("usd_per_gb_hour = true", "`usd_per_gb_hour` is `True`; expected a number"),
         ("machine = 3", "`machine` must be a table of machine types"),
         ("[machine]\nmine = 3", "machine `mine` must be a table"),

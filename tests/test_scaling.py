@@ -117,6 +117,12 @@ def test_two_node_counts_give_amdahls_law_and_no_grade():
     assert near.high / near.middle < far.high / far.middle, "further away is less certain"
 
 
+def test_more_than_twice_the_time_on_twice_the_nodes_still_takes_some_on_one():
+    model = fit([Config(2, 1.0, (10.0,)), Config(4, 1.0, (25.0,))])
+    assert model.predict(1).middle > 0
+    assert sense(model).startswith("One node is the fastest")
+
+
 def test_one_node_count_is_no_curve():
     with pytest.raises(ValueError, match="at least two"):
         fit(configs(lambda n: 1.0, (4,)))

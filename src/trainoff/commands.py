@@ -101,7 +101,7 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         return as_json(options.folder, book)
     if options.svg:
-        draw(options.folder, options.svg)
+        draw(options.folder, options.svg, book)
     return tell(options.folder, console(), book)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainoff.analyse.groups import Group, setting_of
+from trainoff.analyse.words import called, count, shown
 from trainoff.records import Record
 
 FEWEST = 3  # points through which a line says something
@@ -44,10 +45,18 @@ class Correlation:
 
     engine: str
     workload: str
+    mode: str
     workers: int
     against: str  # of SIZES
     linear: Line
     log: Line
+    setting: str = ""  # what else sets it apart, in words
+
+    @property
+    def name(self) -> str:
+        """Whose training time it is."""
+        workers = f" ({self.mode}, {count(self.workers, 'worker')})" if self.workers > 1 else ""
+        return f"{self.engine}{workers}{f' with {self.setting}' if self.setting else ''}"
 
 
 def fit(x: Sequence[float], y: Sequence[float], log: bool = False) -> Line | None:
@@ -77,24 +86,32 @@ def correlations(groups: Sequence[Group]) -> list[Correlation]:
             x, y = [had for had, _ in points], [took for _, took in points]
             linear, log = fit(x, y), fit(x, y, log=True)
             if linear and log:
-                first = own[0].first
-                found.append(Correlation(first.engine, first.workload, first.workers, against, linear, log))
+                first, setting = own[0].first, _apart(own[0])
+                whose = (first.engine, first.workload, first.mode, first.workers)
+                found.append(Correlation(*whose, against, linear, log, setting))
     return found
 
 
 def correlation_lines(groups: Sequence[Group]) -> list[str]:
-    """A sentence for every engine and workload: how much of its training time cores explain, and memory."""
+    """A sentence for every setting but for its size: how much of its training time cores explain, and memory."""
     together: dict[tuple[str, str, int], list[Correlation]] = {}
     for one in correlations(groups):
-        together.setdefault((one.engine, one.workload, one.workers), []).append(one)
+        together.setdefault((one.name, one.workload, one.linear.n), []).append(one)
     said = []
-    for (engine, workload, _), own in together.items():
+    for (name, workload, sizes), own in together.items():
         parts = ", ".join(
             f"{TOLD[one.against]} {one.linear.r_squared:.3f} ({one.log.r_squared:.3f} by logarithms)" for one in own
         )
-        sizes = f"{own[0].linear.n} sizes of nodes"
-        said.append(f"What explains the training time of {engine} on {workload}, as R² over {sizes}: {parts}.")
+        said.append(
+            f"What explains the training time of {name} on {workload}, as R² over {sizes} sizes of nodes: {parts}."
+        )
     return said
+
+
+def _apart(group: Group) -> str:
+    """What sets a group apart besides its size and workload, in words."""
+    rest = {key: value for key, value in group.label.items() if key not in (*_OF_SIZE, "workload")}
+    return ", ".join(f"{called(key)} {shown(value)}" for key, value in rest.items())
 
 
 def _train(record: Record) -> float | None:

@@ -35,7 +35,8 @@ def cost_of_trial(record: Record) -> float | None:
 def cost_to(record: Record, target: float) -> float | None:
     """What the training cost until a target was reached; infinite if it never was, None where no price is known."""
     spent = time_to(target, record.metric).value(record)
-    return None if spent is None else record.usd(spent)
+    known = record.usd_per_hour is not None
+    return math.inf if known and spent == math.inf else record.usd(spent)
 
 
 def costs(groups: Sequence[Group], target: float | None = None) -> list[Cost]:
@@ -91,7 +92,9 @@ def unpriced(records: Sequence[Record], book: PriceBook | None = None) -> str | 
     by_memory = book is not None and book.usd_per_gb_hour is not None
     unlimited = by_memory and any(record.memory_gb is None and record.cores for record in missing)
     how_many = f"{len(missing)} of {count(len(records), 'trial')} {'has' if len(missing) == 1 else 'have'}"
-    return f"{how_many} no price ({told}), so nothing is said of money{UNLIMITED if unlimited else ''}."
+    of_some = "what it cost" if len(missing) == 1 else "what they cost"
+    of_what = "money" if len(missing) == len(records) else of_some
+    return f"{how_many} no price ({told}), so nothing is said of {of_what}{UNLIMITED if unlimited else ''}."
 
 
 def _kind(record: Record) -> str:

@@ -111,12 +111,13 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
         console.print(remark, style="yellow", soft_wrap=True)
 
 
-def draw(folder: Path, picture: Path) -> None:
+def draw(folder: Path, picture: Path, book: PriceBook | None = None) -> None:
     """Save the board as an SVG picture that needs nothing from elsewhere, fonts included."""
     from rich.console import Console
 
     drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False, markup=False)
-    print_board(newest(records_of(folder)[0]), folder, drawing)
+    found = newest(records_of(folder)[0])
+    print_board(priced(found, book) if book else found, folder, drawing)
     svg = drawing.export_svg(title=f"trainoff show {folder}")
     try:
         picture.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ _KEYS = ("date", "source", *RATES, "machine")
 _OF_MACHINE = ("cores", "memory_gb", "usd_per_hour", "bandwidth_mbit")
 _NEEDED = ("cores", "memory_gb", "usd_per_hour")
 _LARGEST = 1024 * 1024
+_MOST = 1e15  # that a number may be
 _FORM = '[machine] "m4.xlarge" = { cores = 4, memory_gb = 16, usd_per_hour = 0.2 }'
 
 
@@ -81,7 +81,7 @@ def read_prices(path: Path) -> PriceBook:
         return _book(tomllib.loads(raw.decode("utf-8-sig")), str(path))
     except UnicodeDecodeError:
         raise TrainoffError(f"{path}: the file is not UTF-8 text; save it as UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise TrainoffError(f"{path}: this is not TOML: {clean(str(error), 200)}") from None
 
 
@@ -118,8 +118,8 @@ def _machine(name: str, facts: Any, label: str) -> Machine:
 
 def _price(value: Any, where: str, free: bool = True) -> float:
     """A number that a price or a size can be; only a price may be nothing."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (not free and value == 0):
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
+    if not number or (not free and value == 0):
         least = "at least 0" if free else "above 0"
         raise TrainoffError(f"{where} is {quote(str(value))}; expected a number, {least}")
     return float(value)
