@@ -4,7 +4,7 @@
 
 Runs what is missing of studies/scaling.toml into DIR (results), fits the training time of every engine without its runs
 on 17 nodes, and prints what was predicted beside what was measured. The aim is an error of at most 20 % for at least
-three engines. Takes about a quarter of an hour; with --only-read it only looks at what is there.
+three engines. Takes about three quarters of an hour; with --only-read it only looks at what is there.
 """
 
 from __future__ import annotations

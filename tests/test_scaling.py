@@ -52,6 +52,26 @@ def test_known_coefficients_come_back(terms, counts):
     assert max(abs(error) for error in found.grade.left_out.values()) < 0.35
 
 
+def test_where_batches_grow_with_the_nodes_every_step_costs_its_messages():
+    """136 steps on one node, 8 on 17; a step takes 0.1 s, and 0.08 s more for each doubling of the nodes."""
+    law = lambda nodes: 136 / nodes * (0.1 + 0.08 * math.log2(nodes))  # noqa: E731  # a law is a formula
+    grows = [Config(nodes, 1.0, (law(nodes),), grows=True) for nodes in (1, 2, 4, 8)]
+    assert fit(grows).predict(17).middle == pytest.approx(law(17), rel=0.01)
+    assert mixed(fit(grows)) == "13.6 s divided among the nodes + 10.9 s for each doubling, divided too"
+    assert abs(fit(configs(law)).predict(17).middle / law(17) - 1) > 0.2, "no law of the others is of that shape"
+
+
+def test_what_grows_is_seen_in_the_records():
+    sizes = {"each": [100, 200, 400], "whole": [400, 400, 400]}
+    for word, batches in sizes.items():
+        runs = [
+            record(f"{word}-{n}", workers=n, mode="sync", train_s=10.0 / n, params={"batch_size": batch})
+            for n, batch in zip((1, 2, 4), batches, strict=True)
+        ]
+        (curve,) = curves(runs)
+        assert {config.grows for config in curve.configs} == {word == "each"}
+
+
 def test_seconds_count_relative_to_their_size():
     """At 16 nodes a second is a tenth; in plain least squares the hundred at one node would drown it."""
     found = fit([Config(1, 1.0, (105.0,)), *configs(lambda n: 2 + 100 / n, (2, 4, 8, 16))])

@@ -62,7 +62,12 @@ class Curve:
         found: dict[tuple[int, float], list[float]] = {}
         for record in self.records:
             found.setdefault((record.workers, self.rows(record)), []).append(self.seconds(record))
-        return [Config(*place, tuple(runs)) for place, runs in sorted(found.items())]
+        return [Config(*place, tuple(runs), self.grows) for place, runs in sorted(found.items())]
+
+    @property
+    def grows(self) -> bool:
+        """Whether every node brings a batch of its own: the more nodes, the fewer steps."""
+        return isinstance(_batch(self.records), str)
 
     @property
     def counts(self) -> list[int]:
@@ -182,7 +187,7 @@ def _apart(own: list[Record], family: list[list[Record]]) -> dict[str, Any]:
 
 
 def _batch(records: Sequence[Record]) -> int | str | None:
-    """The batch of a curve, as one would ask for it."""
+    """The batch of a curve, as one would ask for it: a number, or so many per node."""
     sizes = {record.params.get("batch_size") for record in records}
     if len(sizes) == 1:
         return sizes.pop()

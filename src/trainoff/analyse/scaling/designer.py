@@ -11,7 +11,7 @@ import numpy as np
 from trainoff.analyse.scaling.fit import Fit
 from trainoff.analyse.scaling.mix import Mix
 from trainoff.analyse.scaling.spread import UNTIL_KNOWN
-from trainoff.analyse.scaling.terms import CONSTANT, ROWS, TERMS, WORK, Array, Config, matrix
+from trainoff.analyse.scaling.terms import CONSTANT, WORK, Array, Config, matrix, terms_of
 
 SURE = 1.96  # standard deviations that enclose 95 %
 LITTLE = 0.04  # a run that takes away less than this share of a curve's variance is not worth asking for
@@ -74,7 +74,7 @@ class _Belief:
 
     def __init__(self, subject: Subject, several_rows: bool) -> None:
         self._subject = subject
-        self._terms = (*TERMS, ROWS) if several_rows else TERMS
+        self._terms = terms_of(subject.configs, several_rows)
         self._goals = np.stack([self._row(*place) for place in subject.at])
         self.information = np.diag(np.mean(self._goals**2, axis=0) + 1e-12)
         for config in subject.configs:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainoff.analyse.scaling.nonneg import Choice, Solver
-from trainoff.analyse.scaling.terms import LOG, Array, Config, Term, design, matrix, most_rows, tellable
+from trainoff.analyse.scaling.terms import NOTHING_ALONE, Array, Config, Term, design, matrix, most_rows, tellable
 
 WORSE = 1.15  # so much more error a mix of fewer terms may have
 NOTHING = 1e-9
@@ -57,7 +57,7 @@ def candidates(configs: Sequence[Config]) -> dict[Choice, tuple[Mix, float]]:
     return {
         chosen: (Mix(tuple(terms[place] for place in chosen), tuple(map(float, values[list(chosen)])), rows), rest)
         for chosen, (values, rest) in found.items()
-        if np.all(values[list(chosen)] > 0) and [terms[place] for place in chosen] != [LOG]  # which is 0 s on one node
+        if np.all(values[list(chosen)] > 0) and not all(terms[place] in NOTHING_ALONE for place in chosen)
     }
 
 

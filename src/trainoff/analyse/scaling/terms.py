@@ -25,9 +25,12 @@ class Term:
 WORK = Term("work", "divided among the nodes", lambda nodes, work: work / nodes)
 CONSTANT = Term("constant", "constant", lambda nodes, work: np.ones_like(nodes))
 LOG = Term("log", "for each doubling of the nodes", lambda nodes, work: np.log2(nodes))
+TREE = Term("log", "for each doubling, divided too", lambda nodes, work: work * np.log2(nodes) / nodes)
 NODES = Term("nodes", "for each node", lambda nodes, work: nodes)
 ROWS = Term("rows", "that grow with the rows but are not divided", lambda nodes, work: work)
 TERMS = (CONSTANT, WORK, LOG, NODES)  # in the order in which they are preferred
+FEWER_STEPS = (CONSTANT, WORK, TREE, NODES)  # where batches grow with the nodes
+NOTHING_ALONE = (LOG, TREE)  # on one node
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Config:
     nodes: int
     rows: float
     runs: tuple[float, ...]
+    grows: bool = False  # whether batches grow with the nodes, so that there are fewer steps
 
     @property
     def seconds(self) -> float:
@@ -60,13 +64,19 @@ def design(terms: Sequence[Term], configs: Sequence[Config], rows: float) -> Arr
     return matrix(terms, [config.nodes for config in configs], [config.rows / rows for config in configs])
 
 
-def tellable(configs: Sequence[Config]) -> tuple[list[Term], list[str]]:
-    """The terms that these configurations can tell apart, and a sentence for each that they cannot.
+def terms_of(configs: Sequence[Config], several_rows: bool) -> tuple[Term, ...]:
+    """What the time of these configurations may be mixed of.
 
-    Work that is not divided is a term of its own only where the rows differ; else it is the constant.
+    What nodes say to each other they say in every step. Work that is not divided is a term of its own only where the
+    rows differ; else it is the constant.
     """
-    several = len({config.rows for config in configs}) > 1
-    terms = [*TERMS, ROWS] if several else list(TERMS)
+    terms = FEWER_STEPS if any(config.grows for config in configs) else TERMS
+    return (*terms, ROWS) if several_rows else terms
+
+
+def tellable(configs: Sequence[Config]) -> tuple[list[Term], list[str]]:
+    """The terms that these configurations can tell apart, and a sentence for each that they cannot."""
+    terms = terms_of(configs, len({config.rows for config in configs}) > 1)
     columns = design(terms, configs, most_rows(configs))
     lengths = np.linalg.norm(columns, axis=0)
     dropped: dict[str, str] = {}
