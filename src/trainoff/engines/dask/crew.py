@@ -32,7 +32,8 @@ class Crew:
         self._lean = without_rows(job)
         self.workers = job.workers
         self.sparse = job.model.kind == "logreg"  # few of many weights change
-        self._sent: Floats | None = None  # what all desks have
+        self._sent: Floats | None = None  # what all desks have; None: somebody may have nothing
+        self._mended = False  # whether a desk was set up anew in this round
         self._round = 0  # samples that a worker sees in this round
 
     def lay_out(self) -> None:
@@ -89,8 +90,9 @@ class Crew:
         seen = self._job.order.samples_after
         self._round = (seen(last) - seen(first - 1)) // self.workers
         told = Change.between(self._sent, weights) if self.sparse and self._sent is not None else weights
+        self._mended = False
         found = self._ask(lambda desk: desk.work(told, first, last), lambda desk: desk.work(weights, first, last))
-        self._sent = weights
+        self._sent = None if self._mended else weights  # a new desk whose answer was there already was told nothing
         for number, work in enumerate(found):
             if isinstance(work, Failure):
                 raise WorkerFailed(f"worker-{number}", work.said)
@@ -133,7 +135,7 @@ class Crew:
 
     def _mend(self, number: int) -> set[int]:
         """Put somebody in the place of a worker that is gone, with its rows and a desk; returns who is new."""
-        start = time.monotonic()
+        start, self._mended = time.monotonic(), True
         self._session.replace(number, self._round)
         prepared = self._prepare([number])
         self._session.recovery_s += time.monotonic() - start

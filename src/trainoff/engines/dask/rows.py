@@ -23,7 +23,6 @@ class Share:
 
     storage: Storage
     pieces: Sequence[Piece]
-    count: int
 
 
 def lay_out(job: Job, apart: bool) -> list[Share]:
@@ -45,15 +44,13 @@ def _laid_out(job: Job, apart: bool) -> list[Share]:
     if not apart:
         storage = Storage(url, "parquet", name)
         storage.put(data.x_train, data.y_train)
-        return [Share(storage, storage.shares(rows, 1)[0], rows)] * job.workers
+        return [Share(storage, storage.shares(rows, 1)[0])] * job.workers
     storage = Storage(url, "parquet", f"{name}-mixed-{job.order.seed}")
     if not storage.parts():
         mixed = np.random.default_rng(derive("parts", data.identity, job.order.seed)).permutation(rows)
         small = data.x_train if isinstance(data.x_train, Csr) else compact(data.x_train)
         storage.put(small[mixed], np.asarray(data.y_train)[mixed])
-    edges = [worker * rows // job.workers for worker in range(job.workers + 1)]
-    shares = storage.shares(rows, job.workers)
-    return [Share(storage, pieces, edges[at + 1] - edges[at]) for at, pieces in enumerate(shares)]
+    return [Share(storage, pieces) for pieces in storage.shares(rows, job.workers)]
 
 
 def load(share: Share) -> tuple[Any, Any]:
