@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
+import re
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 from trainoff.engines.contract import Broken, Engine, Job, Knob, Missing, Refused, Watch
 from trainoff.errors import TrainoffError
 from trainoff.study import EngineFacts
+
+_NAME = re.compile(r"\btrainoff\.engines\.([\w.]+)")
 
 __all__ = [
     "Engine",
@@ -84,8 +87,23 @@ def version_of(engine: Engine) -> str:
 
 def source_hash(engine: Engine) -> str:
     """A hash of the adapter's source and of what it builds on, so that a changed one never passes for the old."""
-    files = sorted({file for kind in type(engine).__mro__[:-1] for file in _files(kind)})
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    left = [file for kind in type(engine).__mro__[:-1] for file in _files(kind)]
+    known = set(left)
+    while left:
+        new = _named_in(left.pop()) - known
+        known |= new
+        left += new
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(known))).hexdigest()[:12]
+
+
+@cache
+def _named_in(file: Path) -> set[Path]:
+    """The files of this folder that another one names: what it imports, at once or later, and programs it starts."""
+    found = set()
+    for name in _NAME.findall(file.read_text()):
+        place = Path(__file__).parent.joinpath(*name.split("."))
+        found |= {path for path in (place.with_suffix(".py"), place / "__init__.py") if path.exists()}
+    return found
 
 
 def _files(kind: type) -> list[Path]:

@@ -1,0 +1,53 @@
+"""What all engines have in common: their source is their identity, and what does nothing is not said to be used."""
+
+from pathlib import Path
+
+import pytest
+
+from trainoff import engines
+from trainoff.engines import source_hash
+from trainoff.study import read
+
+HERE = Path(engines.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("engine", "file"),
+    [
+        ("numpy", "numpy/dense.py"),
+        ("torch-ddp", "torch/ways.py"),
+        ("ray-torch", "torch/network.py"),
+        ("tf-ps", "tensorflow/network.py"),
+        ("tf-on-spark", "tf_cluster/mirrored.py"),
+        ("spark-average", "numpy/network.py"),
+        ("dask-sklearn", "sklearn/mlp.py"),
+        ("dask-average", "rounds/drive.py"),
+    ],
+)
+def test_a_change_of_what_an_engine_builds_on_is_a_change_of_the_engine(monkeypatch, engine, file):
+    before, real = source_hash(engines.get(engine)), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: real(path) + b"#" * (path == HERE / file))
+    assert source_hash(engines.get(engine)) != before
+
+
+def test_a_change_of_another_engine_is_none_of_its_own(monkeypatch):
+    before, real = source_hash(engines.get("numpy")), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: real(path) + b"#" * ("torch" in path.parts))
+    assert source_hash(engines.get("numpy")) == before
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "trials"),
+    [
+        ("numpy", 'optimizer = "l-bfgs"\n[grid]\nlearning_rate = [0.1, 0.2]', 1),
+        ("numpy", 'optimizer = "sgd"\n[grid]\nlearning_rate = [0.1, 0.2]', 2),
+        ("dask-sklearn", 'mode = "local"\n[grid]\ncandidates = [2, 3]', 1),
+        ("dask-sklearn", 'mode = "search"\n[grid]\ntau = [2, 3]', 1),
+        ("dask-sklearn", 'mode = "search"\n[grid]\ncandidates = [2, 3]', 2),
+    ],
+)
+def test_what_does_nothing_makes_no_trials(tmp_path, engine, text, trials):
+    path = tmp_path / "one.toml"
+    path.write_text(f'workload = "digits-mlp"\nengines = ["{engine}"]\n[params]\n{text}\n')
+    made = read(path, engines.facts()).trials()
+    assert len({trial.id("1", "2", "3") for trial in made}) == trials
