@@ -33,6 +33,11 @@ class Numpy(Engine):
     def optimizers(self, model: str) -> Sequence[str]:
         return (*super().optimizers(model), "l-bfgs") if model == "mlp" else super().optimizers(model)
 
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        if values["optimizer"] != "l-bfgs":
+            return values
+        return {**values, "schedule": "constant", "learning_rate": 1.0}  # a line search finds its own
+
     def refuses(self, trial: Trial) -> str | None:
         if trial.params["optimizer"] == "l-bfgs" and find_spec("scipy") is None:
             return "numpy takes l-bfgs from scipy, which is not installed; pip install 'trainoff[numpy]'"

@@ -79,9 +79,13 @@ class Averaging(Engine):
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         job, weights = self._trained
-        learner = self.maker(job)
+        learner = self.labeller(job)
         learner.put(weights)
         return learner.labels(x)
+
+    def labeller(self, job: Job) -> Learner:
+        """What finds the classes of rows, in the driver."""
+        return self.maker(job)
 
 
 class SklearnAveraging(Averaging):
@@ -92,6 +96,10 @@ class SklearnAveraging(Averaging):
         **Averaging.knobs,
         "candidates": Knob(int, 4, "how many learning rates the mode search tries", minimum=1),
     }
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        idle = "tau" if values["mode"] == "search" else "candidates"
+        return super().settle({**values, idle: self.knobs[idle].default})
 
     def differs(self, trial: Trial) -> str | None:
         if trial.mode == "search":
@@ -105,7 +113,15 @@ class SklearnAveraging(Averaging):
 
     def open(self, job: Job, watch: Watch) -> None:
         check_classes(job)
+        with watch.phase("import"):
+            import sklearn.linear_model
+            import sklearn.neural_network  # noqa: F401  # for predict, so that its time is booked here
         super().open(job, watch)
+        with watch.phase("compile"):
+            self._labeller = self.maker(job)
+
+    def labeller(self, job: Job) -> Learner:
+        return self._labeller
 
     @staticmethod
     def maker(job: Job) -> Learner:

@@ -26,8 +26,17 @@ class OnSpark(Averaging, SparkEngine):
         assert self.session
         with watch.phase("ship"), self.session.failures():
             self.crew = Crew(self.session, job, self.maker)
-            self.session.rows_per_task = job.params["tau"] * job.order.batch_size // self.session.executors
+            self.session.rows_per_task = self._rows_per_task(job)
             self.crew.ship()
+
+    def _rows_per_task(self, job: Job) -> int:
+        """How many samples a task sees: those of a round, or of a whole candidate."""
+        if job.mode == "search":
+            from trainoff.engines.rounds.search import judged
+
+            return judged(job).order.rows * job.order.epochs
+        assert self.session
+        return int(job.params["tau"]) * job.order.batch_size // self.session.executors
 
 
 class SparkAverage(OnSpark):

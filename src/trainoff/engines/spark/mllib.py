@@ -56,6 +56,8 @@ class SparkMllib(SparkEngine):
         }
         if lbfgs:
             settled["learning_rate"] = 1.0  # a line search finds its own
+        if "activation" not in values:  # what only the perceptron has
+            settled |= {name: self.knobs[name].default for name in ("solver", "block_size", "chunk")}
         return settled | ({"activation": "sigmoid"} if "activation" in values else {})
 
     def optimizers(self, model: str) -> Sequence[str]:

@@ -111,7 +111,7 @@ class Gate:
             if flight := self.flying.pop(worker, None):
                 self._deal.put_back(worker, flight.batch)
                 self.redone += 1
-            self.lost[worker] = time.monotonic() - flight.since if flight else 0.0
+            self.lost.setdefault(worker, time.monotonic() - flight.since if flight else 0.0)
             self._change.notify_all()
 
     def wait(self, seconds: float) -> bool:

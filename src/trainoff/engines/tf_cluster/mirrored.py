@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -77,12 +78,18 @@ class Together:
         told = np.zeros((self.workers, *figures.shape))
         told[self.number] = figures
 
+        found: NDArray[np.float64] = self._sum_of_all(tf.constant(told)).numpy()
+        return found
+
+    @cached_property
+    def _sum_of_all(self) -> Any:
+        """Sums what every worker has; TensorFlow compiles it for every shape that it sees first."""
+        tf = self._tf
+
         def tell(part: Tensor) -> Tensor:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(part))
 
-        ask = tf.function(lambda part: self._strategy.run(tell, (part,)), autograph=False)
-        found: NDArray[np.float64] = ask(tf.constant(told)).numpy()
-        return found
+        return tf.function(lambda part: self._strategy.run(tell, (part,)), autograph=False)
 
     def mine(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
         """This worker's rows of a batch, and which part of it they are.
@@ -185,9 +192,10 @@ def train(assignment: Assignment, job: Job, learner: Any, together: Together, le
         for variable, value in zip(learner.state, resume.state, strict=True):
             variable.assign(value)
         assignment.pace.taken(job.order.samples_after(first - 1))
+    times = np.zeros((job.order.steps, 2))
+    together.tell_all(times[first - 1 :])  # for TensorFlow to compile what is told at the end
     if leader:
         leader.wait_for_start()
-    times = np.zeros((job.order.steps, 2))
     for step in range(first, job.order.steps + 1):
         start = time.monotonic()
         loss = learner.learn(step, job.order.batch(step), float(job.rates[step - 1]))

@@ -9,6 +9,5 @@ node       the TensorFlow process: a worker, a parameter server, or the coordina
 feed       rows pushed by Spark: how they are cut, pushed, and taken
 fed        training from what is pushed
 rows       the rows on their way to the executors
-storage    rows in a store: Parquet or TFRecord files at an address
 label      the classes of rows, found on the executors
 """

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.contract import Job, Knob, Watch
+from trainoff.engines.contract import Job, Knob, Refused, Watch
 from trainoff.engines.spark.base import SparkEngine
 from trainoff.engines.storage import far_away, refuses_storage
 from trainoff.engines.tensorflow import TensorFlow
@@ -84,6 +84,8 @@ class TfOnSpark(SparkEngine):
             return "tensorflowonspark's TensorBoard cannot be reached from other machines; leave `tensorboard` out"
         if refused := refuses_storage(trial.params["storage"]):
             return refused
+        if trial.params.get("executor_cores"):
+            return "every worker of TensorFlow has an executor of its own; leave `executor_cores` out"
         if trial.mode == "model-parallel":
             if trial.params["feed"] == "spark":
                 return 'in model-parallel mode only the first worker needs rows; use feed = "tensorflow"'
@@ -120,7 +122,21 @@ class TfOnSpark(SparkEngine):
             # Not before parameter servers have taken their executors: the rows should lie where they are needed.
             with watch.phase("ship"), self.session.failures():
                 self._rows, self._sizes = lay_out(self.session, job, self._storage)
+            self._counts = self._divided(job)
         self._idle = True
+
+    def _divided(self, job: Job) -> list[int]:
+        """Into how many batches each partition is cut in an epoch: all into as many, or each into its share."""
+        from trainoff.engines.tf_on_spark.feed import apportion
+
+        steps = job.order.steps_per_epoch
+        counts = [steps] * len(self._sizes) if job.mode == "sync" else apportion(steps, self._sizes)
+        if any(size and not count for size, count in zip(self._sizes, counts, strict=True)):
+            raise Refused(
+                f"the {steps} steps of an epoch cannot be shared by {job.workers} workers with rows of their own; "
+                "take a smaller batch_size or fewer workers"
+            )
+        return counts
 
     def _gather(self, job: Job, watch: Watch) -> None:
         """Form the TensorFlow cluster, up to the sign to start."""
@@ -189,15 +205,13 @@ class TfOnSpark(SparkEngine):
 
     def _push(self, job: Job) -> list[Pushed]:
         """Have Spark push every epoch; returns what became of every partition."""
-        from trainoff.engines.tf_on_spark.feed import Push, apportion, push
+        from trainoff.engines.tf_on_spark.feed import Push, push
 
         order, sizes, width = job.order, self._sizes, job.data.x_train.shape[1]
-        steps = order.steps_per_epoch
-        counts = [steps] * len(sizes) if job.mode == "sync" else apportion(steps, sizes)
         pushed: list[Pushed] = []
         for epoch in range(order.epochs):
             access, block_rows = self._gathering.access, job.params["block_rows"]
-            asked = Push(access, epoch, order.seed, sizes, counts, block_rows, width)
+            asked = Push(access, epoch, order.seed, sizes, self._counts, block_rows, width)
             pushed += self._rows.barrier().mapPartitionsWithIndex(partial(push, asked)).collect()
         return pushed
 

@@ -79,9 +79,10 @@ def learn_together(tf: Any, assignment: Assignment, number: int, tap: Tap) -> No
         leader.say("shipped")
     learner = FedNetwork(tf, job, together)
     learner.learn_from(1, nothing(job), 0.0)  # for TensorFlow to compile
+    times, samples, batches = np.zeros((job.order.steps, 3)), 0, tap.batches()
+    together.tell_all(times)
     if leader:
         leader.wait_for_start()
-    times, samples, batches = np.zeros((job.order.steps, 3)), 0, tap.batches()
     for step in range(1, job.order.steps + 1):
         start = time.monotonic()
         block = next(batches)
