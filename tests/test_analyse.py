@@ -122,6 +122,17 @@ def test_the_headline_is_the_highest_target_that_half_of_them_reached():
     assert headline_target(groups([trial("a", None, time_to_target={"0.95": None, "0.97": None})])) is None
 
 
+def test_who_was_first_is_asked_of_those_that_were_left_alone():
+    fault = {"epochs": 4, "fault": {"action": "slow", "node": 1, "at": 0.3, "share": 0.25, "for_s": None}}
+    alone = {"a": {"0.97": 5.0, "0.98": None}, "b": {"0.97": 6.0, "0.98": 9.0}}
+    made = [
+        trial(engine, None, seed, targets=[0.97, 0.98], time_to_target=times, params=params)
+        for engine, own in alone.items()
+        for seed, (times, params) in enumerate([(own, {"epochs": 4}), ({"0.97": 8.0, "0.98": None}, fault)])
+    ]
+    assert answer(groups(made))[0].startswith("b reached 98% first: 9.0 s of training; a had not got there")
+
+
 def test_what_solves_the_problem_another_way_is_named():
     other = {"verdict": "different by design", "reason": "L-BFGS, whole data per step"}
     said = answer(groups([trial("a", 1.0), trial("b", 2.0, equivalence=other)]))
@@ -351,6 +362,8 @@ def test_batches_are_compared_by_speed_and_by_what_is_learnt_from_a_sample():
     unequal = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95, samples_seen=9), batch(1000, 20_000, 0.6)])
     assert "after unequal numbers of samples" in batch_lines(unequal)[0]
     assert batch_lines(found[:2]) == [], "two sizes are no series"
+    other = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95), batch(1000, 20_000, 0.6, cores=2.0)])
+    assert batch_lines(other) == [], "on nodes of other sizes they are none"
 
 
 def test_an_engine_that_is_exact_in_one_mode_is_named_with_the_other():

@@ -66,6 +66,7 @@ def test_an_upgrade_is_told_with_versions_machines_and_what_was_left_out(here, c
     assert "They were not run on the same machines: new and old." in out
     assert "1 setting only in before is left out." in out
     one = said(capsys, "before", "after", "--engines", "a", "a")
+    assert "only in" not in one
     assert "a in after was 3.0 times faster than a in before to 97%" in " ".join(one.split())
 
 

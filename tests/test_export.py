@@ -71,6 +71,14 @@ def test_what_was_exported_is_not_taken_for_a_record(folder):
         assert (len(records), damaged) == (2, [])
 
 
+def test_folders_may_have_been_renamed(folder, monkeypatch):
+    renamed = folder.rename(folder.with_name("before"))
+    for place, out in ((renamed.parent, "all"), (renamed / "numpy-1", "one")):
+        monkeypatch.chdir(place)
+        assert trainoff("export", ".", "--to", "csv", "-o", renamed.parent / out).returncode == 0
+        assert "numpy-1" in (renamed.parent / out / "curves.csv").read_text()
+
+
 def test_a_record_is_never_written_into(folder):
     before = sorted((folder / "numpy-1").iterdir())
     assert f"1 record exported to {folder / 'export-csv'}" in export(folder / "numpy-1", "csv")

@@ -3,6 +3,7 @@
 import json
 import re
 
+import polars
 import pytest
 
 from made import folder_of_made, made, many
@@ -15,7 +16,7 @@ from trainoff.report.page.charts import fill
 from trainoff.report.page.drawn import looks_of
 from trainoff.report.page.look import COLOURS, STRANGERS, look, looks
 from trainoff.report.page.rows import Scene, grid_rows, pareto_rows, scaled_rows
-from trainoff.report.page.series import Shelf
+from trainoff.report.page.series import Shelf, curve
 
 pytestmark = pytest.mark.browser
 
@@ -303,6 +304,8 @@ def test_the_command_writes_page_pictures_and_markdown(tmp_path):
         (["nowhere"], "nowhere: there is no such folder"),
         ([".", "--usd-per-core-hour", "-1"], "a price is more than nothing"),
         (["made", "-o", "/proc/report.html"], "the report cannot be written there"),
+        (["made", "-o", "made/numpy.txt/x.html"], "the report cannot be written there"),
+        (["made", "-o", "."], ".: this is a folder; name a file with -o"),
         (["empty"], "empty: no records here yet; `trainoff run STUDY` makes some"),
         (["made/numpy.txt"], "made/numpy.txt: this is a file, not a folder of records"),
     ],
@@ -327,6 +330,17 @@ def test_what_moves_no_bytes_beats_what_does(tmp_path):
     rows = {row["engine"]: row for row in pareto_rows(scene)}
     assert not rows["torch-ddp"]["front_bytes"]
     assert rows["numpy"]["bytes"] is None, "there is no place for it on an axis of powers"
+
+
+def test_a_curve_is_made_of_what_was_evaluated(tmp_path):
+    one = made("spark-mllib")
+    folder = folder_of_made(tmp_path, [one])
+    path = folder / one.trial_id / "curve.parquet"
+    told = polars.DataFrame({"step": [3], "samples_seen": [9], "train_s": [0.1]})
+    polars.concat([polars.read_parquet(path), told], how="diagonal").write_parquet(path)
+    drawn = curve(one, Shelf(folder), 100)
+    assert len(drawn) == 10
+    assert drawn[-1]["y"] == one.test_accuracy
 
 
 def test_settings_of_one_engine_have_looks_of_their_own(tmp_path):

@@ -64,15 +64,19 @@ def test_damaged_records_are_named_and_the_rest_is_shown(tmp_path, store):
     (gone / "record.json").unlink()
     bent = commit(store, record("numpy-5"))
     (bent / "record.json").write_text(json.dumps({**record("numpy-5").to_json(), "phases_s": "all of them"}))
+    garbled = commit(store, record("numpy-6"))
+    text = (garbled / "record.json").read_bytes()
+    (garbled / "record.json").write_bytes(text.replace(b"digits-mlp", b"digits-\xe9lp"))
     foreign = commit(store, record("numpy-4"))
     (foreign / "record.json").write_text('{"schema_version": 99}')
     good, damaged = scan(tmp_path)
     assert [one.trial_id for one in good] == ["numpy-1"]
-    assert [type(one) for one in damaged] == [Damaged] * 4
+    assert [type(one) for one in damaged] == [Damaged] * 5
     shown = trainoff("show", store.folder)
     assert shown.returncode == 1
     assert f"{broken}: record.json cannot be read" in shown.stderr
     assert f"{bent}: record.json cannot be read: Expected `object`, got `str` - at `$.phases_s`" in shown.stderr
+    assert f"{garbled}: record.json cannot be read: 'utf-8' codec" in shown.stderr
     assert f"{gone}: record.json is missing; move it away and run the study again" in shown.stderr
     assert f"{foreign}: its schema version is 99, this trainoff reads 1" in shown.stderr
     assert "numpy" in shown.stdout

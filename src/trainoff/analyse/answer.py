@@ -35,7 +35,7 @@ def answer(groups: Sequence[Group]) -> list[str]:
 
 def headline(groups: Sequence[Group]) -> tuple[str, str]:
     """The first sentence on one workload, whose settings are ranked, in two parts: who won, and how the others did."""
-    groups = left_alone(groups)
+    groups = ranked(left_alone(groups))
     target = headline_target(groups)
     best = groups[0]
     if not best.good:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from trainoff.analyse.groups import Group
+from trainoff.analyse.groups import Group, setting_of
 from trainoff.analyse.words import count, quality
 
 LEAST = 3  # sizes of a batch that make a comparison
@@ -29,9 +29,8 @@ def _batch(group: Group) -> int:
 
 
 def _family(group: Group) -> str:
-    first = group.first
-    rest = {key: value for key, value in first.params.items() if key not in ("batch_size", "train_rows")}
-    return json.dumps([first.workload, first.engine, first.mode, first.workers, rest], sort_keys=True, default=str)
+    rest = {key: value for key, value in setting_of(group.first).items() if key != "batch_size"}
+    return json.dumps(rest, sort_keys=True, default=str)
 
 
 def _sentence(own: Sequence[Group]) -> str:

@@ -43,7 +43,7 @@ def read(folder: str | Path) -> Record | Damaged:
         record = _decode(text)
     except FileNotFoundError:
         return Damaged(Path(folder), "record.json is missing")
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Damaged(Path(folder), f"record.json cannot be read: {error}")
     if isinstance(record, _Versioned) or record.schema_version != SCHEMA_VERSION:
         version = record.schema_version

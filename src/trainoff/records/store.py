@@ -109,10 +109,14 @@ def _folder_name(record: Record) -> str:
 
 
 def folder_of(folder: Path, record: Record) -> Path:
-    """Where a record lies, below a study's folder, a folder of studies, or its own."""
+    """Where a record lies, below a study's folder, a folder of studies, or its own; folders may have been renamed."""
     name = _folder_name(record)
-    places = [folder / name, folder / record.study / name, folder]
-    return next((place for place in places if place.name == name and place.exists()), folder / name)
+    places = [folder / name, folder / record.study / name]
+    if found := next((place for place in places if place.exists()), None):
+        return found
+    if (folder / "record.json").exists():
+        return folder
+    return next(iter(sorted(folder.glob(f"*/{name}"))), folder / name)
 
 
 def abandoned(staged: Path) -> bool:

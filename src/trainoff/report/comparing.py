@@ -103,7 +103,7 @@ def _answer(question: Question, records: Sequence[Sequence[Record]]) -> Told:
     alike = [[match for match in matches if match.a.first.workload == workload] for workload in workloads]
     compared = [one for own in alike for one in compare_all(own, adjust)]
     _check_pairs(compared)
-    answer = told(compared, *_sides(question, compared), alone=_alone(found, pairs) if two else (0, 0))
+    answer = told(compared, *_sides(question, compared), alone=_alone(question, found) if two else (0, 0))
     return replace(answer, caveats=[*_out_of_reach(question, everybody, figures), *answer.caveats])
 
 
@@ -192,9 +192,13 @@ def _sides(question: Question, compared: Sequence[Comparison]) -> tuple[str, str
     return "each", next(iter(best.values())) if len(best) == 1 else "the best"
 
 
-def _alone(found: Sequence[Sequence[Group]], pairs: Sequence[Pair]) -> tuple[int, int]:
-    """How many settings are only in the first folder, and only in the second."""
-    return len(found[0]) - len({id(b) for _, b in pairs}), len(found[1]) - len(pairs)
+def _alone(question: Question, found: Sequence[Sequence[Group]]) -> tuple[int, int]:
+    """How many settings, of the engines asked for, are only in the first folder, and only in the second."""
+    first, second = (
+        [group for group in side if not question.engines or group.first.engine in question.engines] for side in found
+    )
+    pairs = of_folders(first, second)
+    return len(first) - len({id(b) for _, b in pairs}), len(second) - len(pairs)
 
 
 def _for_programs(question: Question, answer: Told) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def curve(record: Record, shelf: Shelf, most: int) -> list[Row]:
     columns["y"] = quality
     if record.network_bytes and record.isolation.get("own_network"):
         columns["bytes"] = _bytes_at(frame["wall_s"].to_list(), shelf.read(record, "samples"))
-    kept = thinned(len(frame), most)
+    known = [at for at, value in enumerate(quality) if value is not None]  # some systems tell more losses at their end
+    kept = [known[place] for place in thinned(len(known), most)]
     return [{name: short(values[at]) for name, values in columns.items()} for at in kept]
 
 
