@@ -2,12 +2,15 @@
 
 import json
 import re
+import shlex
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from running import command, environment, only_record, study, trainoff
+from trainoff.commands import _end_politely
 from trainoff.report.running import without_keys
 from trainoff.report.timeline import shade
 
@@ -133,6 +136,23 @@ def test_set_and_repeat_override_the_study(tmp_path):
     assert (out / "other").is_dir()
     planned = json.loads(trainoff("plan", path, "--repeat", 5, "--json").stdout)
     assert sorted(trial["seed"] for trial in planned["trials"]) == [1, 2, 3, 4, 5]
+
+
+def test_what_the_user_has_it_ignore_it_ignores():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
+    try:
+        _end_politely()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGHUP, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    words = shlex.join(command("engines", "--json"))
+    done = subprocess.run(["bash", "-c", f"{words} | true; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_show_fits_eighty_columns_and_draws(tmp_path):

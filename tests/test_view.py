@@ -199,6 +199,8 @@ def test_a_port_that_is_taken_and_other_mistakes_are_one_sentence(folder):
     assert done.stderr == told
     done = trainoff("view", folder, "--host", "203.0.113.7", "--no-browser")
     assert "203.0.113.7 is not an address of this machine" in done.stderr
+    done = trainoff("view", folder, "--port", 70000, "--no-browser")
+    assert done.stderr == "trainoff: --port 70000: expected a number from 0, for any that is free, to 65535\n"
     done = trainoff("view", folder / "numpy-1" / "log.txt", "--no-browser")
     assert "this is a file, not a folder of records" in done.stderr
 

@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         code: int = options.command(options)
+        sys.stdout.flush()  # here, where a closed pipe is no error
         return code
     except TrainoffError as error:
         print(f"trainoff: {error}", file=sys.stderr)

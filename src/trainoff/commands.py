@@ -75,8 +75,7 @@ def run(options: argparse.Namespace) -> int:
     from trainoff.report.running import run_study
     from trainoff.report.showing import as_json
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as politely as by Ctrl-C
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    _end_politely()
     code = run_study(planned := _read(options), options.out, options.retry, console(stderr=options.json))
     if options.json:
         as_json(options.out / planned.name)
@@ -87,8 +86,7 @@ def tune(options: argparse.Namespace) -> int:
     from trainoff.report.tuning import tune_study
     from trainoff.tune import Wish
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    _end_politely()
     wish = Wish(options.minutes, options.target, options.candidates, options.rounds)
     return tune_study(_read(options), options.out, wish, options.output, console(stderr=options.json), options.json)
 
@@ -98,10 +96,10 @@ def show(options: argparse.Namespace) -> int:
     from trainoff.report.showing import as_json, draw, tell
 
     book = book_of(options.prices, None)
-    if options.json:
-        return as_json(options.folder, book)
     if options.svg:
         draw(options.folder, options.svg, book)
+    if options.json:
+        return as_json(options.folder, book)
     return tell(options.folder, console(), book)
 
 
@@ -239,6 +237,13 @@ def _tell(facts: Any, show: Callable[[Any, Console], object], options: argparse.
     return 0
 
 
+def _end_politely() -> None:
+    """Let other signals end it as Ctrl-C does, but for those that the user has it ignore, as nohup does."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, signal.default_int_handler)
+
+
 def _read(options: argparse.Namespace) -> Study:
     from trainoff import engines, study
 
@@ -250,5 +255,6 @@ def console(stderr: bool = False) -> Console:
     from rich.console import Console
 
     columns = os.environ.get("COLUMNS", "")
-    wide = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else UNWRAPPED
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    wide = None if terminal else int(columns) if columns.isdecimal() else UNWRAPPED
     return Console(highlight=False, markup=False, width=wide, stderr=stderr)

@@ -135,7 +135,8 @@ def finish_first() -> Iterator[None]:
         return
     asked: list[int] = []
     polite = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in polite}
+    heeded = [each for each in polite if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in heeded}
     try:
         yield
     finally:

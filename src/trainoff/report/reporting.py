@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ def write_report(
     content = gather(folder, book)
     if not content.workloads and not content.damaged:
         raise no_records(folder)
-    path = out or beside(folder, "report.md" if markdown else "report.html")
+    path = out or _place(folder, "report.md" if markdown else "report.html")
     drawn = _draw(content, pictures, console) if pictures else {}
     _write(path, as_markdown(content, drawn, path.parent) if markdown else render(content))
     console.print(f"Report: {path}", soft_wrap=True)
@@ -41,15 +42,25 @@ def write_report(
     return 1 if content.damaged else 0
 
 
+def _place(folder: Path, name: str) -> Path:
+    """Where a report goes; a record is never written into, what is made of it goes beside it."""
+    if (folder / "record.json").exists():
+        return folder.absolute().parent / f"{folder.absolute().name}-{name}"
+    return beside(folder, name)
+
+
 def _write(path: Path, text: str) -> None:
     """Whole or not at all: a reader may have the old one open."""
-    beside = path.with_name(f".{path.name}.new")
+    if path.is_dir():
+        raise TrainoffError(f"{path}: this is a folder; name a file with -o")
+    draft = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
         raise TrainoffError(
             f"{path}: the report cannot be written there ({error.strerror}); choose another with -o"
         ) from error

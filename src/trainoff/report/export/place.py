@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,7 +43,8 @@ class Place:
                     self._remove(name)
                 self._mark(self._written)
         else:  # all of these are its own
-            self._mark(list(dict.fromkeys([*self._before, *self._written])))
+            with suppress(OSError):  # what went wrong first is what is told
+                self._mark(list(dict.fromkeys([*self._before, *self._written])))
 
     @contextmanager
     def file(self, name: str) -> Iterator[Path]:
@@ -81,7 +82,9 @@ class Place:
 
     def _mark(self, files: list[str]) -> None:
         text = json.dumps({"to": self.to, "trainoff": __version__, "files": files}, indent=1)
-        (self.folder / EXPORTED).write_text(text + "\n")
+        part = self.folder / f".{EXPORTED}.part"
+        part.write_text(text + "\n")
+        part.replace(self.folder / EXPORTED)
 
     def _remove(self, name: str) -> None:
         path = (self.folder / name).resolve()

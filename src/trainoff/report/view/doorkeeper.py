@@ -44,7 +44,7 @@ class Doorkeeper:
             name = urlsplit(f"//{header}").hostname or ""
         except ValueError:
             return False
-        if name in (*LOOPBACK, self.address):
+        if name in (*LOOPBACK, self.address.lower()):
             return True
         everywhere = is_number(self.address) and ipaddress.ip_address(self.address).is_unspecified
         return everywhere and (is_number(name) or name == socket.gethostname().lower())

@@ -71,7 +71,7 @@ def _read(folder: Path) -> Run | None:
     dead = abandoned(folder)  # asked first: what a living run said cannot be older than that
     try:
         return Run(folder, _POST.decode((folder / BULLETIN).read_bytes()), not dead)
-    except (OSError, msgspec.DecodeError):  # just being made or removed, or by another version
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):  # just being made or removed, or by another version
         return None
 
 
@@ -95,8 +95,10 @@ class Course:
             return self._told(found, "stopped")
         if self._last:
             return self._after(self._last)
-        done = len(self.records())
-        return {**self._told([], "ended" if done else "waiting"), "done": done}
+        newest = {record.trial_id: record for record in sorted(self.records(), key=lambda one: one.attempt)}
+        done = sum(not record.unfinished for record in newest.values())
+        state = "waiting" if not newest else "ended" if done == len(newest) else "stopped"
+        return {**self._told([], state), "done": done}
 
     def _after(self, last: dict[str, Any]) -> dict[str, Any]:
         """The runs are gone: whether they ended or were stopped is told by what they had planned."""

@@ -88,6 +88,10 @@ def _server(wish: Wish, door: Doorkeeper, lookout: Lookout) -> Server:
     for port in ports:
         try:
             return Server((wish.host, port), door, lookout, desk)
+        except OverflowError:
+            raise TrainoffError(f"--port {port}: expected a number from 0, for any that is free, to 65535") from None
+        except UnicodeError:
+            raise TrainoffError(f"--host {wish.host}: this is not the name of a machine") from None
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port != PORT or len(ports) == 1:
                 raise TrainoffError(_why_not(wish, port, error)) from error
