@@ -118,6 +118,8 @@ def test_the_catalogue_has_the_eleven_types_of_the_study():
         ("nodes = 0", r"line 6: `nodes` is 0; expected a whole number from 1 to 1,000"),
         ("nodes = [{ core = 1 }]", r"line 6: `core` is not a key of `nodes`"),
         ("nodes = 2\n[params]\nworkers = 3", r"line 6: a lab has one worker on each of its nodes; leave out `workers`"),
+        ("nodes = 3\nscale = 0.5", r"line 7: `scale` is of a machine, and none is named"),
+        ("nodes = [{ cores = 1 }]\nfirst = { cores = 2 }", r"line 7: `first` is one of nodes that are alike"),
         ("[machine.box]\ncores = 2", r"line 6: machine `box` lacks `memory_gb`"),
         ("bandwidth_mbit = -1", r"line 6: `bandwidth_mbit` is -1; expected a number above 0"),
     ],

@@ -59,6 +59,15 @@ def check_lab(study: Study, source: Source) -> None:
         if name not in study.layers.machines:
             options = study.layers.machines
             raise complain(f"{quote(name)} is not a machine; {suggest(name, options, 'the machines are')}")
+    named = any(True for _ in _machines(study, source))
+    for key in ("scale", "memory_scale"):
+        for complain, _ in _said(study, source, key):
+            if not named:
+                raise complain(f"{quote(key)} is of a machine, and none is named; write machine = ..., or leave it out")
+    listed = any(isinstance(nodes, list) for _, nodes in _said(study, source, "nodes"))
+    for complain, _ in _said(study, source, "first"):
+        if listed:
+            raise complain("`first` is one of nodes that are alike; where `nodes` is a list, say it there")
     for complain, _ in _said(study, source, "nodes"):
         if any(True for _ in _said(study, source, "workers")):
             raise complain("a lab has one worker on each of its nodes; leave out `workers`, or `nodes`")
