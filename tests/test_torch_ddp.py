@@ -56,10 +56,11 @@ LOST = {"agent": "agent: torchrun was killed by SIGKILL", "driver": "killed from
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("torchrun and more")
-    done = trainoff("run", study(folder, "torch-ddp", more=MODES), "--out", folder / "out")
+    folder, spare = tmp_path_factory.mktemp("torchrun and more"), tmp_path_factory.mktemp("spare")
+    done = trainoff("run", study(folder, "torch-ddp", more=MODES), "--out", folder / "out", TMPDIR=str(spare))
     assert done.returncode == 0, done.stdout + done.stderr
     assert survivors(folder) == []
+    assert list(spare.iterdir()) == [], "what torchrun writes goes with the trial"
     return {(each["mode"], each["workers"], each["params"]["tau"]): each for each in records(folder / "out")}
 
 

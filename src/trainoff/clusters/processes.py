@@ -87,6 +87,7 @@ class Processes(Cluster):
         self.here = self.nodes[0]
         self.python = sys.executable
         self._logs = folder / "logs"
+        self._scratch = folder / "tmp"
         self._started: list[Process] = []
 
     @property
@@ -104,8 +105,10 @@ class Processes(Cluster):
         timeout_s: float = 60.0,
     ) -> Process:
         self._logs.mkdir(exist_ok=True)
+        self._scratch.mkdir(exist_ok=True)
+        own = {"TMPDIR": str(self._scratch)}  # what a process leaves there when it is killed goes with the trial
         try:
-            process = self._start(node, argv, env, role)
+            process = self._start(node, argv, {**own, **env}, role)
         except OSError as error:
             raise TrainoffError(f"{role} could not be started on {node.name}: {error}") from error
         self._started.append(process)

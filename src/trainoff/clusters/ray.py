@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +108,7 @@ def environment(address: str) -> dict[str, str]:
     """What Ray's processes, and those that they start, have in their environment."""
     return {
         **({"GLOO_SOCKET_IFNAME": LOOPBACK} if address.startswith("127.") else {}),
+        "TMPDIR": tempfile.gettempdir(),  # the trial's folder may be too deep for the names of sockets
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_memory_monitor_refresh_ms": "0",  # memory is watched by trainoff; Ray would restart workers unseen
         "RAY_enable_worker_prestart": "0",  # processes for tasks that nobody has

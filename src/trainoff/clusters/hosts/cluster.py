@@ -85,7 +85,7 @@ class Hosts(Processes):
                 "java": java,
             }
         )
-        ledger = None if ready["shared"] else Ledger(self._folder, (*self._plan.private, "logs/*", TOKEN))
+        ledger = None if ready["shared"] else Ledger(self._folder, (*self._plan.private, "logs/*", "tmp/*", TOKEN))
         return Host(Node(link.host, address), link, ledger, places(ready, self.python))
 
     def _start(self, node: Node, argv: Sequence[str], env: Mapping[str, str], role: str) -> Process:
