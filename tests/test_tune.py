@@ -136,7 +136,7 @@ def test_ctrl_c_keeps_what_was_measured_and_writes_the_best_so_far(tmp_path: Pat
 
 def test_engines_of_other_kinds_are_tuned_by_their_own_keys(tmp_path: Path) -> None:
     path = written(tmp_path, "sklearn", "torch")
-    done = tune(path, "--candidates", 2, "--rounds", 1, "--json", "--set", "train_rows=1400")
+    done = tune(path, "--candidates", 3, "--rounds", 1, "--json", "--set", "train_rows=1400")
     found = {one["engine"]: one for one in json.loads(done.stdout)["engines"]}
     assert found["sklearn"]["winner"]
     assert found["torch"]["winner"]
