@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine with Python 3.11 and make:
-#   make demo    sets up, trains MNIST on every engine that can run here, shows the leader board, writes the report
+#   make demo    sets up, trains MNIST on nine engines, shows the leader board, writes the report
 #   make test    sets up, runs the whole test suite
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainoff.analyse.groups import Group, setting_of
-from trainoff.analyse.words import called, count, shown
+from trainoff.analyse.words import count, named
 from trainoff.records import Record
 
 FEWEST = 3  # points through which a line says something
@@ -110,8 +110,7 @@ def correlation_lines(groups: Sequence[Group]) -> list[str]:
 
 def _apart(group: Group) -> str:
     """What sets a group apart besides its size and workload, in words."""
-    rest = {key: value for key, value in group.label.items() if key not in (*_OF_SIZE, "workload")}
-    return ", ".join(f"{called(key)} {shown(value)}" for key, value in rest.items())
+    return named({key: value for key, value in group.label.items() if key not in (*_OF_SIZE, "workload")})
 
 
 def _train(record: Record) -> float | None:

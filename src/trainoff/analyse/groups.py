@@ -22,7 +22,7 @@ _SHOWN = ("engine", "mode", "workers")  # these have columns of their own on eve
 UNSTATED = "not stated"  # the mode of a published run of which the document does not say it
 SIZE = ("cores", "memory_gb")  # of a node
 LACKING = object()  # the value of a key that a group has not, and others have
-MOST_NAMED = 2  # more than so many keys would make a name too long; then only their values stand in it
+MOST_NAMED = 2  # more than so many keys would make a name too long; then what is usual is left out of it
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,11 @@ def called(key: str) -> str:
     return UNITS.get(key, key.replace("_", " "))
 
 
+def named(values: Mapping[str, object]) -> str:
+    """Keys and values, in words: `cores 2, batch size 128`."""
+    return ", ".join(f"{called(key)} {shown(value)}" for key, value in values.items())
+
+
 def node_size(cores: float, memory_gb: float | None) -> str:
     """How large a node is: `1 core`, `2 cores and 5.5 GB`; nothing where nobody said it."""
     told = "1 core" if cores == 1 else f"{cores:g} cores" if cores else ""

@@ -25,6 +25,7 @@ from trainoff.analyse.advice import (
     one_workload,
     why_nothing,
 )
+from trainoff.analyse.scaling import nodes_key
 from trainoff.analyse.targets import check_target
 from trainoff.errors import TrainoffError
 from trainoff.published import records_of, some_of
@@ -144,7 +145,7 @@ def _remedy(question: Question, own: Sequence[Record]) -> str:
 
 def _sizes(record: Record, nodes: int | None, rows: float | None) -> dict[str, str]:
     """Numbers of nodes and rows, as the keys of a study say them."""
-    sets = {} if nodes is None else {_nodes_key(record): str(nodes)}
+    sets = {} if nodes is None else {nodes_key(record): str(nodes)}
     return sets if rows is None else {**sets, ROWS: f"{rows:.0f}"}
 
 
@@ -156,10 +157,6 @@ def _with(words: Sequence[str], sets: Mapping[str, str]) -> list[str]:
         if option == "--set" and (same := next((one for one in left if key == one or {key, one} == {*NODES}), None)):
             made[place] = f"{same}={left.pop(same)}"
     return [*made, *(word for key, value in left.items() for word in ("--set", f"{key}={value}"))]
-
-
-def _nodes_key(record: Record) -> str:
-    return "nodes" if record.cluster == "lab" else "workers"
 
 
 def _command(question: Question, own: Sequence[Record], advice: Advice) -> str | None:

@@ -1,6 +1,6 @@
 """How training time goes with the number of nodes: a model, its grade, and which runs would sharpen it."""
 
-from trainoff.analyse.scaling.curves import PER_1000, SIZES, Curve, curves, rows_of
+from trainoff.analyse.scaling.curves import PER_1000, SIZES, Curve, curves, nodes_key, rows_of
 from trainoff.analyse.scaling.designer import Candidate, Choice, Subject, design, expected_width, grid
 from trainoff.analyse.scaling.fit import Estimate, Fit, fit, graded
 from trainoff.analyse.scaling.grade import Grade
@@ -32,6 +32,7 @@ __all__ = [
     "grid",
     "mixed",
     "nnls",
+    "nodes_key",
     "off",
     "rivals",
     "rows_of",

@@ -12,7 +12,7 @@ from typing import Any
 from trainoff.analyse.figures import FIGURES, Figure
 from trainoff.analyse.groups import newest, setting_of, untold, varying
 from trainoff.analyse.scaling.terms import Config
-from trainoff.analyse.words import called, seconds, shown
+from trainoff.analyse.words import named, seconds
 from trainoff.records import Record
 
 SIZES = ("workers", "nodes", "hosts", "train_rows")  # what may differ along a curve
@@ -32,7 +32,6 @@ PER_1000 = Figure(
     "took {ratio} times as long as {other} per sample",
     "was {ratio} times faster than {other} per sample",
 )
-NODES_OF = {"lab": "nodes"}  # what a study calls them; elsewhere they are workers
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Curve:
     @property
     def setting(self) -> str:
         """What sets it apart, in words."""
-        return ", ".join(f"{called(key)} {shown(value)}" for key, value in self.apart.items())
+        return named(self.apart)
 
     @property
     def name(self) -> str:
@@ -87,7 +86,7 @@ class Curve:
     @property
     def key(self) -> str:
         """The key of a study that says how many nodes there are."""
-        return NODES_OF.get(self.records[0].cluster, "workers")
+        return nodes_key(self.records[0])
 
     def rows(self, record: Record) -> float:
         """The work of a record; with seconds per sample it is the same for all."""
@@ -104,6 +103,11 @@ class Curve:
         gone = set(held)
         every = self.configs
         return [one for one in every if one.nodes not in gone], [one for one in every if one.nodes in gone]
+
+
+def nodes_key(record: Record) -> str:
+    """What a study calls the nodes of such a record: elsewhere than in a lab they are its workers."""
+    return "nodes" if record.cluster == "lab" else "workers"
 
 
 def rows_of(record: Record) -> float:

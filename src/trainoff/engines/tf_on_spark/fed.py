@@ -80,7 +80,7 @@ def learn_together(tf: Any, assignment: Assignment, number: int, tap: Tap) -> No
     learner = FedNetwork(tf, job, together)
     learner.learn_from(1, nothing(job), 0.0)  # for TensorFlow to compile
     times, samples, batches = np.zeros((job.order.steps, 3)), 0, tap.batches()
-    together.tell_all(times)
+    together.tell_all(times)  # the same, of what is told at the end
     if leader:
         leader.wait_for_start()
     for step in range(1, job.order.steps + 1):
