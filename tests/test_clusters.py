@@ -1,11 +1,11 @@
 """The `processes` cluster: readiness, logs by role, and an end that is certain."""
 
 import sys
-import time
 
 import psutil
 import pytest
 
+from running import HANGS_S
 from trainoff.clusters import Processes
 from trainoff.errors import TrainoffError
 
@@ -21,10 +21,11 @@ def cluster(tmp_path):
 def test_a_process_is_ready_when_it_says_so(cluster):
     server = cluster.spawn(
         cluster.nodes[0],
-        [*PYTHON, "import time; time.sleep(0.2); print('listening on 1234', flush=True); time.sleep(60)"],
+        [*PYTHON, "import time; time.sleep(0.2); print('listening on 1234', flush=True); time.sleep(100_000)"],
         {},
         "master",
         ready=lambda process: process.says(r"^listening on \d+"),
+        timeout_s=HANGS_S,
     )
     assert server.exit_code is None
     assert server.tail() == "listening on 1234"
@@ -39,13 +40,13 @@ def test_a_process_that_dies_first_is_told_with_its_last_words(cluster):
 def test_a_process_that_is_never_ready_is_told_after_its_time(cluster):
     with pytest.raises(TrainoffError, match=r"ps-0 was not ready after 0.2 s"):
         cluster.spawn(
-            cluster.nodes[0], [*PYTHON, "import time; time.sleep(60)"], {}, "ps-0",
+            cluster.nodes[0], [*PYTHON, "import time; time.sleep(100_000)"], {}, "ps-0",
             ready=lambda process: False, timeout_s=0.2,
         )  # fmt: skip
 
 
 def test_a_process_may_be_ended_twice(cluster):
-    sleeper = cluster.spawn(cluster.nodes[0], [*PYTHON, "import time; time.sleep(60)"], {}, "worker-0")
+    sleeper = cluster.spawn(cluster.nodes[0], [*PYTHON, "import time; time.sleep(100_000)"], {}, "worker-0")
     cluster.end(sleeper)
     cluster.end(sleeper)
     assert sleeper.exit_code is not None
@@ -63,22 +64,32 @@ def test_every_process_knows_its_role_and_its_environment(cluster):
         {"X": "y"},
         "worker-1",
     )
-    assert worker.wait(20) == 0
+    assert worker.wait(HANGS_S) == 0
     assert worker.tail() == "worker-1 y"
 
 
-def test_the_end_reaches_children_and_those_who_do_not_listen(tmp_path):
+@pytest.mark.parametrize("own_session", [False, True], ids=["same group", "session of its own"])
+def test_the_end_reaches_children_and_those_who_do_not_listen(tmp_path, own_session):
+    """When `stop` returns they are gone, though torchrun's workers lead sessions of their own."""
     stubborn = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
-        "print('child', child.pid, flush=True); time.sleep(600)"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(100_000)'];"
+        f"child = subprocess.Popen(sleep, start_new_session={own_session});"
+        "print('child', child.pid, flush=True); time.sleep(100_000)"
     )
     cluster = Processes(1, tmp_path)
     process = cluster.spawn(
-        cluster.nodes[0], [*PYTHON, stubborn], {}, "worker-0", ready=lambda process: process.says("^child")
-    )
-    child = int(process.tail().split()[1])
+        cluster.nodes[0], [*PYTHON, stubborn], {}, "worker-0", ready=lambda process: process.says(r"^child \d+\n"),
+        timeout_s=HANGS_S,
+    )  # fmt: skip
+    child = psutil.Process(int(process.tail().split()[1]))
     cluster.stop(grace_s=0.3)
     assert process.exit_code == -9
-    time.sleep(0.1)
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert not lives(child)
+
+
+def lives(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

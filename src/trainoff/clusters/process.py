@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from trainoff.errors import TrainoffError
 
 Readiness = Callable[["Process"], bool]
@@ -25,6 +27,7 @@ THREADS = (  # the variables by which libraries are told how many to use
 )
 LOG_TAIL = 50  # lines of a failing process that reach the record
 GRACE_S = 5.0  # between the polite signal and the other one
+KILLED_S = 10.0  # how long a process that was killed may take to be gone, where the machine is busy
 
 
 class Process:
@@ -90,13 +93,23 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
+    def _descendants(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children(recursive=True)
+        return []
+
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """End it: politely first, then for certain, children included."""
+        """End it: politely first, then for certain, and return when all that it has started is gone, too."""
+        started = self._descendants()
         if self.exit_code is None:
             self.signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.wait(grace_s)
         self.signal(signal.SIGKILL)
         self._popen.wait()
+        for process in started:  # some are in groups of their own, as torchrun's workers
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(started, KILLED_S)
         if self._popen.stdin:
             self._popen.stdin.close()
