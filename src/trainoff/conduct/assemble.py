@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 from dataclasses import asdict, dataclass, replace
 from math import isfinite, log
 from pathlib import Path
@@ -189,8 +190,9 @@ def _series(story: Story) -> list[dict[str, Any]]:
 def _write(rows: list[dict[str, Any]], path: Path) -> None:
     import polars
 
-    with path.open("wb") as file:
-        polars.DataFrame(rows, infer_schema_length=None).write_parquet(file)
+    table = io.BytesIO()  # polars would not say with an OSError that the disk is full
+    polars.DataFrame(rows, infer_schema_length=None).write_parquet(table)
+    path.write_bytes(table.getbuffer())
 
 
 def _gather_logs(folder: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from typing import Any, NoReturn
@@ -43,8 +44,9 @@ def main() -> int:
     try:
         _run(spec, folder, watch, channel)
     except BaseException as error:
-        traceback.print_exc()
         channel.say("error", phase=watch.failed_in, **describe(error))
+        with suppress(OSError):  # where the disk is full, there is no room for it
+            traceback.print_exc()
         return 1
     channel.say("done")
     return 0

@@ -119,9 +119,9 @@ class Lookout:
         with self._looking:
             if time.monotonic() - self._looked < LOOK_S / 2:
                 return
+            self._runs = runs(self._shelf.folder)  # before the records: a run that has ended has left all of them
             with suppress(OSError):  # a folder went away meanwhile; the next look sees it
                 self._pending = self._shelf.look() or self._pending
-            self._runs = runs(self._shelf.folder)
             progress = self._course.progress(self._runs)
             self._looked = time.monotonic()
             tell = self._pending and self._looked >= self._rested
