@@ -1,0 +1,79 @@
+"""How long after a `kill -9` of trainoff something of its trial still lives.
+
+    python benchmarks/kill.py [--kills 20] [--engine torch-ddp]
+
+A training on two workers is started as a user starts it; once it trains, the process of `trainoff run` is killed. The
+time is taken from the kill until no process of the trial is left: not the workers, nor what they have started, nor the
+processes that watch over it. README promises five seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+STUDY = """workload = "digits-mlp"
+engines = ["{engine}"]
+[params]
+workers = 2
+epochs = 100000
+"""
+
+
+def living(folder: Path) -> int:
+    """How many processes work for a trial below a folder."""
+    found = 0
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
+        found += variables.get("TRAINOFF_EVENTS", "").startswith(str(folder)) or (
+            any(str(folder) in word for word in words) and "trainoff.conduct" in " ".join(words)
+        )
+    return found
+
+
+def kill(engine: str, folder: Path) -> tuple[int, float]:
+    """Kill one run in its training; returns how many processes its trial had, and the seconds until none was left."""
+    path, out = folder / "kill.toml", folder / "out"
+    path.write_text(STUDY.format(engine=engine))
+    words = [sys.executable, "-m", "trainoff", "run", str(path), "--out", str(out)]
+    run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    while not any(folder.glob("out/kill/.staging/*/snapshot-0001.f32")):
+        if run.poll() is not None:
+            raise SystemExit(f"the run ended before it trained; `trainoff show {out}` would say why")
+        time.sleep(0.02)
+    there = living(folder)
+    run.kill()
+    start = time.monotonic()
+    run.wait()
+    while living(folder):
+        pass
+    return there, time.monotonic() - start
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--engine", default="torch-ddp")
+    options = parser.parse_args()
+    seconds, processes = [], 0
+    for _ in range(options.kills):
+        with tempfile.TemporaryDirectory() as folder:
+            processes, took = kill(options.engine, Path(folder).resolve())
+            seconds.append(took)
+    middle, most = statistics.median(seconds), max(seconds)
+    print(
+        f"{options.engine}, {len(seconds)} kills, {processes} processes: nothing left after {middle:.2f} s "
+        f"(median), {most:.2f} s at most"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
