@@ -19,10 +19,13 @@ TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") \
     $(if $(TORCH),$(TORCH) --index-strategy unsafe-best-match)
 
-# Python compiles a module when it is first imported. That should not be in the first trial's time.
+# Python compiles a module when it is first imported, and keeps what it has compiled, unless it is told not to: then every
+# process of every trial would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+# What is large is imported once before, so that it is not in the first trial's time.
 COMPILED := tensorflow torch.distributed.run,torch.nn.parallel,jax,sklearn.neural_network,distributed,ray.train.torch,pyspark.sql
 
-.PHONY: demo test ready lint soak bench reproduced picture clean lock setup browser sshd
+.PHONY: demo test check checked ready lint soak conditions bench reproduced picture clean lock setup browser sshd
 
 demo: $(STAMP)
 	@if $(BIN)/trainoff data get mnist; then \
@@ -33,9 +36,22 @@ demo: $(STAMP)
 	    $(BIN)/trainoff report results/quick-digits; exit $$code; \
 	fi
 
+# make test ORDER=random takes the files in random order, too, and not those first that take longest; within a file the
+# order is always random, from the seed that pytest prints. SEED=123 brings an order back.
+# Libraries use one thread, for several processes share the CPUs.
+SEED ?= default
+PYTEST := TRAINOFF_TEST_ORDER=$(ORDER) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -p randomly --randomly-seed=$(SEED) --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 ready
-	@$(BIN)/python -m pytest -m "not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) -m "not soak" --numprocesses 3
+
+# What can be known within a minute and a half: lint, types, and all tests that start no cluster.
+check: $(STAMP)
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 lint checked
+
+checked: $(STAMP)
+	@$(PYTEST) -m "not soak and not cluster" --numprocesses 2
 
 # What the tests want before they begin: two things at a time.
 ready: $(CLASSES) lint sshd
@@ -47,8 +63,13 @@ lint: $(STAMP)
 
 # Two hours: all the kills that `make test` only takes a sample of.
 soak: $(STAMP) $(CLASSES)
+	@$(BIN)/python tests/conditions.py check
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
-	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_storage.py tests/test_run.py tests/test_run_models.py tests/test_shared_classes.py tests/test_lab.py
+	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_conformance.py tests/test_storage.py tests/test_run.py tests/test_run_models.py tests/test_shared_classes.py tests/test_lab.py
+
+# make test as it is, on one core, on a busy machine, in three random orders, and twice at once. Two hours.
+conditions: $(STAMP)
+	@$(BIN)/python tests/conditions.py
 
 # What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
 # How Spark's own MLlib compares with the other engines on Spark, tf-ps with
@@ -107,7 +128,7 @@ $(STAMP): pyproject.toml requirements.lock
 	    echo "uv could not install it all; pip tries again, and takes longer ..."; \
 	    $(PIP) $(TORCH) --requirement requirements.lock; }
 	@$(PIP) --no-deps --no-build-isolation --editable .
-	@for modules in $(COMPILED); do env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $$modules" 2>/dev/null & done; \
+	@for modules in $(COMPILED); do $(BIN)/python -c "import $$modules" 2>/dev/null & done; \
 	    $(BIN)/python -c "from trainoff.report.page.setting import library; library()" & wait
 	@$(JAVA) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Java for the engines on Spark ..."; \

@@ -80,7 +80,7 @@ class Tree(type(Path())):
                 for file, text in OF_CONTROLLER.get(name, {}).items():
                     if name not in before:
                         Path(inner, file).write_text(text)
-            Path(inner, "cgroup.controllers").write_text(" ".join({*before, *wanted}))
+            Path(inner, "cgroup.controllers").write_text(" ".join(dict.fromkeys([*before, *wanted])))
         return Path(self).write_text(" ".join(dict.fromkeys([*before, *wanted])))
 
     def _move(self, pid: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from running import command, environment
+from running import HANGS_S, command, environment
 
 OWN = Path(__file__).parent.parent / "build" / "openssh"  # where `make test` unpacks it
 HOME = "10.77.0.254"
@@ -48,7 +48,11 @@ Host *
 NODE = """
 mount -t tmpfs none /run && cp -r {files}/* /run/ && mkdir /run/sshd && mount --bind /run/passwd /etc/passwd &&
 mkdir /run/home && mount -t tmpfs none {hidden} && cd / &&
-{{ {sshd} -D -e -f /run/server.{name} 2>/run/sshd.log & cat; }}
+read go && {{ {sshd} -D -e -f /run/server.{name} 2>/run/sshd.log & cat; }}
+"""  # `go` is said when there is an address to listen at
+HELD = """#!/bin/sh
+case "$*" in "-m trainoff.engines.torch_ddp.worker "*) exec sleep 100000;; esac
+exec {python} "$@"
 """
 OLD = """#!/bin/sh
 PYTHONPATH=/run/old exec {python} "$@"
@@ -76,7 +80,9 @@ class Machines:
 
     def trainoff(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run a trainoff command from beside the machines."""
-        return subprocess.run(self.command(*words), capture_output=True, text=True, env=environment(), timeout=600)
+        return subprocess.run(
+            self.command(*words), capture_output=True, text=True, env=environment(), timeout=6 * HANGS_S
+        )
 
     def study(self, folder: Path, *engines: str, cluster: str, more: str = "") -> Path:
         """A small study on hosts; `more` goes on in the [params] table."""
@@ -120,7 +126,7 @@ def _do(*words: object) -> None:
 
 
 def _wait(condition: Any) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANGS_S
     while not condition():
         assert time.monotonic() < deadline, "a machine did not start"
         time.sleep(0.02)
@@ -148,6 +154,9 @@ def machines(folder: Path, hidden: Path, python: str) -> Iterator[Machines]:
             _wait(lambda node=node: psutil.Process(node.pid).children())
             (first,) = psutil.Process(node.pid).children()
             _join(inside, name, address, first.pid)
+            assert node.stdin
+            node.stdin.write(b"go\n")
+            node.stdin.flush()
             found.nodes[name] = first.pid
             _wait(lambda address=address: _answers(inside, address))
         yield found
@@ -190,6 +199,8 @@ def _write_files(folder: Path, files: Path, python: str) -> None:
     (files / "passwd").write_text("root:x:0:0::/run/home:/bin/sh\nsshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n")
     (files / "python").write_text(f'#!/bin/sh\necho "$@" >> /run/python.log\nexec {python} "$@"\n')
     (files / "python").chmod(0o755)
+    (files / "held-python").write_text(HELD.format(python=python))
+    (files / "held-python").chmod(0o755)
     (files / "old").mkdir()
     (files / "old" / "sitecustomize.py").write_text("import sys\nsys.version_info = (3, 8, 1, 'final', 0)\n")
     (files / "old-python").write_text(OLD.format(python=python))

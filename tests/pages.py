@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from made import folder_of_made, made
+from running import HANGS_S
 from trainoff.records import Record
 from trainoff.report.page import gather, render
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator
 
 
 class Watched:
@@ -20,6 +21,7 @@ class Watched:
     def __init__(self, browser: Browser, path: Path, fragment: str = "", **more: Any) -> None:
         self.wrong: list[str] = []
         self.page = browser.new_context(viewport={"width": 1440, "height": 900}, **more).new_page()
+        self.page.set_default_timeout(HANGS_S * 1000)
         self.page.on("console", lambda said: self.wrong.append(f"{said.type}: {said.text}"))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda asked: self.asked(asked.url))
@@ -37,6 +39,23 @@ class Watched:
             if figure.is_visible():
                 figure.scroll_into_view_if_needed()
                 self.page.wait_for_function("f => f.dataset.drawn === 'yes'", arg=figure)
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the window wider or narrower, and wait until the page begins to draw all anew: a moment later."""
+        self.draw_all()
+        self.page.evaluate(
+            "() => document.querySelectorAll('[data-drawn]').forEach((each) => { each.dataset.drawn = 'before'; })"
+        )
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.wait_for_function("() => document.querySelectorAll('[data-drawn=before]').length === 0")
+
+    def copy(self, button: Locator) -> list[str]:
+        """Press a button that copies: it says that it did, for a moment that here does not end; the lines it copied."""
+        self.page.evaluate("() => { window.setTimeout = () => 0; }")
+        button.click()
+        button.filter(has_text="copied").wait_for()
+        copied: str = self.page.evaluate("navigator.clipboard.readText()")
+        return copied.splitlines()
 
     def marks(self, chart: str, kind: str) -> int:
         """How many marks of a kind a chart has."""

@@ -83,6 +83,7 @@ def test_engines_and_workloads_are_listed_for_programs_and_people():
     assert "784-800-10" in trainoff("workloads").stdout
 
 
+@pytest.mark.cluster
 def test_plan_lists_the_trials_and_learns_from_records(tmp_path):
     path, out = study(tmp_path, "numpy", "sklearn", more="[grid]\nbatch_size = [10, 20]"), tmp_path / "out"
     planned = json.loads(trainoff("plan", path, "--out", out, "--json").stdout)
@@ -129,6 +130,7 @@ def test_a_slip_in_an_option_is_one_sentence(tmp_path, words, sentence):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.cluster
 def test_set_and_repeat_override_the_study(tmp_path):
     path, out = study(tmp_path, "numpy"), tmp_path / "out"
     assert trainoff("run", path, "--out", out, "--set", "epochs=1", "--set", "name=other").returncode == 0
@@ -155,6 +157,7 @@ def test_a_reader_who_has_seen_enough_is_no_error():
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+@pytest.mark.cluster
 def test_show_fits_eighty_columns_and_draws(tmp_path):
     path, out = study(tmp_path, "numpy", "crasher"), tmp_path / "out"
     trainoff("run", path, "--out", out)
@@ -169,6 +172,7 @@ def test_show_fits_eighty_columns_and_draws(tmp_path):
     assert "url(" not in picture.replace("url(#", ""), "the picture needs something from elsewhere"
 
 
+@pytest.mark.cluster
 def test_a_grid_can_be_read_at_eighty_columns(tmp_path):
     more = "[grid]\nbatch_size = [10, 20]\nlearning_rate = [0.05, 0.125]\nhidden = [[32], [64, 32]]"
     path, out = study(tmp_path, "numpy", more=more), tmp_path / "out"
@@ -186,6 +190,7 @@ def _settings(shown):
     return [sorted(found) for found in re.findall(r"(\S+) · (\S+) · (\[[\d, ]+\])", shown)]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "odd",
     [
@@ -290,6 +295,7 @@ def test_an_unknown_status_to_retry_is_one_sentence(tmp_path):
     assert done.stderr == "trainoff: --retry faild: that is not a status; did you mean `failed`?\n"
 
 
+@pytest.mark.cluster
 def test_a_picture_that_cannot_be_written_is_one_sentence(tmp_path):
     trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "out")
     done = trainoff("show", tmp_path / "out", "--svg", "/nowhere/board.svg")
@@ -318,6 +324,7 @@ def test_without_data_and_network_one_sentence_says_what_to_do(tmp_path):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.cluster
 def test_check_runs_the_contract_tests():
     good = trainoff("check", "numpy")
     assert good.returncode == 0, good.stdout

@@ -211,6 +211,7 @@ def test_money_is_an_axis_by_itself_where_every_trial_has_a_price(tmp_path):
         assert ("US dollars" in (tmp_path / name / "report.html").read_text()) == (name == "all")
 
 
+@pytest.mark.cluster
 @pytest.mark.lab
 def test_a_trial_on_a_machine_with_a_price_books_what_it_cost(tmp_path):
     more = '[cluster]\nkind = "lab"\nmachine = "m4.xlarge"\nscale = 0.1\nmemory_scale = 0.2\n'

@@ -3,6 +3,7 @@
 import gzip
 import http.server
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -82,10 +83,11 @@ class Publisher(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def publisher():
+def publisher(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     handler = type("Handler", (Publisher,), {"files": {}, "asked": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     handler.address = f"http://127.0.0.1:{server.server_port}/"
     yield handler
@@ -124,8 +126,11 @@ def test_the_hash_decides_and_the_next_publisher_is_asked(publisher, tmp_path):
 
 
 def test_no_source_at_all_is_one_sentence_that_says_what_to_do(publisher):
-    with pytest.raises(TrainoffError) as caught:
-        mnist.make(None, quiet, payload(small_files(), publisher.address, "http://127.0.0.1:9/"))
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # it does not listen
+        addresses = publisher.address, f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        with pytest.raises(TrainoffError) as caught:
+            mnist.make(None, quiet, payload(small_files(), *addresses))
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert "answered 404" in sentence

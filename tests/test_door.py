@@ -8,6 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from running import HANGS_S
 from trainoff.engines.door import Outside, open_inside
 
 
@@ -24,7 +25,7 @@ class Page(BaseHTTPRequestHandler):
 @pytest.fixture
 def page():
     server = HTTPServer(("127.0.0.1", 0), Page)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server.server_address[1]
     server.shutdown()
     server.server_close()
@@ -36,17 +37,17 @@ def test_a_page_is_reached_through_a_folder_however_deep(tmp_path, page):
     open_inside(folder / "door-page", "127.0.0.1", page)
     door = Outside(folder / "door-page")
     for _ in range(3):
-        assert urlopen(door.url, timeout=10).read() == b"a page of " + b"x" * 200_000
+        assert urlopen(door.url, timeout=HANGS_S).read() == b"a page of " + b"x" * 200_000
     door.close()
     with pytest.raises(URLError):
-        urlopen(door.url, timeout=10)
+        urlopen(door.url, timeout=HANGS_S)
 
 
 def test_where_nobody_is_behind_the_door_the_visitor_is_turned_away(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    open_inside(tmp_path / "door-page", "127.0.0.1", port)
-    door = Outside(tmp_path / "door-page")
-    with pytest.raises((URLError, ConnectionError)):
-        urlopen(door.url, timeout=10)
-    door.close()
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # it does not listen, and nobody else can have its port
+        open_inside(tmp_path / "door-page", "127.0.0.1", deaf.getsockname()[1])
+        door = Outside(tmp_path / "door-page")
+        with pytest.raises((URLError, ConnectionError)):
+            urlopen(door.url, timeout=HANGS_S)
+        door.close()

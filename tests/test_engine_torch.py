@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from trainings import OPTIMIZERS, distance, distances, make_job, pictures, reference, train
+from trainings import distance, distances, make_job, pictures, reference, train
 from trainoff.data import Csr, Data
 from trainoff.engines import Job, Refused
 from trainoff.engines.torch import Torch, make_learner
-from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, flatten, labels, loss_and_gradient
+from trainoff.models import SCHEDULES, fingerprint, flatten
 from trainoff.study import Trial
 from watching import QuietWatch
 
 EXACT, TOLERATED = 1e-3, 5e-3
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and torch for it")
-DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 MODELS = [("mlp", "sgd"), ("mlp", "momentum"), ("mlp", "adam"), ("cnn", "momentum"), ("cnn", "adam"), ("logreg", "sgd")]
 
 
@@ -35,40 +32,6 @@ def worst(job: Job, watch: QuietWatch) -> float:
 
 def torch_job(device: str = "cpu", **other: Any) -> Job:
     return make_job(device=device, precision="float32", **other)
-
-
-@pytest.mark.parametrize("l2", [0.0, 1e-3])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
-@pytest.mark.parametrize("device", DEVICES)
-def test_networks_are_exact(device: str, kind: str, optimizer: str, schedule: str, activation: str, l2: float) -> None:
-    job = torch_job(device, kind=kind, optimizer=optimizer, schedule=schedule, activation=activation, l2=l2)
-    assert worst(job, train(Torch(), job)) <= EXACT
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("device", DEVICES)
-def test_logistic_regression_is_exact(device: str, schedule: str) -> None:
-    job = torch_job(device, kind="logreg", optimizer="sgd", schedule=schedule, learning_rate=1.0)
-    assert worst(job, train(Torch(), job)) <= EXACT
-
-
-@pytest.mark.parametrize("hidden", [(), (24, 16), (24, 16, 12)], ids=str)
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
-def test_it_is_exact_with_any_number_of_layers(kind: str, hidden: tuple[int, ...]) -> None:
-    job = torch_job(kind=kind, hidden=hidden)
-    assert worst(job, train(Torch(), job)) <= EXACT
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("kind", "hidden"), [("mlp", (800,)), ("cnn", (64,))])
-@pytest.mark.parametrize("device", DEVICES)
-def test_it_is_exact_at_the_size_of_mnist(device: str, kind: str, hidden: tuple[int, ...], optimizer: str) -> None:
-    data = pictures(2000, 784)
-    job = torch_job(device, data=data, kind=kind, hidden=hidden, batch_size=128, epochs=2, optimizer=optimizer)
-    assert worst(job, train(Torch(), job)) <= EXACT
 
 
 def resident(job: Job) -> Any:
@@ -183,17 +146,6 @@ def test_a_mapped_training_set_is_not_copied_and_nothing_warns(tmp_path: Path) -
         assert worst(job, train(Torch(), job)) <= EXACT
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn", "logreg"])
-def test_the_loss_is_that_of_the_batch_before_the_step_with_l2(kind: str) -> None:
-    job = torch_job(kind=kind, optimizer="sgd", l2=0.0 if kind == "logreg" else 0.01)
-    seen = train(Torch(), job).losses
-    weights = job.weights
-    for (step, rows), loss in zip(job.order.batches(), seen[:2], strict=False):
-        expected, gradient = loss_and_gradient(job.model, weights, job.data.x_train[rows], job.data.y_train[rows])
-        assert loss == pytest.approx(expected, rel=1e-5)
-        weights = [w - job.rates[step - 1] * g for w, g in zip(weights, gradient, strict=True)]
-
-
 def test_l2_on_the_biases_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainoff.engines.torch import network
 
@@ -202,39 +154,9 @@ def test_l2_on_the_biases_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     assert worst(job, train(Torch(), job)) > TOLERATED
 
 
-def test_it_stops_when_told_and_takes_a_last_snapshot() -> None:
-    watch = train(Torch(), torch_job(), stop_at=5)
-    assert [step for step, _, _ in watch.snapshots] == [1, 5]
-
-
-def test_a_batch_larger_than_the_data_is_the_whole_data() -> None:
-    job = torch_job(batch_size=1000)
-    assert max(distances(job, train(Torch(), job)).values()) <= EXACT
-
-
-@pytest.mark.parametrize(
-    ("kind", "optimizer", "rate", "good"),
-    [("mlp", "momentum", None, 0.95), ("cnn", "adam", None, 0.9), ("logreg", "sgd", 1.0, 0.55)],
-)
-@pytest.mark.parametrize("device", DEVICES)
-def test_it_learns_and_predicts_what_the_reference_would(
-    device: str, kind: str, optimizer: str, rate: float | None, good: float
-) -> None:
-    data = None if kind == "logreg" else pictures(2000)
-    job = torch_job(device, data=data, kind=kind, optimizer=optimizer, learning_rate=rate, epochs=20 if rate else 5)
-    engine = Torch()
-    watch = train(engine, job)
-    found = engine.predict(job.data.x_test)  # of the pictures, more rows than it takes at a time
-    engine.close()
-    assert found.dtype == np.int64
-    assert np.mean(found == job.data.y_test) > good
-    expected = labels(job.model, watch.snapshots[-1][2], job.data.x_test)
-    assert np.mean(found != expected) <= 0.001  # rounding may decide a tie
-
-
-@pytest.mark.parametrize(("kind", "optimizer"), [("mlp", "sgd"), ("logreg", "sgd")])
-def test_a_training_that_diverges_says_so_by_its_loss_or_its_weights(kind: str, optimizer: str) -> None:
-    watch = train(Torch(), torch_job(kind=kind, optimizer=optimizer, learning_rate=1e38, schedule="constant", epochs=9))
+def test_a_logistic_regression_that_diverges_says_so_by_its_loss_or_its_weights() -> None:
+    job = torch_job(kind="logreg", optimizer="sgd", learning_rate=1e38, schedule="constant", epochs=9)
+    watch = train(Torch(), job)
     numbers = [*np.array(watch.losses, float), *flatten(watch.snapshots[-1][2])]
     assert not np.isfinite(numbers).all()
 
@@ -271,8 +193,3 @@ def test_tf32_is_told_from_exact_arithmetic_and_is_tolerable() -> None:
     job = torch_job("cuda", data=pictures(2000, 784), hidden=(800,), batch_size=256)
     job.params = {**job.params, "precision": "tf32"}
     assert EXACT / 10 < max(distances(job, train(Torch(), job)).values()) <= TOLERATED
-
-
-def test_the_adapter_is_loaded_without_torch() -> None:
-    code = "import sys, trainoff.engines.torch; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

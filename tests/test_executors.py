@@ -32,6 +32,7 @@ def test_what_does_not_fit_is_said(asked, sentence):
         allocate(**asked)
 
 
+@pytest.mark.cluster
 def test_a_study_asks_for_executors(tmp_path):
     path = study(tmp_path, "spark-average", more="workers = 2\n[cluster]\ncores = 2\nexecutor_cores = 5\nmemory_gb = 8")
     done = trainoff("run", path, "--out", tmp_path / "out")
@@ -39,6 +40,7 @@ def test_a_study_asks_for_executors(tmp_path):
     assert "no executor of 5 cores fits" in done.stdout
 
 
+@pytest.mark.cluster
 def test_executors_need_to_know_the_memory(tmp_path):
     path = study(tmp_path, "spark-average", more="workers = 2\n[cluster]\ncores = 24\nexecutor_cores = 5")
     done = trainoff("run", path, "--out", tmp_path / "out")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -208,8 +209,11 @@ def test_a_missing_module_is_one_sentence_with_its_command(folder, extra):
 def test_mistakes_are_one_sentence(tmp_path, folder):
     assert "did you mean `csv`?" in refusal(folder, "csw")
     assert "--uri is the address of an MLflow server" in refusal(folder, "csv", "--uri", "http://127.0.0.1:1")
-    nobody = refusal(folder, "mlflow", "--uri", "http://127.0.0.1:1")
-    assert nobody.endswith("http://127.0.0.1:1: no MLflow server answers there; start one, or leave --uri out\n")
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # it does not listen
+        address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        nobody = refusal(folder, "mlflow", "--uri", address)
+    assert nobody.endswith(f"{address}: no MLflow server answers there; start one, or leave --uri out\n")
     (tmp_path / "empty").mkdir()
     assert "no records here yet; `trainoff run STUDY` makes some" in refusal(tmp_path / "empty", "csv")
     assert "there is no such folder" in refusal(tmp_path / "nowhere", "csv")

@@ -6,7 +6,7 @@ import pytest
 
 from running import assert_nothing_survives, records, study, trainoff
 
-pytestmark = pytest.mark.namespace
+pytestmark = [pytest.mark.namespace, pytest.mark.cluster]
 
 LONG = """workers = 2
 batch_size = 50
@@ -15,12 +15,12 @@ snapshot_every = 100000
 """
 OF_TORCH = """checkpoint_every = 50
 [grid]
-epochs = [100]
+epochs = [40]
 fault = [{action = "kill-process"}, {action = "pause", for_s = 2, at = "step 100"}]
 """
 OF_DASK = """tau = 5
 [grid]
-epochs = [100]
+epochs = [40]
 fault = [{action = "kill-process", node = 0}, {action = "slow", share = 0.5, at = "0.5 s"}]
 """
 OF_NODES = """tau = 5
@@ -31,13 +31,17 @@ cores = 0.5
 memory_gb = 1
 nodes = 2
 [grid]
-epochs = [60]
+epochs = [20]
 """
 
 
-def struck(folder, engine, more):
-    """The records of a study by what was done, after nothing of its trials was left."""
-    done = trainoff("run", study(folder, engine, more=more), "--out", folder / "out")
+def struck(folder, engine, more, held_at):
+    """The records of a study by what was done, after nothing of its trials was left.
+
+    From a step on, the training is held until the fault was done, so that it cannot be over before.
+    """
+    path = study(folder, f"held-{engine}", more=more)
+    done = trainoff("run", path, "--out", folder / "out", HELD_AT=str(held_at))
     assert done.returncode == 0, done.stdout + done.stderr
     assert_nothing_survives(folder)
     return {record["fault"]["action"]: record for record in records(folder / "out")}
@@ -45,23 +49,23 @@ def struck(folder, engine, more):
 
 @pytest.fixture(scope="module")
 def of_torch(tmp_path_factory):
-    return struck(tmp_path_factory.mktemp("torch"), "torch-ddp", LONG + OF_TORCH)
+    return struck(tmp_path_factory.mktemp("torch"), "torch-ddp", LONG + OF_TORCH, 105)
 
 
 @pytest.fixture(scope="module")
 def of_dask(tmp_path_factory):
-    return struck(tmp_path_factory.mktemp("dask"), "dask-average", LONG + OF_DASK)
+    return struck(tmp_path_factory.mktemp("dask"), "dask-average", LONG + OF_DASK, 75)
 
 
 def test_a_worker_that_is_killed_is_noticed_and_made_good_from_the_checkpoint(of_torch):
     record = of_torch["kill-process"]
     found = record["fault"]
     assert (found["state"], found["node"], found["processes"]) == ("recovered", 1, 1)
-    assert found["step"] >= 0.3 * 600
+    assert found["step"] >= 0.3 * 240
     assert 0 < found["detected_s"] < found["recovered_s"]
     assert found["samples_redone"] == 50 * record["counts"]["steps_redone"]
     assert record["counts"]["restarts"] == 1
-    assert record["samples_seen"] == 100 * 300
+    assert record["samples_seen"] == 40 * 300
     assert record["equivalence"]["verdict"] == "exact"
 
 
@@ -81,7 +85,7 @@ def test_a_new_worker_makes_only_its_part_of_the_round_again(of_dask):
     assert (found["state"], found["node"]) == ("recovered", 0)
     assert record["counts"]["workers_lost"] == 1
     assert found["samples_redone"] <= 5 * 50 / 2
-    assert record["samples_seen"] == 100 * 300
+    assert record["samples_seen"] == 40 * 300
 
 
 def test_a_straggler_is_slow_until_the_training_is_over(of_dask):
@@ -94,10 +98,10 @@ def test_a_straggler_is_slow_until_the_training_is_over(of_dask):
 
 @pytest.mark.lab
 def test_where_a_node_is_gone_its_worker_starts_on_another(tmp_path):
-    record = struck(tmp_path, "dask-average", LONG.replace("workers = 2\n", "") + OF_NODES)["kill-node"]
+    record = struck(tmp_path, "dask-average", LONG.replace("workers = 2\n", "") + OF_NODES, 40)["kill-node"]
     assert record["fault"]["state"] == "recovered"
     assert record["counts"]["workers_lost"] == 1
-    assert record["samples_seen"] == 60 * 300
+    assert record["samples_seen"] == 20 * 300
 
 
 def test_what_needs_nodes_of_their_own_is_refused_before_anything_starts(tmp_path):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from machines import Machines, machines
-from running import GONE_WITHIN_S, environment, records, wait_until
+from running import GONE_WITHIN_S, HANGS_S, environment, records, wait_until
 from trainoff import engines
 from trainoff.clusters.hosts.cluster import Hosts, Plan
 from trainoff.clusters.hosts.parcels import Ledger
@@ -24,6 +24,8 @@ from trainoff.conduct.refusal import cannot
 from trainoff.conduct.story import Story
 from trainoff.errors import TrainoffError
 from trainoff.study import read
+
+pytestmark = pytest.mark.cluster
 
 PYTHON = [sys.executable, "-c"]
 STAND_IN = """#!/bin/sh
@@ -63,14 +65,14 @@ def cluster(tmp_path, stand_in):
 
 def test_a_process_on_a_host_is_like_one_here(cluster):
     (node,) = cluster.nodes
-    words = "import os, sys, time; print(os.environ['TRAINOFF_ROLE'], os.environ['X'], flush=True); time.sleep(60)"
+    words = "import os, sys, time; print(os.environ['TRAINOFF_ROLE'], os.environ['X'], flush=True); time.sleep(100_000)"
     process = cluster.spawn(
-        node, [*PYTHON, words], {"X": "y"}, "worker-0", ready=lambda each: each.says(r"^worker-0 y"), timeout_s=20
+        node, [*PYTHON, words], {"X": "y"}, "worker-0", ready=lambda each: each.says(r"^worker-0 y"), timeout_s=HANGS_S
     )
     assert process.exit_code is None
     assert process.pid > 0
     process.signal(signal.SIGTERM)
-    assert process.wait(20) == -signal.SIGTERM
+    assert process.wait(HANGS_S) == -signal.SIGTERM
     assert cluster.failed() is process
 
 
@@ -80,10 +82,10 @@ def test_a_program_that_a_host_has_not_is_one_sentence(cluster):
 
 
 def test_a_host_that_is_lost_takes_its_processes_along(cluster):
-    process = cluster.spawn(cluster.nodes[0], [*PYTHON, "import time; time.sleep(600)"], {}, "worker-0")
+    process = cluster.spawn(cluster.nodes[0], [*PYTHON, "import time; time.sleep(100_000)"], {}, "worker-0")
     (link,) = cluster._links
     link._popen.kill()
-    assert process.wait(20) == 255
+    assert process.wait(HANGS_S) == 255
     assert process.tail().strip() == "the connection with alpha is lost"
     with pytest.raises(TrainoffError, match="the connection with alpha is lost"):
         cluster.spawn(cluster.nodes[0], ["true"], {}, "worker-0")
@@ -98,7 +100,7 @@ def listening(folder: Path, monkeypatch) -> int:
 
 def heard(pipe: int, kind: str) -> dict:
     """The next event of a kind."""
-    deadline, rest = time.monotonic() + 20, b""
+    deadline, rest = time.monotonic() + HANGS_S, b""
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
             rest += os.read(pipe, 65536)
@@ -114,7 +116,7 @@ def test_events_of_a_host_arrive_with_the_time_of_this_machine(tmp_path, monkeyp
     pipe, before = listening(tmp_path, monkeypatch), time.monotonic()
     words = "import os; os.write(os.open(os.environ['TRAINOFF_EVENTS'], os.O_WRONLY), b'%s\\n')"
     said = json.dumps({"t": -1.0, "kind": "note", "name": "a", "text": "b"})
-    cluster.spawn(cluster.nodes[0], [*PYTHON, words % said], {}, "worker-0").wait(20)
+    cluster.spawn(cluster.nodes[0], [*PYTHON, words % said], {}, "worker-0").wait(HANGS_S)
     event = heard(pipe, "note")
     assert (event["name"], event["text"]) == ("a", "b")
     assert event["t"] > before
@@ -125,17 +127,17 @@ def test_a_worker_that_uses_too_much_memory_is_ended_and_told(tmp_path, monkeypa
     pipe = listening(tmp_path, monkeypatch)
     with cluster_on(tmp_path, memory_bytes=2**26) as cluster:
         cluster.prepare([], java=False)
-        words = "x = bytearray(2**27); import time; time.sleep(600)"
+        words = "x = bytearray(2**27); import time; time.sleep(100_000)"
         process = cluster.spawn(cluster.nodes[0], [*PYTHON, words], {}, "worker-0")
         event = heard(pipe, "over-memory")
         assert (event["role"], event["limit"]) == ("worker-0", 2**26)
         assert event["bytes"] > 2**26
-        assert process.wait(20) != 0
+        assert process.wait(HANGS_S) != 0
 
 
 def test_a_host_on_the_same_disk_keeps_the_trials_folder(tmp_path, cluster):
     (tmp_path / "trial" / "mine").write_text("kept")
-    assert cluster.spawn(cluster.nodes[0], ["cat", "mine"], {}, "reader").wait(20) == 0
+    assert cluster.spawn(cluster.nodes[0], ["cat", "mine"], {}, "reader").wait(HANGS_S) == 0
     cluster.stop()
     assert (tmp_path / "trial" / "mine").read_text() == "kept"
 
@@ -228,6 +230,15 @@ def _scratch(lan: Machines) -> list[str]:
 
 
 @pytest.fixture(scope="module")
+def cpu_s_of_numpy() -> float:
+    """What it costs on this machine to import numpy."""
+    before = os.times()
+    subprocess.run([*PYTHON, "import numpy"], check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+@pytest.fixture(scope="module")
 def trained(lan, tmp_path_factory):
     folder = tmp_path_factory.mktemp("on hosts")
     other = f'{BOTH}\npython = "/run/python"'
@@ -243,7 +254,7 @@ def trained(lan, tmp_path_factory):
 @pytest.mark.java
 @pytest.mark.namespace
 @pytest.mark.parametrize("engine", ENGINES)
-def test_two_machines_train_what_one_would(trained, engine):
+def test_two_machines_train_what_one_would(trained, cpu_s_of_numpy, engine):
     record = trained[engine]
     assert record["equivalence"]["verdict"] == "exact", record["reason"]
     assert (record["cluster"], record["workers"], record["samples_seen"]) == ("hosts", 2, 600)
@@ -251,7 +262,7 @@ def test_two_machines_train_what_one_would(trained, engine):
     assert "other hosts" in record["isolation"]["reason"]
     assert {"driver", "worker-0", "worker-1"} <= record["cpu_s_by_role"].keys()
     for worker in ("worker-0", "worker-1"):
-        assert record["cpu_s_by_role"][worker] > 0.5  # to import numpy alone takes a part of that
+        assert record["cpu_s_by_role"][worker] > 0.3 * cpu_s_of_numpy  # to import it is the least that a worker does
         assert record["peak_memory_bytes_by_role"][worker] > 10**7
     assert record["cpu_s"] >= sum(record["cpu_s_by_role"].values()) - 0.01
 
@@ -262,7 +273,7 @@ def test_two_machines_train_what_one_would(trained, engine):
 @pytest.mark.namespace
 def test_rows_are_kept_on_the_machines_and_logs_come_back(trained, lan):
     assert any(name.endswith("digits/x_train.npy") for name in lan.files("beta"))
-    (log,) = lan.hidden.glob(f"on hosts0/out/far/{trained['spark-average']['trial_id']}/log.txt")
+    (log,) = lan.hidden.glob(f"on hosts[0-9]*/out/far/{trained['spark-average']['trial_id']}/log.txt")
     assert re.search(r"^==== worker-1/app-.*/stderr ====$", log.read_text(), re.MULTILINE)  # an executor's
 
 
@@ -313,10 +324,11 @@ def test_a_host_that_cannot_take_part_is_one_sentence(lan, tmp_path, cluster, se
 @pytest.mark.sshd
 @pytest.mark.namespace
 def test_when_the_conductor_is_killed_nothing_is_left_on_the_machines(lan, tmp_path):
-    path = lan.study(tmp_path, "torch-ddp", cluster=BOTH)
+    path = lan.study(tmp_path, "torch-ddp", cluster=f'{BOTH}\npython = "/run/held-python"')
     words = lan.command("run", path, "--out", tmp_path / "out")
     run = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: len([each for each in lan.running() if "torch_ddp.agent" in each]) == 2, run)
+    wait_until(lambda: len([each for each in lan.running() if "sleep 100000" in each]) == 2, run)  # instead of workers
+    assert len([each for each in lan.running() if "torch_ddp.agent" in each]) == 2
     assert any(name.endswith("assignment") for name in lan.files("beta"))
     run.kill()
     run.wait()
@@ -338,13 +350,25 @@ def test_the_facts_run_alone(tmp_path):
 
 
 def test_a_guard_that_is_killed_takes_its_processes_along(cluster):
-    words = "import os, time; print('guard', os.getppid(), flush=True); time.sleep(600)"
+    words = "import os, time; print('guard', os.getppid(), flush=True); time.sleep(100_000)"
     process = cluster.spawn(
-        cluster.nodes[0], [*PYTHON, words], {}, "worker-0", ready=lambda each: each.says("^guard"), timeout_s=20
+        cluster.nodes[0],
+        [*PYTHON, words],
+        {},
+        "worker-0",
+        ready=lambda each: each.says(r"^guard \d+\n"),
+        timeout_s=HANGS_S,
     )
     os.kill(int(process.said().split()[1]), signal.SIGKILL)
-    assert process.wait(20) == 255
+    assert process.wait(HANGS_S) == 255
     gone = time.monotonic() + GONE_WITHIN_S
-    while psutil.pid_exists(process.pid) and psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+    while lives(process.pid):
         assert time.monotonic() < gone, "it lives on"
         time.sleep(0.05)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

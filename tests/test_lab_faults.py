@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.cluster]
 
 SCRIPT = r"""
 import json, os, subprocess, sys, time
@@ -21,12 +21,19 @@ from trainoff.study.nodes import NodeSpec
 
 folder, found = Path(sys.argv[1]), {}
 SERVE = "import socket; s = socket.create_server(('0.0.0.0', 5000)); print('up', flush=True)\nwhile True: s.accept()"
-CALL = "import socket; socket.create_connection(('10.77.0.3', 5000), 1).close()"
+CALL = "import socket; socket.create_connection(('10.77.0.3', 5000), {}).close()"
+HANGS_S, SHORT_S = 300.0, 1  # for what happens at last, and for a call that nobody is to answer
 
 
-def reached(cluster):
-    call = cluster.spawn(cluster.nodes[0], [sys.executable, "-c", CALL], {}, "caller")
-    return call.wait(20) == 0
+def until(condition):
+    end = time.monotonic() + HANGS_S
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def reached(cluster, seconds=HANGS_S):
+    call = cluster.spawn(cluster.nodes[0], [sys.executable, "-c", CALL.format(seconds)], {}, "caller")
+    return call.wait(2 * HANGS_S) == 0
 
 
 def rate():
@@ -46,7 +53,7 @@ def try_all(ground):
     cluster.spawn(cluster.nodes[1], [sys.executable, "-c", SERVE], {}, "worker-1", ready=ready)
     found["reached"] = reached(cluster)
     hand.cut(1)
-    found["reached when cut"] = reached(cluster)
+    found["reached when cut"] = reached(cluster, SHORT_S)
     hand.heal(1)
     found["reached when healed"] = reached(cluster)
     found["rates"] = [rate()]
@@ -57,19 +64,23 @@ def try_all(ground):
     with cluster.timed():
         hand.slow(1, 0.5)
         found["slow"] = lab.groups[1].throttled
+        thirsty = cluster.spawn(cluster.nodes[1], [sys.executable, "-c", "while True: pass"], {}, "worker-1")
+        until(lambda: lab.groups[1].usage().throttled_s > 0)
+        found["held back for"] = lab.groups[1].usage().throttled_s
+        cluster.end(thirsty)
     hand.restore_speed(1)
     found["throttled when it is over"] = lab.groups[1].throttled
     hand.pause(1)
-    time.sleep(0.1)
+    until(lambda: states(hand) == ["stopped"])
     found["paused"] = states(hand)
     hand.resume(1)
+    until(lambda: "stopped" not in states(hand))
     found["resumed"] = states(hand)
     hand.fill(1)
-    deadline = time.monotonic() + 60
-    while lab.groups[1].usage().memory_bytes < 0.9 * 2**28 and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: lab.groups[1].usage().memory_bytes >= 0.9 * 2**28)
     found["filled"] = lab.groups[1].usage().memory_bytes / 2**28
     hand.kill(1)
+    until(lambda: not hand.pids(1))
     found["left"] = hand.pids(1)
     try:
         cluster.spawn(cluster.nodes[1], ["true"], {}, "worker-1")
@@ -93,7 +104,7 @@ ground.close()
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("harmed")
-    done = subprocess.run([sys.executable, "-c", SCRIPT, folder], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", SCRIPT, folder], capture_output=True, text=True, timeout=1800)
     assert (folder / "found.json").exists(), done.stderr
     return json.loads((folder / "found.json").read_text())
 
@@ -108,6 +119,7 @@ def test_a_link_is_limited_and_freed(found):
 
 def test_a_node_is_slow_as_long_as_it_is_timed(found):
     assert (found["slow"], found["throttled when it is over"]) == (True, False)
+    assert found["held back for"] > 0
 
 
 def test_a_node_stands_still_and_goes_on(found):

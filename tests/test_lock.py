@@ -3,30 +3,44 @@
 import os
 import subprocess
 import sys
-import time
 
 from trainoff.conduct.lock import machine_lock
 
-TURNS = 40
-GREEDY = f"""
-import sys, time
+MOST = 40  # turns that the other one may have meanwhile; without taking turns it has any number
+GREEDY = """
+import itertools, sys, time
 from trainoff.conduct.lock import machine_lock
-for turn in range({TURNS}):
-    with machine_lock(lambda said: None):
-        print(turn, flush=True)
+for turn in itertools.count():
+    with machine_lock(lambda said: print("it waits", flush=True)), open(sys.argv[1], "a") as turns:
+        turns.write("x")
+        turns.flush()
+        if turn == 0:
+            print("it has the machine", flush=True)
+            sys.stdin.readline()  # until the other one has asked
         time.sleep(0.25)
 """
 
 
-def test_runs_that_wait_take_turns(monkeypatch):
+def test_runs_that_wait_take_turns(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINOFF_LOCK", f"turns-{os.getpid()}")
-    greedy = subprocess.Popen([sys.executable, "-c", GREEDY], stdout=subprocess.PIPE, text=True)
-    assert greedy.stdout.readline() == "0\n"
-    said = []
-    with machine_lock(said.append):
-        assert greedy.poll() is None, "it should not have to have all its turns first"
-        assert f"process {greedy.pid}" in said[0]
-        time.sleep(0.3)
-    greedy.kill()
-    turns = greedy.communicate()[0].split()
-    assert len(turns) < TURNS - 1
+    turns, said = tmp_path / "turns", []
+    words = [sys.executable, "-c", GREEDY, str(turns)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as greedy:
+
+        def wait(sentence):
+            said.append(sentence)
+            if len(said) == 1:
+                greedy.stdin.write("\n")
+                greedy.stdin.flush()
+            assert turns.stat().st_size < MOST, "it should not have to wait for all turns of the other one"
+
+        try:
+            assert greedy.stdout.readline() == "it has the machine\n"
+            with machine_lock(wait):
+                had = turns.stat().st_size
+                assert f"process {greedy.pid}" in said[0]
+                assert greedy.stdout.readline() == "it waits\n"
+                assert turns.stat().st_size == had < MOST
+                assert greedy.poll() is None
+        finally:
+            greedy.kill()

@@ -89,6 +89,7 @@ def test_without_samples_or_with_none_at_all_nothing_is_known():
     assert quiet(trial("numpy", 1.0, noise=nulls)).verdict == "quiet"
 
 
+@pytest.mark.cluster
 def test_a_record_has_the_speed_of_the_kernel_before_and_after(tmp_path):
     path = study(tmp_path, "numpy")
     assert trainoff("run", path, "--out", tmp_path / "out").returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recorded import record
-from running import command, environment, only_record, study, trainoff
+from running import HANGS_S, command, environment, only_record, study, trainoff
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Damaged, Record, Store, measured, scan, table, time_to_target
 
@@ -82,6 +82,7 @@ def test_damaged_records_are_named_and_the_rest_is_shown(tmp_path, store):
     assert "numpy" in shown.stdout
 
 
+@pytest.mark.cluster
 def test_a_damaged_record_is_run_again_beside_it(tmp_path):
     path, out = study(tmp_path, "numpy"), tmp_path / "out"
     trainoff("run", path, "--out", out)
@@ -108,10 +109,11 @@ def in_small_folder(folder: Path, size: str, *words: object) -> subprocess.Compl
     mount = f'mount -t tmpfs -o size={size} tmpfs "{folder}" && exec "$@"'
     return subprocess.run(
         ["unshare", "--mount", "sh", "-c", mount, "sh", *command(*words)],
-        capture_output=True, text=True, env=environment(), timeout=120,
+        capture_output=True, text=True, env=environment(), timeout=HANGS_S,
     )  # fmt: skip
 
 
+@pytest.mark.cluster
 @pytest.mark.root
 @pytest.mark.namespace
 @pytest.mark.parametrize("size", ["4k", "24k", "36k"])

@@ -92,7 +92,7 @@ def test_one_model_of_small_and_large_data_predicts_both():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_non_negative_least_squares_are_scipys(seed, columns, rows):
     random = np.random.default_rng(seed)
     matrix, right = random.normal(size=(rows, columns)), random.normal(size=rows)
@@ -215,7 +215,7 @@ times = st.floats(0.01, 1e5)
 
 
 @given(st.lists(times, min_size=2, max_size=6), st.integers(1, 200))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_was_measured_predictions_are_times(values, at):
     found = fit([Config(2**place, 1.0, (value,)) for place, value in enumerate(values)])
     one = found.predict(at)
@@ -228,7 +228,7 @@ def test_whatever_was_measured_predictions_are_times(values, at):
 
 
 @given(st.lists(times, min_size=3, max_size=5), st.floats(0.001, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_another_unit_of_time_is_another_unit_and_nothing_else(values, unit):
     one = fit([Config(2**place, 1.0, (value,)) for place, value in enumerate(values)])
     other = fit([Config(2**place, 1.0, (value * unit,)) for place, value in enumerate(values)])

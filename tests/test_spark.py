@@ -6,12 +6,12 @@ import re
 import polars
 import pytest
 
-from running import disturbed, only_record, records, study, survivors, training, trainoff
+from running import disturbed, only_record, records, study, survivors, trainoff
 from sparks import ATTACH, one_of
 from trainoff import data
 from trainoff.models import Mlp, initial_weights, loss_and_gradient
 
-pytestmark = [pytest.mark.java, pytest.mark.namespace]
+pytestmark = [pytest.mark.java, pytest.mark.namespace, pytest.mark.cluster]
 
 ENGINES = ("spark-average", "spark-sklearn", "spark-torch", "spark-mllib")
 WIDE = """workers = 2
@@ -50,7 +50,7 @@ batch_size = 50
 hidden = [400]
 snapshot_every = 100000
 [grid]
-epochs = [{epochs}]
+epochs = [20]
 """
 
 
@@ -147,17 +147,16 @@ def test_the_log_has_what_every_jvm_said(trained, folder):
         assert part in text
 
 
-def kill_in_mid_training(folder, engine, victim, epochs):
+def kill_in_mid_training(folder, engine, victim):
     """The record of a training during which somebody was killed, after nothing of it was left."""
-    path = study(folder, engine, more=LONG.format(epochs=epochs))
-    return disturbed(folder, path, lambda: training(folder), lambda: one_of(victim, folder))
+    return disturbed(folder, study(folder, engine, more=LONG), lambda: one_of(victim, folder))
 
 
 @pytest.mark.parametrize(
-    "victim", ["executor", "driver", *(pytest.param(each, marks=pytest.mark.soak) for each in ("worker", "master"))]
+    "victim", ["executor", *(pytest.param(each, marks=pytest.mark.soak) for each in ("driver", "worker", "master"))]
 )
 def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
-    record = kill_in_mid_training(tmp_path, "spark-average", victim, 20)
+    record = kill_in_mid_training(tmp_path, "held-spark-average", victim)
     if victim == "driver":
         assert record["status"] == "crashed"
         assert "driver" in record["reason"]
@@ -171,7 +170,7 @@ def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
 
 @pytest.mark.soak
 def test_a_process_group_ends_with_its_member(tmp_path):
-    record = kill_in_mid_training(tmp_path, "spark-torch", "executor", 4000)
+    record = kill_in_mid_training(tmp_path, "held-spark-torch", "executor")
     assert record["status"] == "crashed"
     assert record["phase"] == "train"
     assert "hung up" not in record["reason"], "it should say why"

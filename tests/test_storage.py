@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from running import only_record, study, trainoff
+from running import HANGS_S, only_record, study, trainoff
 from trainoff.engines.storage import PART_ROWS, Storage
 from trainoff.errors import TrainoffError
 
@@ -114,7 +114,7 @@ def s3(tmp_path_factory):
             stderr=sink,
         )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS_S
         while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())):
             assert time.monotonic() < deadline, log.read_text()
             assert server.poll() is None, log.read_text()
@@ -133,6 +133,7 @@ def test_a_server_that_speaks_s3(tmp_path, s3, kind, monkeypatch):
 
 
 @pytest.mark.java
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("feed", "kind"), [("tensorflow", "parquet"), pytest.param("spark", "tfrecord", marks=pytest.mark.soak)]
 )

@@ -163,25 +163,25 @@ def changed_texts(draw: st.DrawFn) -> bytes:
     return text.encode()
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(raw=changed_documents())
 def test_a_study_with_changed_values(path: Path, raw: bytes) -> None:
     check(path, raw)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(raw=changed_texts())
 def test_a_study_with_slips_of_the_keyboard(path: Path, raw: bytes) -> None:
     check(path, raw)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(document=documents)
 def test_any_toml(path: Path, document: dict[str, Any]) -> None:
     check(path, text_of(document))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(raw=st.binary(max_size=60))
 def test_any_bytes(path: Path, raw: bytes) -> None:
     check(path, raw)
@@ -192,13 +192,13 @@ setting = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(sets=st.lists(setting | st.text(max_size=10), min_size=1, max_size=2))
 def test_any_set(path: Path, sets: list[str]) -> None:
     check(path, OWN.encode(), tuple(sets))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(document=documents)
 def test_every_key_is_found_on_its_line(document: dict[str, Any]) -> None:
     laid_out = list(lay_out(document))

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from running import (
+    HANGS_S,
     assert_nothing_listens_outside,
     assert_nothing_survives,
     command,
@@ -24,13 +25,12 @@ from running import (
     records,
     study,
     survivors,
-    training,
     trainoff,
     wait_until,
 )
 from sparks import ATTACH, one_of
 
-pytestmark = [pytest.mark.java, pytest.mark.namespace]
+pytestmark = [pytest.mark.java, pytest.mark.namespace, pytest.mark.cluster]
 
 ENGINE = "tf-on-spark"
 CASES = """workers = 2
@@ -56,7 +56,7 @@ mode = "sync"
 feed = "tensorflow"
 tensorboard = true
 [grid]
-epochs = [400]
+epochs = [20]
 """
 LAYERS = """workers = 2
 optimizer = "sgd"
@@ -70,7 +70,7 @@ hidden = [400]
 feed = "{feed}"
 mode = "{mode}"
 [grid]
-epochs = [4000]
+epochs = [20]
 """
 ONE_ROW = """workers = 2
 feed = "spark"
@@ -105,14 +105,16 @@ class Watched:
 def watched(tmp_path_factory):
     """A training that reads its rows itself, and TensorBoard beside it."""
     folder = tmp_path_factory.mktemp("tensorboard")
-    path, said = study(folder, ENGINE, more=BOARD), folder / "said.txt"
+    path, said, held = study(folder, f"held-{ENGINE}", more=BOARD), folder / "said.txt", folder / "held"
+    held.mkdir()
+    waits = environment(HELD=str(held), HELD_AT="60")
     with said.open("wb") as sink:
-        run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=environment(), stdout=sink)
+        run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=waits, stdout=sink)
 
     def shown():
         return re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", said.read_text(), re.MULTILINE)
 
-    wait_until(shown, run, 120)
+    wait_until(shown, run)
     page = shown()[1]
 
     def scalars():
@@ -120,9 +122,10 @@ def watched(tmp_path_factory):
             return json.load(answer)
         return {}
 
-    wait_until(scalars, run, 60)
+    wait_until(scalars, run)
     tags = scalars()
-    run.wait(120)
+    (held / "released").touch()
+    run.wait(HANGS_S)
     assert_nothing_survives(folder)
     (events,) = folder.glob("out/tiny/*/tensorboard/events.out.tfevents.*")
     return Watched(page, tags, only_record(folder / "out"), events)
@@ -182,8 +185,8 @@ def test_what_makes_no_sense_is_refused(trained):
 
 def kill(folder, feed, mode, find):
     """The record of a training during which somebody was killed."""
-    path = study(folder, ENGINE, more=LONG.format(feed=feed, mode=mode))
-    record = disturbed(folder, path, lambda: training(folder), find)
+    path = study(folder, f"held-{ENGINE}", more=LONG.format(feed=feed, mode=mode))
+    record = disturbed(folder, path, find)
     assert record["status"] == "crashed"
     assert record["phase"] == "train"
     return record
@@ -227,6 +230,7 @@ def test_an_exception_in_the_training_reaches_the_record_with_its_traceback(tmp_
     assert "in learn_together" in record["log_tail"]
 
 
+@pytest.mark.soak
 def test_one_row_and_an_empty_partition(tmp_path):
     done = trainoff("run", study(tmp_path, ENGINE, more=ONE_ROW), "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")

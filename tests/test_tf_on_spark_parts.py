@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from running import HANGS_S
 from trainoff.engines.compact import compact, expand, take
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.line import Number
@@ -144,7 +145,7 @@ def test_the_package_is_loaded_without_tensorflow():
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANGS_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -161,7 +162,7 @@ def test_a_process_that_ends_is_heard_of_with_its_last_words():
     assert told.value.log.endswith("why")
     assert roll.lost is None
     roll.close()
-    assert here.poll(10), "closing the roll sends all home"
+    assert here.poll(HANGS_S), "closing the roll sends all home"
 
 
 def test_a_process_that_says_nothing_any_more_is_heard_of_too():

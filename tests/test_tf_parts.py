@@ -1,6 +1,7 @@
 """The parts of distributed TensorFlow that need neither TensorFlow nor a cluster."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
+from running import HANGS_S
 from trainoff.clusters.ports import free_ports
-from trainoff.conduct.brake import Brake
+from trainoff.conduct import brake
+from trainoff.conduct.brake import PERIOD_S, Brake
 from trainoff.conduct.sockets import Sockets
 from trainoff.data import Csr, Order
 from trainoff.engines.checkpoint import Keeper
@@ -66,19 +69,40 @@ def test_a_worker_takes_its_own_part_first_and_then_helps():
     assert [deal.next(1), deal.next(1), deal.next(1), deal.next(1)] == [4, 4, 6, None]
 
 
+def until(condition):
+    """Wait for what happens; fails if it does not."""
+    end = time.monotonic() + HANGS_S
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+class Queue(threading.Condition):
+    """Tells each time that somebody begins to wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.came = threading.Semaphore(0)
+
+    def wait(self, timeout=None):
+        self.came.release()
+        return super().wait(timeout)
+
+
 def test_nobody_passes_the_gate_who_would_make_another_too_stale():
     gate = Gate(ORDER, 3, lambda updates, samples: False, most_stale=1)
+    gate._change = queue = Queue()
     gate.take(0)
     gate.take(1)  # the first one may now miss this update, and this one the first's
     waiting = threading.Thread(target=gate.take, args=(2,), daemon=True)
     waiting.start()
-    time.sleep(0.05)
+    assert queue.came.acquire(timeout=HANGS_S)
     assert list(gate.flying) == [0, 1]
     gate.done(0)
-    time.sleep(0.05)
+    assert queue.came.acquire(timeout=HANGS_S), "it looks again, and waits again"
     assert list(gate.flying) == [1], "the second one has missed as many as it may"
     gate.done(1)
-    waiting.join(1)
+    waiting.join(HANGS_S)
     assert list(gate.flying) == [2]
 
 
@@ -135,21 +159,24 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     assert not Keeper(tmp_path / "none.npz", 0).due(10**6)
 
 
-def test_losses_are_told_only_where_there_were_some():
+def test_losses_are_told_only_where_there_were_some(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("trainoff.engines.losses.time", SimpleNamespace(monotonic=lambda: now[0]))
     losses = Losses()
-    losses.over(time.monotonic())
+    losses.over(now[0])
     assert losses.counts({"workers_lost": 1}) == {"workers_lost": 1}
-    losses.begin(time.monotonic() - 2)
+    losses.begin(now[0] - 2)
     losses.redo(30)
     losses.redo(-5)  # the checkpoint was newer than the last sign of life
-    losses.begin(time.monotonic())  # lost again before it had recovered
-    losses.over(time.monotonic() + 5)
+    now[0] += 3
+    losses.begin(now[0] - 0.5)  # lost again before it had recovered
+    losses.over(now[0] + 5)
     told = losses.counts({"steps_redone": 1, "workers_lost": 1})
     assert told["restarts"] == 2
     assert told["workers_lost"] == 1
     assert told["steps_redone"] == 31
-    assert 2 <= told["detection_s"] < 3
-    assert 5 <= told["recovery_s"] < 6
+    assert told["detection_s"] == 2.5
+    assert told["recovery_s"] == 8
 
 
 def test_rows_are_found_in_their_files(tmp_path):
@@ -176,7 +203,7 @@ def test_rows_are_found_in_their_files(tmp_path):
     ],
 )
 def test_who_is_killed_or_given_up_by_the_others_is_lost_and_who_errs_is_not(monkeypatch, code, said, lost):
-    monkeypatch.setattr(base, "EXPLAIN_S", 0.1)
+    monkeypatch.setattr(base, "EXPLAIN_S", HANGS_S if lost else 0.1)
     engine = TfAllReduce()
     engine._processes = [SimpleNamespace(exit_code=code, tail=lambda: said)]
     assert engine._was_lost() == lost
@@ -186,18 +213,40 @@ def test_ports_are_free_and_different():
     assert len(set(free_ports(["127.0.0.1"] * 5))) == 5
 
 
-def test_a_brake_leaves_a_process_its_share():
+class Course:
+    """In the place of a brake's event: time passes only where the brake lets it, until it has for so long."""
+
+    def __init__(self, lasts):
+        self.now, self._lasts = 0.0, lasts
+
+    def wait(self, seconds):
+        self.now += seconds
+        return self.now > self._lasts
+
+
+def test_a_brake_leaves_its_share_of_the_time(monkeypatch):
+    made, sent = Brake(lambda: [7], 0.25), []
+    made._end = course = Course(100 * PERIOD_S)
+    monkeypatch.setattr(brake, "send", lambda pids, number: sent.append((course.now, pids, number)))
+    made._run()
+    assert [(pids, number) for _, pids, number in sent] == [([7], signal.SIGSTOP), ([7], signal.SIGCONT)] * 100
+    stops, goes = [at for at, _, _ in sent[::2]], [at for at, _, _ in sent[1::2]]
+    stood = sum(go - stop for stop, go in zip(stops, goes, strict=True))
+    assert stood == pytest.approx(0.75 * 100 * PERIOD_S)
+    assert max(go - stop for stop, go in zip(stops, goes, strict=True)) < PERIOD_S, "short beside a step of training"
+
+
+def test_a_process_with_a_brake_stands_and_goes_on_until_it_is_released():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         process = psutil.Process(busy.pid)
-        brake = Brake(lambda: [busy.pid], 0.25)
-        brake.start()
-        time.sleep(0.3)
-        spent, start = process.cpu_times().user, time.monotonic()
-        time.sleep(1.5)
-        share = (process.cpu_times().user - spent) / (time.monotonic() - start)
-        brake.release()
-        assert 0.05 < share < 0.5
+        made = Brake(lambda: [busy.pid], 0.25)
+        made.start()
+        for _ in range(3):
+            until(lambda: process.status() == psutil.STATUS_STOPPED)
+            spent = process.cpu_times().user
+            until(lambda spent=spent: process.cpu_times().user > spent)
+        made.release()
         assert process.status() != psutil.STATUS_STOPPED
     finally:
         busy.kill()
@@ -207,6 +256,14 @@ def test_a_brake_leaves_a_process_its_share():
 @pytest.mark.skipif(not hasattr(socket, "AF_NETLINK"), reason="Linux tells; others do not")
 def test_the_kernel_tells_who_sent_how_much():
     sockets = Sockets()
+
+    def traffic():
+        """What this process has sent and received since, whatever connections other tests have left open in it."""
+        sockets.look({os.getpid(): "worker-0"})
+        return tuple(now - then for now, then in zip(sockets.by_role().get("worker-0", (0, 0)), before, strict=True))
+
+    before = (0, 0)
+    before = traffic()
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
         far, _ = server.accept()
         with far:
@@ -214,10 +271,8 @@ def test_the_kernel_tells_who_sent_how_much():
             received = 0
             while received < 100_000:
                 received += len(far.recv(1 << 16))
-            time.sleep(0.1)  # until the last acknowledgement is back
-            sockets.look({os.getpid(): "worker-0"})
-    open_now = sockets.by_role()["worker-0"]
-    sockets.look({os.getpid(): "worker-0"})
-    for sent, got in (open_now, sockets.by_role()["worker-0"]):
+            until(lambda: min(traffic()) >= 100_000)  # the last acknowledgement is back
+            open_now = traffic()
+    for sent, got in (open_now, traffic()):
         assert 100_000 <= sent < 110_000
         assert 100_000 <= got < 110_000

@@ -9,6 +9,7 @@ from running import (
     BEST,
     assert_it_went_on,
     assert_targets_are_reached,
+    checkpointed,
     disturbed,
     kill_choice,
     member,
@@ -19,7 +20,7 @@ from running import (
     trainoff,
 )
 
-pytestmark = pytest.mark.namespace
+pytestmark = [pytest.mark.namespace, pytest.mark.cluster]
 
 MODES = """batch_size = 50
 hidden = [40]
@@ -49,8 +50,9 @@ hidden = [400]
 snapshot_every = 100000
 checkpoint_every = 50
 [grid]
-epochs = [{epochs}]
+epochs = [20]
 """
+EPOCHS = 20
 LOST = {"agent": "agent: torchrun was killed by SIGKILL", "driver": "killed from outside (SIGKILL)"}
 
 
@@ -90,32 +92,32 @@ def test_the_record_tells_who_did_what(trained):
     assert record["orphans"] == 0
 
 
-def disturb(folder, role, number=signal.SIGKILL, mode="sync", epochs=100, after=0.0):
+def disturb(folder, role, number=signal.SIGKILL, mode="sync", held_at=60, after=0.0):
     """The record of a training during which somebody was sent a signal, some seconds after its first checkpoint."""
-    path = study(folder, "torch-ddp", more=LONG.format(mode=mode, epochs=epochs))
+    path = study(folder, "held-torch-ddp", more=LONG.format(mode=mode))
 
     def find():
         time.sleep(after)
         return member(folder, role)
 
-    return disturbed(folder, path, lambda: any(folder.glob("out/tiny/.staging/*/checkpoint.npz")), find, number)
+    return disturbed(folder, path, find, number, held_at, lambda: checkpointed(folder))
 
 
 def test_torchrun_goes_on_from_the_checkpoint(tmp_path):
     record = disturb(tmp_path, "worker-1")
-    assert_it_went_on(record, 100)
+    assert_it_went_on(record, EPOCHS)
     assert record["counts"]["detection_s"] > 0
     assert record["equivalence"]["verdict"] == "exact"
 
 
 def test_without_torchrun_the_record_says_so(tmp_path):
-    record = disturb(tmp_path, "agent", epochs=1000)
+    record = disturb(tmp_path, "agent")
     assert record["status"] == "crashed"
     assert record["reason"] == "agent: torchrun was killed by SIGKILL"
 
 
 def test_with_the_driver_everything_is_gone(tmp_path):
-    record = disturb(tmp_path, "driver", epochs=1000)
+    record = disturb(tmp_path, "driver")
     assert record["status"] == "crashed"
     assert "killed from outside (SIGKILL)" in record["reason"]
 
@@ -137,9 +139,9 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, victim
     choice = kill_choice(f"{victim} {number}")
     role = choice.choice(["worker-0", "worker-1"]) if victim == "worker" else victim
     mode = choice.choice(["sync", "local"])
-    record = disturb(tmp_path, role, mode=mode, after=choice.uniform(0, 1), epochs=300)
+    record = disturb(tmp_path, role, mode=mode, held_at=choice.randrange(51, 110), after=choice.uniform(0, 0.1))
     if victim == "worker":
-        assert_it_went_on(record, 300)
+        assert_it_went_on(record, EPOCHS)
     else:
         assert record["status"] == "crashed"
         assert LOST[victim] in record["reason"]
@@ -148,14 +150,14 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, victim
 @pytest.mark.soak
 def test_a_stuck_worker_is_found_within_seconds(tmp_path):
     record = disturb(tmp_path, "worker-1", signal.SIGSTOP)
-    assert_it_went_on(record, 100)
+    assert_it_went_on(record, EPOCHS)
     assert record["counts"]["detection_s"] > 9
 
 
 @pytest.mark.soak
 def test_workers_die_with_torchrun_where_there_are_no_namespaces(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINOFF_ISOLATION", "process-group")
-    record = disturb(tmp_path, "agent", epochs=1000)
+    record = disturb(tmp_path, "agent")
     assert record["reason"] == "agent: torchrun was killed by SIGKILL"
 
 

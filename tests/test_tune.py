@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from running import assert_nothing_survives, command, environment, trainoff, wait_until
+from running import HANGS_S, assert_nothing_survives, command, environment, trainoff, wait_until
 from trainoff import data, engines, study
 from trainoff.conduct.conductor import Conductor
 from trainoff.conduct.view import Silent
@@ -19,6 +19,8 @@ from trainoff.records import Store
 from trainoff.tune.curves import losses
 from trainoff.tune.lane import lanes_of
 from trainoff.tune.pruning import Bar
+
+pytestmark = pytest.mark.cluster
 
 TOO_SLOW = """
 workload = "digits-mlp"
@@ -120,9 +122,9 @@ def test_ctrl_c_keeps_what_was_measured_and_writes_the_best_so_far(tmp_path: Pat
     path = written(tmp_path, "numpy", "sklearn")
     words = command("tune", path, "--minutes", 30, "--out", tmp_path / "out")
     run = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: len(records(path)) >= 4, run, 120)
+    wait_until(lambda: len(records(path)) >= 4, run)
     run.send_signal(signal.SIGINT)
-    said, _ = run.communicate(timeout=60)
+    said, _ = run.communicate(timeout=HANGS_S)
     assert run.returncode == 130
     assert "stopped; " in said
     assert "the same command goes on from here" in said
@@ -152,7 +154,8 @@ def test_a_candidate_that_cannot_win_is_ended_and_its_curve_is_kept(tmp_path: Pa
     (lane,) = lanes_of(study.read(path, engines.facts()))
     store = Store(tmp_path / "out")
     task = lane.task(lane.recipe, store)
-    task.give_up = Bar(best_s=0.5).give_up
+    bar = Bar(best_s=0.5)
+    task.give_up = lambda story: bar.give_up(story) if story.snapshots else None  # a slow machine has none in a second
     (record,) = Conductor(store, Silent()).run([task]).records
     assert record.status == "timeout"
     assert str(record.reason).startswith("given up after")

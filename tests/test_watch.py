@@ -119,9 +119,11 @@ def test_a_snapshot_that_was_due_and_never_came_stops_no_clock(watch, pipe):
         assert watch.due()
         time.sleep(0.05)
         watch.progress(21, 0.5)
+        start = time.monotonic()
         watch.snapshot(210, [np.zeros(6)])
+        took = time.monotonic() - start
     (pause,) = [event["seconds"] for event in pipe.events() if event["kind"] == "pause"]
-    assert pause < 0.05
+    assert pause <= took
 
 
 def test_an_event_that_cannot_fit_is_refused(pipe):

@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from running import command, environment
+from running import HANGS_S, command, environment
 
 Event = tuple[str, Any]
 
@@ -30,7 +30,7 @@ def view(folder: Path, *words: object) -> Iterator[str]:
         assert found, line
         yield found[0]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(HANGS_S) == 0
         assert "the view has ended" in process.stdout.read()
     finally:
         process.kill()
@@ -45,7 +45,7 @@ def port_of(address: str) -> int:
 
 def get(port: int, path: str = "/", method: str = "GET", **headers: str) -> HTTPResponse:
     """One request; its `body` is read, unless it never ends."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
     connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     response = connection.getresponse()
     endless = response.status == 200 and path.startswith("/events")
@@ -64,7 +64,7 @@ class Listener:
     """One open page: the events that it hears, as (name, data)."""
 
     def __init__(self, port: int, **headers: str) -> None:
-        self._connection = HTTPConnection("127.0.0.1", port, timeout=120)
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
         self._connection.request(
             "GET", "/events", headers={name.replace("_", "-"): value for name, value in headers.items()}
         )
@@ -72,13 +72,13 @@ class Listener:
         self.last_id = ""
 
     def next(self) -> Event:
-        """The next event; fails if there is none for eight heartbeats, which is two minutes."""
+        """The next event; fails if there is none for twenty heartbeats, which is five minutes."""
         name, silent = "", 0
         while True:
             line = self.response.readline().decode()
             assert line, "the view has closed the connection"
             silent += line.startswith(":")
-            assert silent < 8, "nothing has happened"
+            assert silent < 20, "nothing has happened"
             if line.startswith("id: "):
                 self.last_id = line.removeprefix("id: ").strip()
             elif line.startswith("event: "):

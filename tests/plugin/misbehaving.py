@@ -110,18 +110,6 @@ class Scripter(Sleeper):
         super().train(job, watch)
 
 
-class Stubborn(Numpy):
-    """Ignores every polite request to end."""
-
-    name = "stubborn"
-
-    def train(self, job, watch):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for step in range(1, 100_000):
-            time.sleep(0.05)
-            watch.progress(step)
-
-
 class Hog(Numpy):
     """Takes more memory than it was given."""
 
@@ -365,3 +353,59 @@ class Slipper(RayTorch):
 
     def open(self, job, watch):
         super().open(dataclasses.replace(job, params=Feet(job.params)), watch)
+
+
+class Gated(Numpy):
+    """Waits in its training until it is given a ticket: however fast the machine is, it is under way until then."""
+
+    name = "gated"
+
+    def train(self, job, watch):
+        wait_for_a_ticket(lambda: watch.progress(1))
+        super().train(job, watch)
+
+
+class GatedFamily(Family):
+    """The family, which waits for a ticket in its training, or with $GATE_AT = close at its very end."""
+
+    name = "gated-family"
+
+    def train(self, job, watch):
+        if os.environ.get("GATE_AT") != "close":
+            wait_for_a_ticket(lambda: watch.progress(1))
+        Numpy.train(self, job, watch)
+
+    def close(self):
+        if os.environ.get("GATE_AT") == "close":
+            wait_for_a_ticket(lambda: None)
+        super().close()
+
+
+def wait_for_a_ticket(beat):
+    """Beat until there is a file in the folder $GATE, and take that away; without a gate, go on at once.
+
+    Fails where the folder is gone: then the test is over.
+    """
+    start = time.monotonic()
+    while "GATE" in os.environ and not ticket_taken(Path(os.environ["GATE"])):
+        beat()
+        time.sleep(0.02)
+        assert time.monotonic() - start < 1800, "nobody has brought a ticket"
+
+
+def ticket_taken(gate):
+    for ticket in gate.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            ticket.unlink()
+            return True
+    return False
+
+
+class Deaf(Sleeper):
+    """Makes one step and then hangs, whoever asks it to end; the file that $HEARD names says that somebody did."""
+
+    name = "deaf"
+
+    def train(self, job, watch):
+        signal.signal(signal.SIGTERM, lambda *_: Path(os.environ.get("HEARD", "heard")).touch())
+        super().train(job, watch)
