@@ -44,7 +44,7 @@ PYTEST := TRAINOFF_TEST_ORDER=$(ORDER) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 
 
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 ready
-	@$(PYTEST) -m "not soak" --numprocesses 3
+	@$(PYTEST) -m "not soak" --numprocesses 4
 
 # What can be known within a minute and a half: lint, types, and all tests that start no cluster.
 check: $(STAMP)
@@ -76,7 +76,7 @@ conditions: $(STAMP)
 # TensorFlow's own coordinator, tf-on-spark with TensorFlow alone, torch-ddp with torch, and
 # a round on Dask with one on Spark. Wants a quiet machine, and three hours.
 bench: $(STAMP)
-	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/python benchmarks/overhead.py || test $$? = 2   # it cannot decide: that ends nothing
 	@$(BIN)/python benchmarks/adapters.py
 	@$(BIN)/python benchmarks/bound.py
 	@$(BIN)/python benchmarks/table.py
@@ -87,6 +87,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/torch_ddp.py
 	@$(BIN)/python benchmarks/spark_vs_dask.py
 	@$(BIN)/python benchmarks/lab.py
+	@$(BIN)/python benchmarks/kill.py
 	@$(BIN)/python benchmarks/scaling.py
 	@$(BIN)/python benchmarks/advice.py
 	@$(BIN)/python benchmarks/tune.py

@@ -4,7 +4,7 @@
 
 A training on two workers is started as a user starts it; once it trains, the process of `trainoff run` is killed. The
 time is taken from the kill until no process of the trial is left: not the workers, nor what they have started, nor the
-processes that watch over it. README promises five seconds.
+processes that watch over it.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from trainoff.engines.spark.average import SparkAverage
 from trainoff.engines.tf_on_spark.engine import TfOnSpark
 from trainoff.engines.torch_ddp.engine import TorchDdp
 
+HANGS_S = 300.0
+
 
 class Steady(Numpy):
     """Behaves, but takes its time: long enough to be killed in any phase."""
@@ -226,12 +228,13 @@ class Talker(Numpy):
                 [sys.executable, "-c", RECEIVE],
                 {},
                 "worker-0",
-                ready=lambda process: process.says(r"^port \d+"),
+                ready=lambda process: process.says(r"^port \d+\n"),
+                timeout_s=HANGS_S,
             )
             port = receiver.tail().split()[1]
             sender = job.cluster.spawn(job.cluster.nodes[1], [sys.executable, "-c", SEND, port], {}, "worker-1")
-            sender.wait(30)
-            receiver.wait(30)
+            sender.wait(HANGS_S)
+            receiver.wait(HANGS_S)
         watch.count("bytes_sent", 20_000_000)
 
 
@@ -243,7 +246,7 @@ class Unlucky(Numpy):
 
     def train(self, job, watch):
         worker = job.cluster.spawn(job.cluster.nodes[0], [sys.executable, "-c", "{}['the key']"], {}, "worker-0")
-        worker.wait(30)
+        worker.wait(HANGS_S)
         raise ConnectionError("lost worker-0")
 
 
