@@ -44,7 +44,7 @@ PYTEST := TRAINOFF_TEST_ORDER=$(ORDER) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 
 
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 ready
-	@$(PYTEST) -m "not soak" --numprocesses 4
+	@$(PYTEST) -m "not soak" --numprocesses 3
 
 # What can be known within a minute and a half: lint, types, and all tests that start no cluster.
 check: $(STAMP)
