@@ -64,6 +64,7 @@ lint: $(STAMP)
 # Two hours: all the kills that `make test` only takes a sample of.
 soak: $(STAMP) $(CLASSES)
 	@$(BIN)/python tests/conditions.py check
+	@TRAINOFF_EXPLORE=yes $(BIN)/python -m pytest tests/test_scaling.py tests/test_study_property.py tests/test_tf_on_spark_parts.py
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
 	@$(BIN)/python -m pytest -m soak tests/test_torch_ddp.py tests/test_ray.py tests/test_dask.py tests/test_spark.py tests/test_tf_on_spark.py tests/test_conformance.py tests/test_storage.py tests/test_run.py tests/test_run_models.py tests/test_shared_classes.py tests/test_lab.py
 
