@@ -46,7 +46,7 @@ test: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 ready
 	@$(PYTEST) -m "not soak" --numprocesses 3
 
-# What can be known within a minute and a half: lint, types, and all tests that start no cluster.
+# What can be known in two minutes: lint, types, and all tests that start no cluster.
 check: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 lint checked
 
@@ -61,7 +61,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet src tests benchmarks
 	@$(BIN)/mypy
 
-# Two hours: all the kills that `make test` only takes a sample of.
+# Three hours: `make check` under conditions that must make no difference, and all that `make test` takes a sample of.
 soak: $(STAMP) $(CLASSES)
 	@$(BIN)/python tests/conditions.py check
 	@TRAINOFF_EXPLORE=yes $(BIN)/python -m pytest tests/test_scaling.py tests/test_study_property.py tests/test_tf_on_spark_parts.py

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from machines import Machines, machines
-from running import GONE_WITHIN_S, HANGS_S, environment, records, wait_until
+from running import HANGS_S, environment, records, wait_until
 from trainoff import engines
 from trainoff.clusters.hosts.cluster import Hosts, Plan
 from trainoff.clusters.hosts.parcels import Ledger
@@ -218,7 +218,7 @@ def lan(tmp_path_factory):
 
 def assert_nothing_is_left(lan: Machines) -> None:
     """No process on the machines, and no file but datasets."""
-    deadline = time.monotonic() + GONE_WITHIN_S
+    deadline = time.monotonic() + HANGS_S
     while (left := lan.running()) or (files := _scratch(lan)):
         assert time.monotonic() < deadline, left or files
         time.sleep(0.1)
@@ -361,7 +361,7 @@ def test_a_guard_that_is_killed_takes_its_processes_along(cluster):
     )
     os.kill(int(process.said().split()[1]), signal.SIGKILL)
     assert process.wait(HANGS_S) == 255
-    gone = time.monotonic() + GONE_WITHIN_S
+    gone = time.monotonic() + HANGS_S
     while lives(process.pid):
         assert time.monotonic() < gone, "it lives on"
         time.sleep(0.05)

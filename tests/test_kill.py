@@ -91,7 +91,7 @@ def test_the_conductor_is_killed(tmp_path, gate, number):
     give_tickets(gate, 2)
     run = start(path, out, gate, GATE_AT=held_at)
     wait_until(lambda: EVENTS[event](out), run)
-    time.sleep(choice.uniform(0.0, 1.5))
+    time.sleep(choice.uniform(0.0, 1.5))  # any moment will do: the last trial cannot end before the kill
     run.kill()
     assert run.wait() < 0, "the run ended first"
     assert_nothing_survives(tmp_path)
@@ -110,7 +110,7 @@ def test_a_process_of_the_trial_is_killed(tmp_path, gate, number, victim):
     give_tickets(gate, before)
     run = start(path, out, gate, GATE_AT=held_at)
     wait_until(lambda: recorded(out) == before and len(find(module, tmp_path)) >= wanted, run)
-    time.sleep(choice.uniform(0.0, 1.2))
+    time.sleep(choice.uniform(0.0, 1.2))  # any moment will do: the trial is held
     find(module, tmp_path)[wanted - 1].kill()
     give_tickets(gate, 3)
     run.wait(HANGS_S)

@@ -100,7 +100,8 @@ class Process:
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End it: politely first, then for certain, and return when all that it has started is gone, too."""
-        started = self._descendants()
+        # Once it has ended and was reaped, another process may have its number.
+        started = self._descendants() if self.exit_code is None else []
         if self.exit_code is None:
             self.signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
