@@ -151,21 +151,29 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
+@pytest.fixture(scope="session")
+def free_pages() -> list[tuple[dict[str, Any], Watched]]:
+    """Pages that no test uses now, and what each is set to."""
+    return []
+
+
 @pytest.fixture
-def watched(browser: Browser) -> Iterator[Callable[..., Watched]]:
+def watched(browser: Browser, free_pages: list[tuple[dict[str, Any], Watched]]) -> Iterator[Callable[..., Watched]]:
     """Opens pages; at the end of the test none of them may have complained."""
     from pages import Watched
 
-    opened: list[Watched] = []
+    used: list[tuple[dict[str, Any], Watched]] = []
 
-    def open_page(path: Path, **more: Any) -> Watched:
-        opened.append(Watched(browser, path, **more))
-        return opened[-1]
+    def open_page(path: Path, fragment: str = "", **more: Any) -> Watched:
+        place = next((at for at, (given, _) in enumerate(free_pages) if given == more), None)
+        used.append(free_pages.pop(place) if place is not None else (more, Watched(browser, **more)))
+        used[-1][1].open(path, fragment)
+        return used[-1][1]
 
     yield open_page
-    for one in opened:
-        one.page.context.close()
-        assert one.wrong == []
+    for given, one in used:
+        one.leave()
+        free_pages.append((given, one))
 
 
 @pytest.fixture(scope="session")

@@ -12,25 +12,44 @@ from trainoff.records import Record
 from trainoff.report.page import gather, render
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator
+    from playwright.sync_api import Browser, Locator, ViewportSize
+
+
+SIZE: ViewportSize = {"width": 1440, "height": 900}
 
 
 class Watched:
-    """A page that must not complain, and must not ask anybody for anything."""
+    """A page that must not complain, and must not ask anybody for anything.
 
-    def __init__(self, browser: Browser, path: Path, fragment: str = "", **more: Any) -> None:
+    One page after the other is shown in it: a browser that has the program of a report compiled shows the next sooner.
+    """
+
+    def __init__(self, browser: Browser, **more: Any) -> None:
         self.wrong: list[str] = []
-        self.page = browser.new_context(viewport={"width": 1440, "height": 900}, **more).new_page()
+        self.url = ""
+        self.page = browser.new_context(**more).new_page()
         self.page.set_default_timeout(HANGS_S * 1000)
         self.page.on("console", lambda said: self.wrong.append(f"{said.type}: {said.text}"))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda asked: self.asked(asked.url))
+
+    def open(self, path: Path, fragment: str = "") -> None:
+        """Show a page as if for the first time."""
+        self.page.set_viewport_size(SIZE)
+        self.page.emulate_media(media="screen")
         self.url = path.resolve().as_uri()
         self.page.goto(self.url + fragment)
 
+    def leave(self) -> None:
+        """End the page and what it has stored; it must not have complained."""
+        wrong, self.wrong = self.wrong, []
+        self.page.evaluate("localStorage.clear()")
+        self.page.goto("about:blank")
+        assert wrong == []
+
     def asked(self, url: str) -> None:
         """Nothing but the page itself may be asked for."""
-        if url.partition("#")[0] != self.url and not url.startswith(("data:", "blob:")):
+        if url.partition("#")[0] not in (self.url, "about:blank") and not url.startswith(("data:", "blob:")):
             self.wrong.append(f"asked for {url}")
 
     def draw_all(self) -> None:
