@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -10,17 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psutil
 
+from trainoff import engines
 from trainoff.analyse import newest
+from trainoff.cli import main
 from trainoff.published import records_of
 
 PLUGIN = Path(__file__).parent / "plugin"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HANGS_S = 300.0  # longer than anything takes that happens at all, on one busy core too
 BEST = {"mnist-mlp": "0.98", "mnist-cnn": "0.985"}  # the best targets
 SMALL = """
@@ -57,6 +61,35 @@ def trainoff(*words: object, cwd: Path | None = None, **more: str) -> subprocess
     return subprocess.run(
         command(*words), capture_output=True, text=True, env=environment(**more), cwd=cwd, timeout=6 * HANGS_S
     )
+
+
+def invoke(*words: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a trainoff command that starts no trial, as `trainoff` does, but in this process: without a start of Python.
+
+    What such a command says is the same there; what Python's start, signals and odd surroundings do to it is not seen.
+    """
+    told = [str(word) for word in words]
+    out, err = io.StringIO(), io.StringIO()
+    before = os.environ.copy(), Path.cwd(), sys.path[:], {each: signal.getsignal(each) for each in SIGNALS}
+    try:
+        os.environ.update(environment(**more))
+        sys.path.insert(0, str(PLUGIN))
+        engines.forget()
+        if cwd:
+            os.chdir(cwd)
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(told)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        environ, folder, sys.path[:], handlers = before
+        os.environ.clear()
+        os.environ.update(environ)
+        os.chdir(folder)
+        engines.forget()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return subprocess.CompletedProcess(told, code, out.getvalue(), err.getvalue())
 
 
 def records(out: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from running import command, environment, only_record, study, trainoff
+from running import command, environment, invoke, only_record, study, trainoff
 from trainoff.commands import _end_politely
 from trainoff.report.running import without_keys
 from trainoff.report.timeline import shade
@@ -57,30 +57,30 @@ def test_every_command_explains_itself():
         "view",
         "check",
     ):
-        shown = trainoff(word, "--help")
+        shown = invoke(word, "--help")
         assert shown.returncode == 0
         assert word in shown.stdout
 
 
 def test_doctor_says_what_is_missing_and_how_to_get_it():
-    facts = json.loads(trainoff("doctor", "--json").stdout)
+    facts = json.loads(invoke("doctor", "--json").stdout)
     needy = next(engine for engine in facts["engines"] if engine["name"] == "needy")
     assert needy["status"] == "unavailable"
     assert needy["reason"] == "needs a left-handed screwdriver; touch $NEEDY"
-    assert "needs a left-handed screwdriver; touch $NEEDY" in trainoff("doctor").stdout
+    assert "needs a left-handed screwdriver; touch $NEEDY" in invoke("doctor").stdout
     told = trainoff("doctor", PATH="/nowhere").stdout
     assert "apt-get install openssh-client" in " ".join(told.split())
 
 
 def test_engines_and_workloads_are_listed_for_programs_and_people():
-    engines = {row["name"]: row for row in json.loads(trainoff("engines", "--json").stdout)}
+    engines = {row["name"]: row for row in json.loads(invoke("engines", "--json").stdout)}
     wanted = {"name", "status", "reason", "models", "modes", "distributed"}
     assert wanted <= set(engines["numpy"])
     assert (engines["numpy"]["status"], engines["numpy"]["distributed"]) == ("ready", False)
     assert engines["talker"]["distributed"]
-    workloads = {row["name"] for row in json.loads(trainoff("workloads", "--json").stdout)}
+    workloads = {row["name"] for row in json.loads(invoke("workloads", "--json").stdout)}
     assert {"mnist-mlp", "mnist-large-mlp", "emnist-mlp", "digits-mlp"} <= workloads
-    assert "784-800-10" in trainoff("workloads").stdout
+    assert "784-800-10" in invoke("workloads").stdout
 
 
 @pytest.mark.cluster
@@ -124,7 +124,7 @@ SHARE = "a target is a number above 0 and at most 1"
 )
 def test_a_slip_in_an_option_is_one_sentence(tmp_path, words, sentence):
     (tmp_path / "out").mkdir()
-    done = trainoff(*words, cwd=tmp_path)
+    done = invoke(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"trainoff: {sentence}")
     assert done.stderr.count("\n") == 1
@@ -216,8 +216,8 @@ def test_output_may_be_closed(tmp_path):
 
 
 def test_a_slip_in_a_command_is_one_sentence():
-    assert trainoff("shwo", "results").stderr == "trainoff: `shwo` is not a command; did you mean `show`?\n"
-    assert "commands:" in trainoff().stdout
+    assert invoke("shwo", "results").stderr == "trainoff: `shwo` is not a command; did you mean `show`?\n"
+    assert "commands:" in invoke().stdout
 
 
 MISTAKES = {
@@ -259,7 +259,7 @@ MISTAKES = {
 def test_a_mistake_in_a_study_is_one_sentence(tmp_path, mistake):
     text, sentence = MISTAKES[mistake]
     (tmp_path / "my.toml").write_text(text)
-    done = trainoff("run", "my.toml", cwd=tmp_path)
+    done = invoke("run", "my.toml", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("trainoff: my.toml, ")
     assert sentence in done.stderr
@@ -283,14 +283,14 @@ def test_a_mistake_in_a_study_is_one_sentence(tmp_path, mistake):
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(tmp_path, words, sentence):
-    done = trainoff(*words, cwd=tmp_path)
+    done = invoke(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"trainoff: {sentence}")
     assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_an_unknown_status_to_retry_is_one_sentence(tmp_path):
-    done = trainoff("run", study(tmp_path, "numpy"), "--retry", "faild", "--out", tmp_path / "out")
+    done = invoke("run", study(tmp_path, "numpy"), "--retry", "faild", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr == "trainoff: --retry faild: that is not a status; did you mean `failed`?\n"
 
@@ -304,13 +304,13 @@ def test_a_picture_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def test_a_network_of_absurd_size_is_one_sentence(tmp_path):
-    done = trainoff("run", study(tmp_path, "numpy"), "--set", "hidden=[1000000, 1000000]", "--out", tmp_path / "out")
+    done = invoke("run", study(tmp_path, "numpy"), "--set", "hidden=[1000000, 1000000]", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "makes a network of 1,000,0" in done.stderr
 
 
 def test_more_rows_than_there_are_is_one_sentence(tmp_path):
-    done = trainoff("run", study(tmp_path, "numpy"), "--set", "train_rows=5000", "--out", tmp_path / "out")
+    done = invoke("run", study(tmp_path, "numpy"), "--set", "train_rows=5000", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "train_rows = 5000, but digits has 1437 training rows" in done.stderr
 
@@ -348,7 +348,7 @@ def test_the_same_in_python(tmp_path):
 def test_a_plan_keeps_secrets(tmp_path):
     properties = '[cluster.spark]\n"spark.authenticate.secret" = "hush"\n"spark.locality.wait" = "1s"'
     path = study(tmp_path, "spark-average", more=properties)
-    for told in (trainoff("plan", path), trainoff("plan", path, "--json")):
+    for told in (invoke("plan", path), invoke("plan", path, "--json")):
         assert told.returncode == 0, told.stderr
         assert "hush" not in told.stdout
         assert "spark.locality.wait" in told.stdout
@@ -375,5 +375,5 @@ password = 'hush', tokens = 5
 
 def test_a_plan_counts_unlike_nodes(tmp_path):
     lab = '[cluster]\nkind = "lab"\nnodes = 3\ncores = 0.2\nmemory_gb = 1\nfirst = { memory_gb = 2 }'
-    planned = trainoff("plan", study(tmp_path, "family", more=lab), COLUMNS="200").stdout
+    planned = invoke("plan", study(tmp_path, "family", more=lab), COLUMNS="200").stdout
     assert "nodes 1 of 0.2 cores, 2 GB + 2 of 0.2 cores, 1 GB" in planned

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from made import folder_of_made, made
+from running import invoke as command
 from running import only_record, study
-from running import trainoff as command
 from trainoff.analyse import cost_of_trial, cost_to, costs, groups, priced, unpriced
 from trainoff.analyse.words import dollars
 from trainoff.errors import TrainoffError

@@ -11,7 +11,7 @@ import polars
 import pytest
 
 from recorded import CURVE, store, trained
-from running import environment, trainoff
+from running import environment, invoke
 from trainoff.records import scan, table
 
 CRASHED = {"status": "crashed", "reason": "worker 1: RuntimeError: no", "test_accuracy": None, "engine": "torch"}
@@ -25,13 +25,13 @@ def folder(tmp_path) -> Path:
 
 
 def export(folder: Path, to: str, *more: object) -> str:
-    done = trainoff("export", folder, "--to", to, *more)
+    done = invoke("export", folder, "--to", to, *more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def refusal(folder: Path, to: str, *more: object) -> str:
-    done = trainoff("export", folder, "--to", to, *more)
+    done = invoke("export", folder, "--to", to, *more)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -76,7 +76,7 @@ def test_folders_may_have_been_renamed(folder, monkeypatch):
     renamed = folder.rename(folder.with_name("before"))
     for place, out in ((renamed.parent, "all"), (renamed / "numpy-1", "one")):
         monkeypatch.chdir(place)
-        assert trainoff("export", ".", "--to", "csv", "-o", renamed.parent / out).returncode == 0
+        assert invoke("export", ".", "--to", "csv", "-o", renamed.parent / out).returncode == 0
         assert "numpy-1" in (renamed.parent / out / "curves.csv").read_text()
 
 
@@ -237,7 +237,7 @@ def test_names_tell_settings_and_studies_apart(tmp_path):
 
 def test_a_damaged_record_is_named_and_the_rest_exported(folder):
     (folder / "torch-2" / "record.json").write_text("{")
-    done = trainoff("export", folder, "--to", "csv")
+    done = invoke("export", folder, "--to", "csv")
     assert done.returncode == 1
     assert "1 record exported" in done.stdout
     assert "torch-2: record.json cannot be read" in done.stderr

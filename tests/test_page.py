@@ -8,7 +8,7 @@ import pytest
 
 from made import folder_of_made, made, many
 from pages import page_of
-from running import trainoff
+from running import invoke
 from test_fault_tables import RECORDS
 from trainoff.analyse import SAME, groups, ranked
 from trainoff.report.page import gather, render
@@ -285,7 +285,7 @@ def test_a_thousand_records_make_a_page_that_is_light_and_quick(tmp_path, watche
 
 def test_the_command_writes_page_pictures_and_markdown(tmp_path):
     folder = folder_of_made(tmp_path / "made", [made("torch", 1, 2.0), made("numpy", 1)])
-    done = trainoff("report", folder, "--png", tmp_path / "png", "--usd-per-core-hour", "0.05")
+    done = invoke("report", folder, "--png", tmp_path / "png", "--usd-per-core-hour", "0.05")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"Report: {folder / 'report.html'}"
     text = (folder / "report.html").read_text()
@@ -293,7 +293,7 @@ def test_the_command_writes_page_pictures_and_markdown(tmp_path):
     pictures = sorted(path.name for path in (tmp_path / "png").iterdir())
     assert pictures == [f"digits-mlp-{name}.png" for name in ("curve", "pareto", "phases", "resources", "target")]
     assert all((tmp_path / "png" / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
-    assert trainoff("report", folder, "--markdown").returncode == 0
+    assert invoke("report", folder, "--markdown").returncode == 0
     assert "| torch | single | 1 |" in (folder / "report.md").read_text()
 
 
@@ -312,7 +312,7 @@ def test_the_command_writes_page_pictures_and_markdown(tmp_path):
 def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
     (folder_of_made(tmp_path / "made", [made("numpy", 1)]) / "numpy.txt").touch()
     (tmp_path / "empty").mkdir()
-    done = trainoff("report", *words, cwd=tmp_path)
+    done = invoke("report", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1

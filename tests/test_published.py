@@ -7,7 +7,7 @@ import polars
 import pytest
 
 import trainoff
-from running import trainoff as command
+from running import invoke as command
 from trainoff.analyse import Group, groups, newest
 from trainoff.clusters.executors import allocate
 from trainoff.errors import TrainoffError

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from recorded import store, trained
-from running import trainoff
+from running import invoke
 from trainoff import engines, study
 from trainoff.published import claims
 from trainoff.records import Record
@@ -242,7 +242,7 @@ def test_a_value_that_is_missing_is_explained():
 
 def test_the_command_judges_and_writes_a_page(tmp_path):
     store(tmp_path / "out" / "machines-and-clusters" / "all", *as_published())
-    done = trainoff("reproduce", "machines-and-clusters", "--only-judge", "--out", tmp_path / "out", "--json")
+    done = invoke("reproduce", "machines-and-clusters", "--only-judge", "--out", tmp_path / "out", "--json")
     assert done.returncode == 0, done.stderr
     told = {one["claim"]: one for one in json.loads(done.stdout)}
     assert told["tensorflow-beats-mllib"]["verdict"] == CONFIRMED
@@ -255,13 +255,13 @@ def test_the_command_judges_and_writes_a_page(tmp_path):
 
 
 def test_what_it_cannot_judge_by_is_said(tmp_path):
-    done = trainoff("reproduce", "executors", "--only-judge", "--out", tmp_path / "out")
+    done = invoke("reproduce", "executors", "--only-judge", "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no records here to judge by; without --only-judge it runs and makes them" in done.stderr
     assert not (tmp_path / "out").exists()
     folder = store(tmp_path / "out" / "machines-and-clusters" / "all", *as_published())
     (next(folder.glob("*/record.json"))).write_text("{")
-    done = trainoff("reproduce", "machines-and-clusters", "--only-judge", "--out", tmp_path / "out", "--json")
+    done = invoke("reproduce", "machines-and-clusters", "--only-judge", "--out", tmp_path / "out", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)
     assert done.stderr.splitlines()[-1].endswith("move it away and run the study again")
@@ -275,10 +275,10 @@ def test_the_verdict_stands_before_where_the_claim_does():
 
 
 def test_without_a_name_it_lists_them_and_a_wrong_one_is_one_sentence():
-    listed = trainoff("reproduce")
+    listed = invoke("reproduce")
     assert all(name in listed.stdout for name in names())
-    assert [one["reproduction"] for one in json.loads(trainoff("reproduce", "--json").stdout)] == list(names())
-    wrong = trainoff("reproduce", "executers")
+    assert [one["reproduction"] for one in json.loads(invoke("reproduce", "--json").stdout)] == list(names())
+    wrong = invoke("reproduce", "executers")
     assert wrong.returncode == 2
     assert "did you mean `executors`?" in wrong.stderr
     assert wrong.stderr.count("\n") == 1

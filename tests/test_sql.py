@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from recorded import store, trained
-from running import trainoff
+from running import invoke
 
 ZERO = "(train_s - train_s)"
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 
 def ask(folder, question, *more):
-    done = trainoff("sql", folder, question, *more, COLUMNS="80")
+    done = invoke("sql", folder, question, *more, COLUMNS="80")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -34,7 +34,7 @@ def answer(folder, question):
 
 
 def mistake(folder, question):
-    done = trainoff("sql", folder, question)
+    done = invoke("sql", folder, question)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     return done.stderr.removeprefix("trainoff: ").strip()
@@ -108,6 +108,6 @@ def test_other_mistakes_say_what_was_expected(folder, tmp_path):
 def test_a_damaged_record_is_named(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "tiny")
     (copy / "numpy-1" / "record.json").write_text("{")
-    done = trainoff("sql", copy, "select engine from records")
+    done = invoke("sql", copy, "select engine from records")
     assert (done.returncode, done.stdout.split()) == (1, ["engine", "torch", "torch"])
     assert "numpy-1: record.json cannot be read" in done.stderr

@@ -25,6 +25,7 @@ __all__ = [
     "Watch",
     "broken_or",
     "facts",
+    "forget",
     "get",
     "names",
     "source_hash",
@@ -37,6 +38,11 @@ GROUP = "trainoff.engines"
 @cache
 def _found() -> dict[str, metadata.EntryPoint]:
     return {point.name: point for point in metadata.entry_points(group=GROUP)}
+
+
+def forget() -> None:
+    """Look again for what is installed, when it is next asked for."""
+    _found.cache_clear()
 
 
 def names() -> list[str]:
