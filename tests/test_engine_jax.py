@@ -18,7 +18,7 @@ from trainoff.models import fingerprint
 from watching import QuietWatch
 
 EXACT, TOLERATED = 1e-3, 5e-3
-KINDS = ["mlp", "cnn"]
+ADAM = [pytest.param(each, marks=() if each == "adam" else pytest.mark.soak) for each in OPTIMIZERS]
 
 
 def worst(job: Job, watch: QuietWatch) -> float:
@@ -27,8 +27,7 @@ def worst(job: Job, watch: QuietWatch) -> float:
     return max(found.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize(("optimizer", "kind"), [("sgd", "mlp"), ("momentum", "mlp"), ("sgd", "cnn")])
 def test_a_gradient_off_by_one_per_cent_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = adapter.mean_loss
     monkeypatch.setattr(adapter, "mean_loss", lambda *given: 1.01 * right(*given))
@@ -36,8 +35,7 @@ def test_a_gradient_off_by_one_per_cent_is_noticed(optimizer: str, kind: str, mo
     assert worst(job, train(Jax(), job)) > TOLERATED
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "kind"), [*((each, "mlp") for each in OPTIMIZERS), ("adam", "cnn")])
 def test_a_lost_row_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = adapter.mean_loss
     monkeypatch.setattr(adapter, "mean_loss", lambda weights, model, x, y: right(weights, model, x[:-1], y[:-1]))
@@ -56,7 +54,7 @@ def test_the_rate_inside_the_velocity_is_noticed_when_the_rate_changes(monkeypat
     assert worst(constant, train(Jax(), constant)) <= EXACT
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ADAM)
 def test_opening_compiles_and_leaves_weights_and_optimiser_as_they_were(optimizer: str) -> None:
     job = make_job(optimizer=optimizer)
     engine, watch = Jax(), QuietWatch(steps=job.order.steps)
@@ -69,7 +67,7 @@ def test_opening_compiles_and_leaves_weights_and_optimiser_as_they_were(optimize
     assert not any(np.asarray(part).any() for parts in memory for part in parts)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ADAM)
 def test_training_and_predicting_compile_nothing(optimizer: str) -> None:
     job = make_job(pictures(1100), optimizer=optimizer)  # the last batch and the last part of the test rows are partial
     engine, watch = Jax(), QuietWatch(steps=job.order.steps)
@@ -81,7 +79,7 @@ def test_training_and_predicting_compile_nothing(optimizer: str) -> None:
     assert (engine._step._cache_size(), engine._labels._cache_size()) == opened
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (3.5, 4)])
+@pytest.mark.parametrize(("cores", "threads"), [pytest.param(1, 1, marks=pytest.mark.soak), (3.5, 4)])
 def test_the_threads_are_those_of_the_cores_in_a_process_of_its_own(cores: float, threads: int) -> None:
     code = (
         "from pathlib import Path\n"

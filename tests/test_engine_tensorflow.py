@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,13 @@ def worst(job: Job, watch: QuietWatch) -> float:
     return max(found.values())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [
+        pytest.param(*each, marks=() if each in [("mlp", "momentum"), ("cnn", "adam")] else pytest.mark.soak)
+        for each in product(["mlp", "cnn"], OPTIMIZERS)
+    ],
+)
 def test_networks_are_exact_with_xla(kind: str, optimizer: str) -> None:
     job = make_job(kind=kind, optimizer=optimizer, l2=1e-3, xla=True)
     assert worst(job, train(TensorFlow(), job)) <= EXACT
