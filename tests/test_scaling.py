@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
@@ -229,6 +229,7 @@ def test_whatever_was_measured_predictions_are_times(values, at):
 
 @given(st.lists(times, min_size=3, max_size=5), st.floats(0.001, 1000))
 @settings(max_examples=25)
+@example([5311.09, 340.82, 5311.09], 188.0)
 def test_another_unit_of_time_is_another_unit_and_nothing_else(values, unit):
     one = fit([Config(2**place, 1.0, (value,)) for place, value in enumerate(values)])
     other = fit([Config(2**place, 1.0, (value * unit,)) for place, value in enumerate(values)])

@@ -98,9 +98,10 @@ def _left_out_errors(configs: Sequence[Config], choices: Iterable[Choice]) -> di
 def _preferred(errors: Mapping[Choice, float]) -> Choice:
     enough = max(WORSE * min(errors.values()), NEGLIGIBLE)
     good = [chosen for chosen, error in errors.items() if error <= enough]
-    return min(good, key=lambda chosen: (len(chosen), errors[chosen]))
+    fewest = min(map(len, good))
+    return _closest({chosen: errors[chosen] for chosen in good if len(chosen) == fewest})
 
 
 def _closest(rests: Mapping[Choice, float]) -> Choice:
-    """Where nothing can be left out: what comes closest; of equally close ones the first."""
+    """What comes closest; of equally close ones, whose order is a matter of rounding, the first."""
     return next(chosen for chosen, rest in rests.items() if rest <= min(rests.values()) + NOTHING)
