@@ -68,7 +68,7 @@ soak: $(STAMP) $(CLASSES)
 	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
 	@$(BIN)/python -m pytest -m soak --ignore tests/test_kill.py --ignore tests/test_tf_cluster.py
 
-# make test as it is, on one core, on a busy machine, in three random orders, and twice at once. Two hours.
+# make test as it is; and in random orders on one core, on a busy machine, and twice at once. An hour and a half.
 conditions: $(STAMP)
 	@$(BIN)/python tests/conditions.py
 
