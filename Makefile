@@ -9,6 +9,9 @@ CLASSES := .venv/.spark-classes
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 JAVA := $(BIN)/python -c 'from trainoff.clusters.java import find_java; java = find_java(); raise SystemExit(not java or bool(java.lacks))'
 
+# Two that set up at the same time take turns.
+APT := flock /var/lib/apt apt-get -qq -o DPkg::Lock::Timeout=600
+
 # torch with CUDA is gigabytes that a machine without a GPU cannot use. Where no GPU is found and pip is not told to look
 # elsewhere anyway, PyTorch's own index of CPU builds is asked first, if it can be reached. TORCH_INDEX= turns that off.
 TORCH_INDEX ?= $(shell test -n "$$PIP_FIND_LINKS" || command -v nvidia-smi >/dev/null 2>&1 || \
@@ -107,7 +110,7 @@ picture: $(STAMP) browser
 browser:
 	@command -v chromium >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Chromium for the tests of the report ..."; \
-	    apt-get -qq update && apt-get -qq install -y chromium >/dev/null || echo "Chromium could not be installed; tests that need it are skipped."; \
+	    $(APT) update && $(APT) install -y chromium >/dev/null || echo "Chromium could not be installed; tests that need it are skipped."; \
 	else echo "The tests of the report need Chromium: apt-get install chromium"; fi
 
 # The tests of hosts start an ssh server of their own, out of everybody's reach. It is unpacked and not installed, for
@@ -116,7 +119,7 @@ sshd: | browser
 	@PATH="$$PATH:/usr/sbin" command -v sshd >/dev/null || test -x build/openssh/usr/sbin/sshd || if command -v apt-get >/dev/null; then \
 	    echo "Unpacking an OpenSSH server for the tests of hosts ..."; \
 	    mkdir -p build/openssh/packages; cd build/openssh/packages; fetch="apt-get -qq download openssh-server libwrap0"; \
-	    { $$fetch || { apt-get -qq update && $$fetch; }; } 2>/dev/null && for each in *.deb; do dpkg -x "$$each" ..; done \
+	    { $$fetch || { $(APT) update && $$fetch; }; } 2>/dev/null && for each in *.deb; do dpkg -x "$$each" ..; done \
 	    || echo "It could not be fetched; tests that need it are skipped."; \
 	else echo "The tests of hosts need sshd, OpenSSH's server."; fi
 
@@ -134,7 +137,7 @@ $(STAMP): pyproject.toml requirements.lock
 	    $(BIN)/python -c "from trainoff.report.page.setting import library; library()" & wait
 	@$(JAVA) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Java for the engines on Spark ..."; \
-	    apt-get -qq update && { apt-get -qq install -y openjdk-17-jre-headless || apt-get -qq install -y default-jre-headless; } >/dev/null; \
+	    $(APT) update && { $(APT) install -y openjdk-17-jre-headless || $(APT) install -y default-jre-headless; } >/dev/null; \
 	    $(JAVA) || echo "Java could not be installed; the engines on Spark will say so."; \
 	else echo "The engines on Spark need Java 17: apt-get install openjdk-17-jre-headless"; fi
 	@touch $(STAMP)

@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 from machines import sshd
+from running import HANGS_S
 from trainoff.clusters import Processes
 from trainoff.clusters.java import find_java
 from trainoff.clusters.lab import able
@@ -146,6 +147,7 @@ def browser() -> Iterator[Browser]:
         chromium = driver.chromium.launch(
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+            timeout=1000 * HANGS_S,
         )
         yield chromium
         chromium.close()

@@ -177,18 +177,26 @@ def disturbed(
     number: signal.Signals = signal.SIGKILL,
     held_at: int = 60,
     begun: Callable[[], object] | None = None,
+    replaced: bool = False,
 ) -> dict[str, Any]:
     """The record of a study's only trial, during which somebody was sent a signal, after nothing of it was left.
 
     The trial's engine is one of tests/plugin/held.py: it stands still before the step `held_at` until that was done,
-    which is when it stands there, or when it has `begun`.
+    which is when it stands there, or when it has `begun`; or, where the victim is to be `replaced`, until another one
+    stands in its place.
     """
     held = folder / "held"
     held.mkdir()
-    waits = environment(HELD=str(held), HELD_AT=str(held_at))
-    run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=waits, stdout=subprocess.DEVNULL)
+    waits = environment(HELD=str(held), HELD_AT=str(held_at), HELD_STUCK="yes" if number == signal.SIGSTOP else "")
+    words = command("run", path, "--out", folder / "out", "--set", f"stall_s={4 * HANGS_S}")
+    run = subprocess.Popen(words, env=waits, stdout=subprocess.DEVNULL)
     wait_until(begun or (lambda: standing(folder)), run)
-    os.kill(victim().pid, number)
+    chosen = victim()
+    place = held / f"at-{chosen.environ()['TRAINOFF_ROLE']}" if replaced else None
+    os.kill(chosen.pid, number)
+    if place:
+        place.unlink()
+        wait_until(place.exists, run)
     (held / "released").touch()
     run.wait(2 * HANGS_S)
     assert_nothing_survives(folder)

@@ -119,12 +119,13 @@ def test_a_sparse_step_touches_only_the_features_of_the_batch() -> None:
 @pytest.mark.parametrize(("kind", "optimizer"), MODELS)
 def test_it_books_its_phases_and_warming_up_leaves_no_trace(kind: str, optimizer: str) -> None:
     job = torch_job(kind=kind, optimizer=optimizer, cores=2.5)
-    before = fingerprint(job.weights)
+    before, threads = fingerprint(job.weights), torch.get_num_threads()
     engine, watch = Torch(), QuietWatch(steps=job.order.steps)
     engine.open(job, watch)
     assert watch.phases == ["import", "ship", "compile"]
     assert watch.counts == {"threads": 3}
     assert torch.get_num_threads() == 3
+    torch.set_num_threads(threads)
     assert fingerprint(engine._learner.weights()) == before
     others = engine._learner.state[len(job.weights) :]
     assert not any(part.any() for part in others)  # velocities, moments and the count of steps

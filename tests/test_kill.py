@@ -46,11 +46,12 @@ def start(path: Path, out: Path, gate: Path, **more: str) -> subprocess.Popen[by
 
 def find(module: str, folder: Path) -> list[psutil.Process]:
     """The processes of a module that work for trials below a folder, parents first."""
-    return [
+    found = [
         process
-        for process in psutil.process_iter(["cmdline"])
+        for process in psutil.process_iter(["cmdline", "create_time"])
         if module in (process.info["cmdline"] or []) and str(folder) in " ".join(process.info["cmdline"])
     ]
+    return sorted(found, key=lambda process: process.info["create_time"])
 
 
 def assert_every_record_is_whole(out: Path) -> None:

@@ -1,6 +1,7 @@
 """The noise verdict of a trial, and the control kernel behind it."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_a_length_that_is_none_is_one_sentence(monkeypatch, said):
 def test_what_was_measured_after_a_trial_serves_before_the_next_while_it_is_fresh(monkeypatch):
     speeds, now = iter([1.0, 2.0, 3.0, 4.0]), [0.0]
     monkeypatch.setattr(control, "speed", lambda cpu, length: next(speeds))
-    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: now[0]))
     kernel = Control()
     assert (kernel.before(0), kernel.after(0)) == (1.0, 2.0)
     now[0] = control.FRESH_S - 1

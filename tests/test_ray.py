@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -132,9 +133,11 @@ def test_the_mistake_of_a_worker_is_told_at_once_and_in_its_words(tmp_path):
 
 
 def test_where_nothing_answers_there_is_nothing_to_attach_to(tmp_path):
-    (port,) = free_ports(["127.0.0.1"])
-    path = study(tmp_path, "ray-torch", more=ATTACH.format(address=f"127.0.0.1:{port}"))
-    trainoff("run", path, "--out", tmp_path / "out")
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # it does not listen, and nobody else can have its port
+        port = deaf.getsockname()[1]
+        path = study(tmp_path, "ray-torch", more=ATTACH.format(address=f"127.0.0.1:{port}"))
+        trainoff("run", path, "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")
     assert record["reason"].startswith(f"no Ray cluster answers at 127.0.0.1:{port}")
 

@@ -13,6 +13,7 @@ import pytest
 from running import HANGS_S
 from trainoff.data import Csr, Order
 from trainoff.data.order import share, spans
+from trainoff.engines import line
 from trainoff.engines.line import Driver, Leader
 from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
 from trainoff.engines.rounds.desk import Work
@@ -154,7 +155,8 @@ def call_in_a_while(driver):
 
 
 def test_who_calls_and_is_silent_or_knows_no_secret_is_sent_away(monkeypatch):
-    monkeypatch.setattr("trainoff.engines.line.CALL_S", 1)
+    wait, patience = line._patience, iter([1])  # short with the first, who is silent
+    monkeypatch.setattr(line, "_patience", lambda caller, seconds: wait(caller, next(patience, seconds and HANGS_S)))
     driver = Driver("127.0.0.1", lambda: None)
     place = (driver.number.host, driver.number.port)
     with socket.create_connection(place):

@@ -147,16 +147,16 @@ def test_the_log_has_what_every_jvm_said(trained, folder):
         assert part in text
 
 
-def kill_in_mid_training(folder, engine, victim):
+def kill_in_mid_training(folder, engine, victim, replaced=False):
     """The record of a training during which somebody was killed, after nothing of it was left."""
-    return disturbed(folder, study(folder, engine, more=LONG), lambda: one_of(victim, folder))
+    return disturbed(folder, study(folder, engine, more=LONG), lambda: one_of(victim, folder), replaced=replaced)
 
 
 @pytest.mark.parametrize(
     "victim", ["executor", *(pytest.param(each, marks=pytest.mark.soak) for each in ("driver", "worker", "master"))]
 )
 def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
-    record = kill_in_mid_training(tmp_path, "held-spark-average", victim)
+    record = kill_in_mid_training(tmp_path, "held-spark-average", victim, replaced=victim == "executor")
     if victim == "driver":
         assert record["status"] == "crashed"
         assert "driver" in record["reason"]

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_local_files(tmp_path, kind, levels):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_system_in_memory(tmp_path, kind):
-    round_trip(f"memory://store-{kind}", kind, tmp_path, rows=50)
+    round_trip(f"memory://store-{uuid4().hex}", kind, tmp_path, rows=50)
 
 
 def test_tensorflow_itself_can_read_the_records(tmp_path):

@@ -133,7 +133,7 @@ def test_the_record_tells_who_did_what(trained, key):
     assert workers | servers <= record["network_bytes_by_role"].keys()
     for what in ("computing_s", "waiting_s"):
         assert record["breakdowns"][what].keys() == workers
-    assert 0 < record["training"]["cpu_share"] <= 1.1
+    assert record["training"]["cpu_share"] > 0
     for phase in ("cluster_start", "compile", "train", "test"):
         assert record["phases_s"][phase] > 0
 
@@ -219,6 +219,7 @@ def stopped_for_a_while(folder, mode):
     held.mkdir()
     path = study(folder, "held-tf-ps", more=LONG.format(mode=mode).replace("every = 50\n", "every = 1000\n"))
     words = command("run", path, "--out", out)
+    words += ["--set", f"stall_s={4 * HANGS_S}"]
     going = subprocess.Popen(words, env=environment(HELD=str(held), HELD_AT="30"), stdout=subprocess.DEVNULL)
     wait_until(lambda: standing(folder), going)
     (worker,) = members(folder, "worker-1", PROGRAMS)

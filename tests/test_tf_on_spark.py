@@ -3,11 +3,12 @@
 import json
 import re
 import subprocess
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import psutil
@@ -109,7 +110,8 @@ def watched(tmp_path_factory):
     held.mkdir()
     waits = environment(HELD=str(held), HELD_AT="60")
     with said.open("wb") as sink:
-        run = subprocess.Popen(command("run", path, "--out", folder / "out"), env=waits, stdout=sink)
+        words = command("run", path, "--out", folder / "out", "--set", f"stall_s={4 * HANGS_S}")
+        run = subprocess.Popen(words, env=waits, stdout=sink)
 
     def shown():
         return re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", said.read_text(), re.MULTILINE)
@@ -117,16 +119,18 @@ def watched(tmp_path_factory):
     wait_until(shown, run)
     page = shown()[1]
 
+    tags = {}
+
     def scalars():
-        with suppress(OSError), urlopen(f"{page}/data/plugin/scalars/tags", timeout=5) as answer:
-            return json.load(answer)
-        return {}
+        with suppress(OSError), urlopen(f"{page}/data/plugin/scalars/tags", timeout=HANGS_S) as answer:
+            tags.update(json.load(answer))
+        return any({"loss", "samples_seen"} <= set(told) for told in tags.values())
 
     wait_until(scalars, run)
-    tags = scalars()
     (held / "released").touch()
     run.wait(HANGS_S)
     assert_nothing_survives(folder)
+    assert not answers_as_tensorboard(page), "it went with the training"
     (events,) = folder.glob("out/tiny/*/tensorboard/events.out.tfevents.*")
     return Watched(page, tags, only_record(folder / "out"), events)
 
@@ -137,10 +141,15 @@ def test_rows_that_tensorflow_reads_make_the_steps_of_the_reference(watched):
     assert record["equivalence"]["verdict"] == "exact"
 
 
+def answers_as_tensorboard(page):
+    """Whether a page is TensorBoard's; its port may be somebody else's by now."""
+    with suppress(OSError, HTTPException), urlopen(page, timeout=5) as answer:
+        return b"TensorBoard" in answer.read()
+    return False
+
+
 def test_tensorboard_can_be_opened_while_it_trains(watched):
-    assert {"loss", "samples_seen"} <= set(next(iter(watched.tags.values())))
-    with pytest.raises((URLError, ConnectionError)):
-        urlopen(watched.page, timeout=5)
+    assert watched.tags
     assert watched.events.stat().st_size > 0
 
 
@@ -251,8 +260,20 @@ def test_two_clusters_in_one_application_on_an_existing_spark_cluster(tmp_path, 
     assert "master" not in record["cpu_s_by_role"]
     first, second = record["notes"]["processes"].split(" then ")
     assert first == second, "nothing of the first cluster was left when the second had been formed"
-    names = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
-    assert not [name for name in names if "tf_on_spark.node" in name or name.endswith(".daemon")]
+    deadline = time.monotonic() + HANGS_S
+    while left := of_executors(tmp_path):  # an executor may end after its application
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def of_executors(folder):
+    """The processes of Python that executors below a folder have started."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words, place = " ".join(process.info["cmdline"] or []), process.info["cwd"] or ""
+        if place.startswith(str(folder)) and ("tf_on_spark.node" in words or "pyspark.daemon" in words):
+            found.append(f"{process.pid} {words}")
+    return found
 
 
 @pytest.mark.soak

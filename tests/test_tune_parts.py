@@ -1,9 +1,9 @@
 """The parts of tuning: what is searched, what comes next, when a candidate is given up, who wins, what is written."""
 
-import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from trainoff import data, engines, study
 from trainoff.conduct.story import Story
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.tune import Tuned, Wish, search
+from trainoff.tune import Tuned, Wish, pruning, search
 from trainoff.tune.budget import Share
 from trainoff.tune.lane import Lane, lanes_of
 from trainoff.tune.outcome import Tuning, compared
@@ -153,12 +153,21 @@ def test_a_target_that_is_only_just_reached_is_no_goal() -> None:
     assert goal([0.5, 0.9], replace(of_few, dataset={"test_rows": 10_000}), None) == 0.9  # and 10,000 are worth 0.3 %
 
 
+NOW = 1000.0
+
+
+@pytest.fixture
+def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "time", SimpleNamespace(monotonic=lambda: NOW))
+
+
 def story(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> Story:
-    now = time.monotonic()
+    now = NOW
     looks = [{"train_s": trained_s, "loss": loss}]
     return Story(now - trained_s, train_start=now - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
 
 
+@pytest.mark.usefixtures("_clock_stands")
 def test_a_candidate_is_given_up_once_it_cannot_win() -> None:
     assert Bar(10.0).give_up(story(12.0)) is None
     assert Bar(10.0).give_up(story(12.0, paused_s=60.0)) is None, "snapshots are no training"
@@ -167,6 +176,7 @@ def test_a_candidate_is_given_up_once_it_cannot_win() -> None:
     assert Bar(10.0).give_up(Story(0.0)) is None, "it has not begun"
 
 
+@pytest.mark.usefixtures("_clock_stands")
 def test_a_candidate_is_given_up_when_its_loss_is_far_behind_halfway() -> None:
     curves = [[(1.0, 2.0), (5.0, loss)] for loss in (0.1, 0.2, 0.3, 0.4)]
     assert Bar(10.0, curves).give_up(story(6.0, loss=0.3)) is None

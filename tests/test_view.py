@@ -344,6 +344,7 @@ def test_a_browser_lets_the_page_fetch_and_listen_and_nothing_else(folder, brows
     """Whatever the page is: the token's cookie goes with its requests, and the policy keeps it at home."""
     with view(folder, "--token") as address:
         page = browser.new_page()
+        page.set_default_timeout(1000 * HANGS_S)
         page.goto(address)
         assert page.url == address.partition("?")[0], "the token has left the address"
         got = page.evaluate("fetch('data.json').then(answer => answer.json())")

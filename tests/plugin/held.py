@@ -5,6 +5,7 @@ time. Two ways to wait, both in the processes that learn, before a step is made:
 
 - for a test: with $HELD, a folder, every process stands still before step $HELD_AT until the test has made the file
   `released` there; a process that stands has made a file `at-ROLE`.
+  Nobody is given up for standing still, unless $HELD_STUCK says that somebody is meant to be stuck.
 - for a fault of the study: from step $HELD_AT on, one step in a tenth of a second is made, and before the last none,
   until the trial's events tell that the fault was done.
 """
@@ -18,11 +19,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainoff.engines import pulse
 from trainoff.engines.dask.average import DaskAverage
 from trainoff.engines.dask.torch import DaskTorch
 from trainoff.engines.ray.engine import RayTorch
 from trainoff.engines.spark.average import SparkAverage
 from trainoff.engines.spark.torch import SparkTorch
+from trainoff.engines.tf_cluster import asynchronous
 from trainoff.engines.tf_cluster.allreduce import TfAllReduce
 from trainoff.engines.tf_cluster.ps import TfPs
 from trainoff.engines.tf_on_spark.engine import TfOnSpark
@@ -41,6 +44,8 @@ class HeldRates:
     events: Path  # what the trial has said so far
     free: bool = False
 
+    patient: bool = False  # standing still is nothing to be given up for
+
     def __len__(self) -> int:
         return len(self.rates)
 
@@ -50,6 +55,8 @@ class HeldRates:
         return self.rates[index]
 
     def _wait(self, last: bool) -> None:
+        if self.patient:
+            be_patient()
         start = time.monotonic()
         if self.folder:
             (self.folder / f"at-{os.environ.get('TRAINOFF_ROLE', os.getpid())}").touch()
@@ -68,14 +75,27 @@ class HeldRates:
         return self.free
 
 
+def be_patient() -> None:
+    """Let nobody in this process be taken for stuck."""
+    for module in (pulse, asynchronous):
+        module.STUCK_S = HANGS_S
+
+
 class Held:
     """Puts such learning rates into the job."""
 
     def open(self, job: Any, watch: Any) -> None:
         folder = os.environ.get("HELD")
+        patient = not os.environ.get("HELD_STUCK")
         rates = HeldRates(
-            job.rates, int(os.environ["HELD_AT"]), Path(folder) if folder else None, job.folder / "events.jsonl"
+            job.rates,
+            int(os.environ["HELD_AT"]),
+            Path(folder) if folder else None,
+            job.folder / "events.jsonl",
+            patient=patient,
         )
+        if patient:
+            be_patient()
         super().open(replace(job, rates=rates), watch)  # type: ignore[misc]  # the engine's
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from trainoff.conduct.probe import LONGEST_S
 from trainoff.engines import Missing
 from trainoff.engines.dask.average import DaskAverage
 from trainoff.engines.numpy import Numpy
@@ -45,12 +47,12 @@ class Family(Steady):
 
     def open(self, job, watch):
         super().open(job, watch)
-        sleep = "import time; time.sleep(1000)"
+        sleep = "import time; time.sleep(100_000)"
         job.cluster.spawn(job.cluster.nodes[0], [sys.executable, "-c", sleep], {}, "worker-0")
         subprocess.run([sys.executable, "-c", DAEMON], check=True)
 
 
-DAEMON = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(1000)"
+DAEMON = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(100_000)"
 
 
 class Gossip(Numpy):
@@ -99,7 +101,7 @@ class Sleeper(Numpy):
 
     def train(self, job, watch):
         watch.progress(1)
-        time.sleep(1000)
+        time.sleep(100_000)
 
 
 class Scripter(Sleeper):
@@ -119,7 +121,7 @@ class Hog(Numpy):
 
     def train(self, job, watch):
         taken = []
-        for step in range(1, 1_000):
+        for step in itertools.count(1):
             if step < 100:  # 3 GB are enough to be noticed
                 taken.append(np.ones(4_000_000, np.float64))
             time.sleep(0.02)
@@ -201,21 +203,21 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as peer:
     peer.sendall(bytes(20_000_000))
 """
 RECEIVE = """
-import socket
+import socket, sys, time
 with socket.create_server(("127.0.0.1", 0)) as server:
     print("port", server.getsockname()[1], flush=True)
     with server.accept()[0] as peer:
         while peer.recv(65536):
             pass
-x = 0
-for i in range(3_000_000):
-    x += i
+until = time.monotonic() + 3 * float(sys.argv[1])
+while time.monotonic() < until:
+    pass
 print("done", flush=True)
 """
 
 
 class Talker(Numpy):
-    """Sends twenty million bytes from one worker to another before it trains."""
+    """Sends twenty million bytes to a worker, which then wants CPU for as long as the sampler may look away."""
 
     name = "talker"
     modes = ("sync",)
@@ -225,7 +227,7 @@ class Talker(Numpy):
         with watch.phase("cluster_start"):
             receiver = job.cluster.spawn(
                 job.cluster.nodes[0],
-                [sys.executable, "-c", RECEIVE],
+                [sys.executable, "-c", RECEIVE, str(LONGEST_S)],
                 {},
                 "worker-0",
                 ready=lambda process: process.says(r"^port \d+\n"),
@@ -268,8 +270,11 @@ def blunder(step, number, rows, rate):
     return step(number, rows, rate)
 
 
+ENOUGH = 600 * 2**20  # bytes that a glutton eats, besides what Python and its libraries take
+
+
 class Glutton(DaskAverage):
-    """Takes ever more memory on the workers of a Dask cluster."""
+    """Takes ever more memory on the workers of a Dask cluster, up to a point, and then waits to be ended."""
 
     name = "glutton"
 
@@ -281,9 +286,11 @@ class Glutton(DaskAverage):
 
 
 def eat(step, eaten, number, rows, rate):
-    eaten.append(np.ones(2**21))  # 16 MiB
-    time.sleep(0.05)
-    return step(number, rows, rate)
+    if len(eaten) * 2**24 < ENOUGH:
+        eaten.append(np.ones(2**21))  # 16 MiB
+        time.sleep(0.05)
+        return step(number, rows, rate)
+    return time.sleep(100_000)  # whoever is over its memory is ended
 
 
 class Clumsy(SparkAverage):

@@ -16,7 +16,7 @@ from trainoff.clusters.ports import free_ports
 from trainoff.clusters.process import Process
 from trainoff.clusters.processes import Cluster
 
-READY_S = 120.0
+READY_S = 300.0
 SETTINGS = {  # Dask would spill, pause or end a worker short of its memory; a trial ends when it is used up
     **{f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE", "TERMINATE")},
     "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING": "False",

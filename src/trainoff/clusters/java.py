@@ -65,7 +65,7 @@ def _candidates() -> Iterator[Path]:
 def _examine(home: Path) -> Java | None:
     """What a Java says of itself; None if it cannot even do that."""
     try:
-        said = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20).stderr
+        said = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
     version = re.search(r'version "([^"]+)"', said)

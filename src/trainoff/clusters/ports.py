@@ -13,6 +13,7 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"  # the interface's name, w
 # Below those that the system gives to callers: one who calls before the server listens could be given its very port.
 FIRST, LAST = 20_001, 32_000  # and above 19,999, which Ray keeps for its workers
 TRIES = 1000
+_SYSTEM = random.SystemRandom()  # two processes with one seed would try the same ports
 DISCARD = 9  # a port to ask the way to; nothing is sent there
 
 
@@ -36,7 +37,7 @@ def address_towards(host: str) -> str:
 def _hold(held: socket.socket, host: str) -> int:
     """Bind a socket to a port that nobody has, and return it."""
     for _ in range(TRIES):
-        port = random.randint(FIRST, LAST)
+        port = _SYSTEM.randint(FIRST, LAST)
         try:
             held.bind((host, port))
         except OSError as error:

@@ -18,7 +18,7 @@ from trainoff.clusters.ports import LOOPBACK
 from trainoff.clusters.process import Process
 from trainoff.clusters.processes import Cluster, Node
 
-READY_S = 120.0
+READY_S = 300.0
 STARTED = "Ray runtime started"
 PROGRAM = "trainoff.clusters.ray_node"
 

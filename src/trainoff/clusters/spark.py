@@ -22,7 +22,7 @@ from trainoff.clusters.processes import Cluster
 from trainoff.clusters.shared_classes import LIGHT_JVM, NOWHERE, home, sharing
 from trainoff.errors import TrainoffError
 
-READY_S = 120.0  # JVMs start slowly where many start at once
+READY_S = 300.0  # JVMs start slowly where many start at once
 DAEMON_MEMORY = "512m"
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"

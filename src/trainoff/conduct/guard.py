@@ -31,7 +31,7 @@ from trainoff.conduct.isolate import adopt_orphans
 from trainoff.conduct.probe import Probe
 
 LEAVE_S = 5.0  # how long the end may take, and then what is told of it
-LAST_WORDS_S = 0.5  # how long what a process said last may take to be read after its end
+LAST_WORDS_S = 2.0  # how long what a process said last may take to be read after its end
 POLITE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 FIGURES = ("user_s", "system_s", "switches", "read_bytes", "write_bytes", "rss", "processes", "threads")
 

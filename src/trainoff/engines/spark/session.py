@@ -31,7 +31,7 @@ from trainoff.errors import TrainoffError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FIRST_S, NEXT_S = 90.0, 15.0  # how long the first executor may take to come, and each after it
+FIRST_S, NEXT_S = 90.0, 30.0  # how long the first executor may take to come, and each after it
 ATTACHED = 2  # a cluster that others use may take so many times as long
 POLL_S = 0.05
 DYING_S = 5.0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainoff.study import Trial
 
 READY_S = 300.0  # every process loads TensorFlow, and several may share a core
-EXPLAIN_S = 2.0  # how long after an error a process may take to be seen dead
+EXPLAIN_S = 5.0  # how long after an error a process may take to be seen dead
 MOST_RESTARTS = 5
 ALL = ("worker", "ps", "coordinator")  # the roles, or their beginnings
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)  # ended from outside, and not by a mistake of its own
