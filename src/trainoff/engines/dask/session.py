@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 import distributed
@@ -119,6 +121,7 @@ class Session:
             else None
         )
         try:
+            _knock(cluster.address)
             self.client = Client(cluster.address, security=security, direct_to_workers=True, timeout=ATTACH_S)
         except (OSError, ValueError, TypeError) as error:
             raise TrainoffError(
@@ -217,6 +220,13 @@ class Session:
                 self.client.close(timeout=2)
         if self._inside:
             self._inside.close()
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens at a scheduler's address, because Dask would try for as long as it may take."""
+    place = urlsplit(address)
+    if place.scheme in ("tcp", "tls") and place.hostname and place.port:
+        socket.create_connection((place.hostname, place.port), ATTACH_S).close()
 
 
 def words(error: BaseException) -> str:
