@@ -190,15 +190,19 @@ def disturbed(
     waits = environment(HELD=str(held), HELD_AT=str(held_at), HELD_STUCK="yes" if number == signal.SIGSTOP else "")
     words = command("run", path, "--out", folder / "out", "--set", f"stall_s={4 * HANGS_S}")
     run = subprocess.Popen(words, env=waits, stdout=subprocess.DEVNULL)
-    wait_until(begun or (lambda: standing(folder)), run)
-    chosen = victim()
-    place = held / f"at-{chosen.environ()['TRAINOFF_ROLE']}" if replaced else None
-    os.kill(chosen.pid, number)
-    if place:
-        place.unlink()
-        wait_until(place.exists, run)
-    (held / "released").touch()
-    run.wait(2 * HANGS_S)
+    try:
+        wait_until(begun or (lambda: standing(folder)), run)
+        chosen = victim()
+        place = held / f"at-{chosen.environ().get('TRAINOFF_ROLE')}"
+        wait_until(lambda: place.exists() or not replaced, run)
+        os.kill(chosen.pid, number)
+        if replaced:
+            place.unlink()
+            wait_until(place.exists, run)
+        (held / "released").touch()
+        run.wait(2 * HANGS_S)
+    finally:
+        run.kill()  # where the test has failed; otherwise it has ended
     assert_nothing_survives(folder)
     assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
     return only_record(folder / "out")

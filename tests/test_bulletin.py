@@ -55,7 +55,7 @@ def test_it_tells_what_is_planned_what_runs_and_what_is_left(run_of_two):
 def test_it_is_written_once_a_second_however_often_it_is_told(run_of_two, monkeypatch):
     store, tasks, clock = run_of_two
     now, steps = 100.0, []
-    monkeypatch.setattr(bulletin, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(bulletin, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
     with Bulletin(store, clock) as posted:
         posted.planned(tasks)
         posted.started(tasks[0])
