@@ -57,7 +57,7 @@ checked: $(STAMP) browser
 	@$(PYTEST) -m "not soak and not cluster" --numprocesses 2
 
 # What the tests want before they begin: two things at a time.
-ready: $(CLASSES) lint sshd
+ready: $(CLASSES) sshd
 
 lint: $(STAMP)
 	@$(BIN)/ruff check src tests benchmarks

@@ -25,7 +25,7 @@ def main() -> None:
     from trainoff.clusters.orphans import die_with_parent
 
     # Without that a server waits for clients, and none will come.
-    scripts.get_ray_client_dependency_error = ImportError  # type: ignore[attr-defined]  # what it has imported itself
+    scripts.get_ray_client_dependency_error = ImportError  # what it has imported itself
 
     die_with_parent()
     if "127.0.0.1" in sys.argv:

@@ -34,7 +34,7 @@ class Jax(Engine):
         os.environ.update(JAX_PLATFORMS="cpu", NPROC=str(threads))  # read as JAX starts: the threads of XLA's pools
         with watch.phase("import"):
             import jax
-        jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]  # we wait anyway
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # we wait anyway
         watch.count("threads", threads)
         self._step = jax.jit(partial(make_step, job), donate_argnums=0)  # the new weights may lie where the old were
         self._labels = jax.jit(lambda weights, x: scores(job.model, weights, x).argmax(1))

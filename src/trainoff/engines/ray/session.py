@@ -57,7 +57,7 @@ def nodes_here(address: str) -> list[str]:
 
 def host() -> str:
     """The address at which Ray's workers can call this process."""
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray has no types here
+    return str(ray.util.get_node_ip_address())
 
 
 def bytes_of(job: Job) -> int:
