@@ -18,7 +18,7 @@ WIDE = """workers = 2
 mode = "sync"
 optimizer = "sgd"
 batch_size = 60
-hidden = [6000]
+hidden = [2000]
 max_iter = 8
 block_size = 150
 [engine.spark-mllib]
@@ -176,6 +176,7 @@ def test_a_process_group_ends_with_its_member(tmp_path):
     assert "hung up" not in record["reason"], "it should say why"
 
 
+@pytest.mark.soak  # what Spark says of it is read in tests/test_rounds.py
 def test_a_task_that_fails_reaches_the_record(tmp_path):
     done = trainoff("run", study(tmp_path, "clumsy", more="workers = 2"), "--out", tmp_path / "out")
     assert done.returncode == 1
@@ -187,7 +188,6 @@ def test_a_task_that_fails_reaches_the_record(tmp_path):
     assert record["log_tail"]
 
 
-@pytest.mark.soak
 def test_an_existing_cluster_is_used_by_naming_it(tmp_path, existing):
     master, secret = existing
     path = study(tmp_path, "spark-average", more=ATTACH.format(workers=2, master=master, secret=secret))

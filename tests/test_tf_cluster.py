@@ -202,7 +202,9 @@ def test_the_others_go_on_without_an_asynchronous_worker(tmp_path):
     assert record["samples_seen"] == 20 * 300
 
 
-@pytest.mark.parametrize(("engine", "victim"), [("tf-ps", "ps-0"), ("tf-allreduce", "worker-1")])
+@pytest.mark.parametrize(
+    ("engine", "victim"), [("tf-allreduce", "worker-1"), pytest.param("tf-ps", "ps-0", marks=pytest.mark.soak)]
+)
 def test_training_goes_on_from_the_checkpoint(tmp_path, engine, victim):
     record = disturb(tmp_path, engine, "sync", victim)
     assert record["status"] == "ok", record["reason"]

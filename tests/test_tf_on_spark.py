@@ -248,6 +248,7 @@ def test_one_row_and_an_empty_partition(tmp_path):
     assert record["notes"]["feed"].startswith("partitions of 1, 0 rows")
 
 
+@pytest.mark.soak  # tests/test_spark.py uses an existing cluster in every run
 def test_two_clusters_in_one_application_on_an_existing_spark_cluster(tmp_path, existing):
     master, secret = existing
     more = ATTACH.format(workers=2, master=master, secret=secret).replace('mode = "sync"', 'feed = "spark"')

@@ -116,6 +116,7 @@ def test_without_torchrun_the_record_says_so(tmp_path):
     assert record["reason"] == "agent: torchrun was killed by SIGKILL"
 
 
+@pytest.mark.soak  # a driver of Dask's is killed in every run
 def test_with_the_driver_everything_is_gone(tmp_path):
     record = disturb(tmp_path, "driver")
     assert record["status"] == "crashed"
