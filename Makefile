@@ -9,8 +9,8 @@ CLASSES := .venv/.spark-classes
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 JAVA := $(BIN)/python -c 'from trainoff.clusters.java import find_java; java = find_java(); raise SystemExit(not java or bool(java.lacks))'
 
-# Two that set up at the same time take turns.
-APT := flock /var/lib/apt apt-get -qq -o DPkg::Lock::Timeout=600
+# Two that set up at the same time take turns, but whoever holds the lock cannot keep others waiting for ever.
+APT := flock --timeout 600 /var/lib/apt apt-get -qq -o DPkg::Lock::Timeout=600
 
 # torch with CUDA is gigabytes that a machine without a GPU cannot use. Where no GPU is found and pip is not told to look
 # elsewhere anyway, PyTorch's own index of CPU builds is asked first, if it can be reached. TORCH_INDEX= turns that off.

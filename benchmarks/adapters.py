@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainoff.clusters import THREADS
+from trainoff.clusters.crowd import cpus
 from trainoff.conduct.child import threads
-from trainoff.conduct.machine import cpus
 from trainoff.conduct.warden import KEEP_MEMORY
 
 LEAST = 0.95

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS
+from trainoff.clusters.crowd import cpus
 from trainoff.conduct.child import threads
 from trainoff.conduct.conductor import Conductor
-from trainoff.conduct.machine import cpus
 from trainoff.conduct.task import prepare
 from trainoff.conduct.view import Silent
 from trainoff.models import Dense, Mlp

@@ -44,10 +44,10 @@ import psutil
 from trainoff import data, engines, study
 from trainoff.analyse.interval import FEWEST, interval
 from trainoff.clusters import THREADS, Processes
+from trainoff.clusters.crowd import cpus
 from trainoff.clusters.orphans import die_with_parent
 from trainoff.conduct.conductor import Conductor
 from trainoff.conduct.job import make_job
-from trainoff.conduct.machine import cpus
 from trainoff.conduct.task import prepare
 from trainoff.conduct.view import Silent
 from trainoff.conduct.warden import KEEP_MEMORY

@@ -118,10 +118,15 @@ def survivors(folder: Path) -> list[str]:
 
 def assert_nothing_survives(folder: Path) -> None:
     """Soon no process of a trial below the folder lives."""
+    assert_soon_nothing(lambda: survivors(folder))
+
+
+def assert_soon_nothing(left: Callable[[], list[str]]) -> None:
+    """What is left becomes nothing."""
     deadline = time.monotonic() + HANGS_S
-    while left := survivors(folder):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    while found := left():
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)  # the system tells nobody when a process that is not a child has ended
 
 
 def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seconds: float = HANGS_S) -> None:
@@ -194,7 +199,8 @@ def disturbed(
         wait_until(begun or (lambda: standing(folder)), run)
         chosen = victim()
         place = held / f"at-{chosen.environ().get('TRAINOFF_ROLE')}"
-        wait_until(lambda: place.exists() or not replaced, run)
+        if replaced:
+            wait_until(place.exists, run)
         os.kill(chosen.pid, number)
         if replaced:
             place.unlink()

@@ -162,9 +162,8 @@ def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def story(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> Story:
-    now = NOW
     looks = [{"train_s": trained_s, "loss": loss}]
-    return Story(now - trained_s, train_start=now - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
+    return Story(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
 
 
 @pytest.mark.usefixtures("_clock_stands")

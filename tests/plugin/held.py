@@ -42,9 +42,8 @@ class HeldRates:
     at: int  # the step before which to wait
     folder: Path | None  # of the test; None where a fault is waited for
     events: Path  # what the trial has said so far
+    patient: bool  # standing still is nothing to be given up for
     free: bool = False
-
-    patient: bool = False  # standing still is nothing to be given up for
 
     def __len__(self) -> int:
         return len(self.rates)
@@ -86,13 +85,13 @@ class Held:
 
     def open(self, job: Any, watch: Any) -> None:
         folder = os.environ.get("HELD")
-        patient = not os.environ.get("HELD_STUCK")
+        patient = bool(folder) and not os.environ.get("HELD_STUCK")
         rates = HeldRates(
             job.rates,
             int(os.environ["HELD_AT"]),
             Path(folder) if folder else None,
             job.folder / "events.jsonl",
-            patient=patient,
+            patient,
         )
         if patient:
             be_patient()

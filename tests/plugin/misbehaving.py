@@ -25,6 +25,7 @@ from trainoff.engines.tf_on_spark.engine import TfOnSpark
 from trainoff.engines.torch_ddp.engine import TorchDdp
 
 HANGS_S = 300.0
+FOREVER_S = 100_000  # until it is ended from outside, which is what the test is about
 
 
 class Steady(Numpy):
@@ -47,12 +48,12 @@ class Family(Steady):
 
     def open(self, job, watch):
         super().open(job, watch)
-        sleep = "import time; time.sleep(100_000)"
+        sleep = f"import time; time.sleep({FOREVER_S})"
         job.cluster.spawn(job.cluster.nodes[0], [sys.executable, "-c", sleep], {}, "worker-0")
         subprocess.run([sys.executable, "-c", DAEMON], check=True)
 
 
-DAEMON = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(100_000)"
+DAEMON = f"import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep({FOREVER_S})"
 
 
 class Gossip(Numpy):
@@ -101,7 +102,7 @@ class Sleeper(Numpy):
 
     def train(self, job, watch):
         watch.progress(1)
-        time.sleep(100_000)
+        time.sleep(FOREVER_S)
 
 
 class Scripter(Sleeper):
@@ -286,11 +287,11 @@ class Glutton(DaskAverage):
 
 
 def eat(step, eaten, number, rows, rate):
-    if len(eaten) * 2**24 < ENOUGH:
-        eaten.append(np.ones(2**21))  # 16 MiB
-        time.sleep(0.05)
-        return step(number, rows, rate)
-    return time.sleep(100_000)  # whoever is over its memory is ended
+    if len(eaten) * 2**24 >= ENOUGH:
+        time.sleep(FOREVER_S)
+    eaten.append(np.ones(2**21))  # 16 MiB
+    time.sleep(0.05)  # slowly, so that the sampler sees how it grows
+    return step(number, rows, rate)
 
 
 class Clumsy(SparkAverage):

@@ -9,7 +9,8 @@ from typing import Any
 
 import psutil
 
-from trainoff.conduct.machine import cpu_model, cpus
+from trainoff.clusters.crowd import cpus
+from trainoff.conduct.machine import cpu_model
 
 
 def interface(address: str) -> str | None:

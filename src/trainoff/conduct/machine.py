@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 
 import trainoff
+from trainoff.clusters.crowd import cpus
 from trainoff.clusters.hosts.ssh import INSTALL as BRING_SSH
 from trainoff.clusters.java import INSTALL, find_java
 
@@ -52,13 +52,6 @@ def environment() -> dict[str, Any]:
         "blas": _blas(),
         "packages": {name: version for name in NUMERIC if (version := _version(name))},
     }
-
-
-def cpus() -> list[int]:
-    """The CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def java() -> str | None:

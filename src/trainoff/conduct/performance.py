@@ -19,11 +19,11 @@ from typing import Any, Self
 
 import psutil
 
+from trainoff.clusters.crowd import cpus
 from trainoff.clusters.lab.able import too_much_memory
 from trainoff.clusters.lab.ground import Ground
 from trainoff.clusters.process import GRACE_S
 from trainoff.conduct.faults import Cue, fault_of
-from trainoff.conduct.machine import cpus
 from trainoff.conduct.story import Story
 from trainoff.conduct.warden import Orders
 from trainoff.data import cache

@@ -16,13 +16,13 @@ from typing import Any
 
 import psutil
 
+from trainoff.clusters.crowd import cpus
 from trainoff.clusters.lab import able
 from trainoff.clusters.lab.groups import find_groups
 from trainoff.clusters.lab.network import carried
 from trainoff.clusters.lab.register import PLAYGROUND, Entry, labs, sweep
 from trainoff.conduct import isolate
 from trainoff.conduct.keeper import UP
-from trainoff.conduct.machine import cpus
 from trainoff.errors import TrainoffError
 from trainoff.study.keys import CLUSTER
 from trainoff.study.machines import shipped

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from trainoff.clusters.crowd import cpus
 from trainoff.clusters.lab import able
 from trainoff.conduct import isolate
 from trainoff.conduct.faults import fault_of
-from trainoff.conduct.machine import cpus
 from trainoff.conduct.verdict import Verdict
 from trainoff.engines import Engine
 from trainoff.study import Trial

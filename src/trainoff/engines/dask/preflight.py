@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import platform
+import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from trainoff.engines.package import as_archive, look
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
     from trainoff.engines.dask.session import Session
+
+
+def check_answers(address: str, timeout_s: float) -> None:
+    """See that a scheduler listens, because Dask itself would try until its time is over; raises an OSError if not."""
+    place = urlsplit(address)
+    if place.scheme in ("tcp", "tls") and place.hostname and place.port:
+        socket.create_connection((place.hostname, place.port), timeout_s).close()
 
 
 def examine(session: Session, modules: Sequence[str]) -> str:

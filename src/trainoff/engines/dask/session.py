@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any
-from urllib.parse import urlsplit
 
 import dask
 import distributed
@@ -19,7 +17,7 @@ from distributed.comm.core import CommClosedError
 from trainoff.clusters import Attached
 from trainoff.clusters.dask import Certificate, DaskCluster
 from trainoff.engines.contract import Job, Watch, WorkerFailed
-from trainoff.engines.dask.preflight import examine
+from trainoff.engines.dask.preflight import check_answers, examine
 from trainoff.errors import TrainoffError
 
 CONNECT_S = 30.0
@@ -121,7 +119,7 @@ class Session:
             else None
         )
         try:
-            _knock(cluster.address)
+            check_answers(cluster.address, ATTACH_S)
             self.client = Client(cluster.address, security=security, direct_to_workers=True, timeout=ATTACH_S)
         except (OSError, ValueError, TypeError) as error:
             raise TrainoffError(
@@ -220,13 +218,6 @@ class Session:
                 self.client.close(timeout=2)
         if self._inside:
             self._inside.close()
-
-
-def _knock(address: str) -> None:
-    """See that somebody listens at a scheduler's address, because Dask would try for as long as it may take."""
-    place = urlsplit(address)
-    if place.scheme in ("tcp", "tls") and place.hostname and place.port:
-        socket.create_connection((place.hostname, place.port), ATTACH_S).close()
 
 
 def words(error: BaseException) -> str:
