@@ -49,7 +49,7 @@ test: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 ready
 	@$(PYTEST) -m "not soak" --numprocesses 3
 
-# Lint, types, and all tests that start no cluster: less than two minutes on two cores. XLA compiles each of a hundred
+# Lint, types, and all tests that start no cluster: a minute and a half on two fast cores. XLA compiles each of a hundred
 # tiny trainings, and does not make them fast here; `make test` has it do so.
 check: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 lint checked

@@ -44,8 +44,11 @@ SLOW = (
     "test_tune.py",
     "test_lab.py",
     "test_hosts.py",
+    "test_page.py",
+    "test_page_choices.py",
     "test_storage.py",
     "test_export.py",
+    "test_view.py",
 )  # the slowest first
 skipped_here: list[str] = []
 

@@ -71,13 +71,23 @@ if has_gpu():
     SUBJECTS.append(Subject("torch", ("mlp", "cnn", "logreg"), {**ON_CPU, "device": "cuda"}))
 
 every = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-every_kind = pytest.mark.parametrize(
-    ("subject", "kind"), [pytest.param(each, kind, id=f"{each}-{kind}") for each in SUBJECTS for kind in each.kinds]
-)
-every_network = pytest.mark.parametrize(
-    ("subject", "kind"),
-    [pytest.param(each, kind, id=f"{each}-{kind}") for each in SUBJECTS for kind in each.kinds if kind in MNIST],
-)
+
+
+def models(*, networks: bool = False, quick: bool = False) -> Any:
+    """Every engine with each of its models, or networks alone; `quick`: what compiles for long only in the soak."""
+
+    def marks(subject: Subject, kind: str) -> Any:
+        return SOAK if quick and (subject.name, kind) == SLOW_TO_COMPILE else ()
+
+    return pytest.mark.parametrize(
+        ("subject", "kind"),
+        [
+            pytest.param(each, kind, id=f"{each}-{kind}", marks=marks(each, kind))
+            for each in SUBJECTS
+            for kind in each.kinds
+            if kind in MNIST or not networks
+        ],
+    )
 
 
 def cases() -> Iterator[Any]:
@@ -125,7 +135,7 @@ def test_logistic_regression_is_exact(subject: Subject, schedule: str) -> None:
         pytest.param(
             *(subject, kind, hidden),
             id=f"{subject}-{kind}-{hidden}",
-            marks=SOAK if (subject.name, kind) == SLOW_TO_COMPILE and len(hidden) == 3 else (),
+            marks=SOAK if (subject.name, kind) == SLOW_TO_COMPILE else (),
         )
         for subject in SUBJECTS
         for kind in subject.kinds
@@ -163,7 +173,7 @@ def test_a_batch_larger_than_the_data_is_the_whole_data(subject: Subject) -> Non
     assert worst(job, train(subject.engine, job)) <= EXACT
 
 
-@every_kind
+@models(quick=True)
 def test_snapshots_are_float32_copies_with_the_samples_seen_and_the_job_stays_as_it_was(
     subject: Subject, kind: str
 ) -> None:
@@ -179,7 +189,7 @@ def test_snapshots_are_float32_copies_with_the_samples_seen_and_the_job_stays_as
     assert fingerprint(job.weights) == before
 
 
-@every_kind
+@models(quick=True)
 def test_the_loss_is_that_of_the_batch_before_the_step_with_l2(subject: Subject, kind: str) -> None:
     job = subject.job(kind, l2=0.0 if kind == "logreg" else 0.01)
     _, rows = next(job.order.batches())
@@ -193,7 +203,7 @@ def test_it_stops_when_told_and_takes_a_last_snapshot(subject: Subject) -> None:
     assert [step for step, _, _ in watch.snapshots] == [1, 5]
 
 
-@every_kind
+@models()
 def test_it_learns_and_predicts_what_the_reference_would(subject: Subject, kind: str) -> None:
     data = clicks(2000) if kind == "logreg" else pictures(2000)
     job = subject.job(kind, data=data, epochs=5)
@@ -208,7 +218,7 @@ def test_it_learns_and_predicts_what_the_reference_would(subject: Subject, kind:
     assert np.mean(found != expected) <= 0.001  # rounding may decide a tie
 
 
-@every_network
+@models(networks=True, quick=True)
 def test_a_training_that_diverges_says_so_by_its_loss_or_its_weights(subject: Subject, kind: str) -> None:
     watch = train(subject.engine, subject.job(kind, learning_rate=1e38, schedule="constant", epochs=9))
     last = np.concatenate([part.ravel() for part in watch.snapshots[-1][2]])
