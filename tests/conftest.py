@@ -15,11 +15,10 @@ import pytest
 
 from machines import sshd
 from running import HANGS_S
-from trainoff.clusters import Processes
+from trainoff.clusters import Processes, namespaces
 from trainoff.clusters.java import find_java
-from trainoff.clusters.lab import able
+from trainoff.clusters.lab import requirements
 from trainoff.clusters.spark import SparkFolder, start_standalone
-from trainoff.conduct import isolate
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -67,11 +66,11 @@ hypothesis.settings.load_profile("at leisure")
 def lacks(marker: str) -> str | None:
     """Why tests with a marker cannot run here."""
     if marker == "namespace":
-        return isolate.why_not()
+        return namespaces.why_not()
     if marker == "root":
         return None if os.geteuid() == 0 else "needs root"
     if marker == "lab":
-        return isolate.why_not() or able.missing()
+        return namespaces.why_not() or requirements.missing()
     if marker == "java":
         java = find_java()
         return java.lacks if java else "needs Java 17"

@@ -16,9 +16,9 @@ import pytest
 from machines import Machines, machines
 from running import HANGS_S, environment, records, wait_until
 from trainoff import engines
-from trainoff.clusters.hosts.cluster import Hosts, Plan
-from trainoff.clusters.hosts.parcels import Ledger
-from trainoff.clusters.hosts.ssh import Ssh
+from trainoff.clusters.ssh.client import Ssh
+from trainoff.clusters.ssh.cluster import Hosts, Plan
+from trainoff.clusters.ssh.files import Ledger
 from trainoff.conduct.job import GUARD
 from trainoff.conduct.refusal import cannot
 from trainoff.conduct.story import Story
@@ -337,7 +337,7 @@ def test_when_the_conductor_is_killed_nothing_is_left_on_the_machines(lan, tmp_p
 
 def test_the_facts_run_alone(tmp_path):
     """They are sent as a text, to a Python that knows nothing of trainoff."""
-    from trainoff.clusters.hosts import facts
+    from trainoff.clusters.ssh import facts
 
     asked = json.dumps({"packages": ["numpy", "no-such-package"], "path": [], "guard": ""})
     source = Path(facts.__file__).read_text()

@@ -24,7 +24,7 @@ from running import (
     trainoff,
     wait_until,
 )
-from trainoff.clusters.lab.groups import find_groups
+from trainoff.clusters.lab.cgroups import find_groups
 from trainoff.clusters.lab.register import folder, owned
 
 LAB = """

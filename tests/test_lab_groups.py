@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cgroup_tree import Tree
-from trainoff.clusters.lab.groups import OURS, Usage, find_groups, groups_at, quota_of
+from trainoff.clusters.lab.cgroups import OURS, Usage, find_groups, groups_at, quota_of
 from trainoff.clusters.lab.groups_v2 import ASIDE, V2, own_group
 from trainoff.errors import TrainoffError
 
@@ -82,7 +82,7 @@ def test_nothing_is_left_when_a_lab_is_removed(top):
 
 
 def test_a_group_that_still_has_processes_is_not_given_up_on_in_silence(top, monkeypatch):
-    monkeypatch.setattr("trainoff.clusters.lab.groups.LEAVE_S", 0.0)
+    monkeypatch.setattr("trainoff.clusters.lab.cgroups.LEAVE_S", 0.0)
     groups = V2.found(top)
     group = groups.make("1-2-0", "node-0")
     group.doors[0].write_text("77")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainoff.clusters.processes import Processes
+from trainoff.clusters.local import Processes
 
 
 class Attached(Processes):

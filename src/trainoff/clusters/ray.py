@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainoff.clusters.crowd import crowded
+from trainoff.clusters.local import Cluster, Node
 from trainoff.clusters.ports import LOOPBACK
 from trainoff.clusters.process import Process
-from trainoff.clusters.processes import Cluster, Node
 
 READY_S = 300.0
 STARTED = "Ray runtime started"

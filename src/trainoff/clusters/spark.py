@@ -17,8 +17,8 @@ from pathlib import Path
 
 from trainoff.clusters.crowd import crowded
 from trainoff.clusters.java import find_java
+from trainoff.clusters.local import Cluster
 from trainoff.clusters.process import Process
-from trainoff.clusters.processes import Cluster
 from trainoff.clusters.shared_classes import LIGHT_JVM, NOWHERE, home, sharing
 from trainoff.errors import TrainoffError
 

@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from trainoff import data
-from trainoff.clusters import Processes
-from trainoff.conduct import isolate
+from trainoff.clusters import Processes, namespaces
 from trainoff.conduct.assemble import Identity, bare_record, full_record
 from trainoff.conduct.child import threads
 from trainoff.conduct.control import Control
@@ -39,7 +38,7 @@ class Conductor:
     def __init__(self, store: Store, view: View) -> None:
         self._store = store
         self._view = view
-        self._why_not = isolate.why_not()
+        self._why_not = namespaces.why_not()
         self._control = Control()
 
     def run(self, tasks: list[Task]) -> Outcome:

@@ -23,11 +23,11 @@ from typing import IO, Any
 
 import psutil
 
-from trainoff.clusters.hosts.parcels import files_below, state
 from trainoff.clusters.hosts.place import Place, sentence
 from trainoff.clusters.hosts.wire import SILENCE_S, Head, Wire, take_file
+from trainoff.clusters.namespaces import adopt_orphans
+from trainoff.clusters.ssh.files import files_below, state
 from trainoff.conduct.host import describe, interface, java_and_spark, pin
-from trainoff.conduct.isolate import adopt_orphans
 from trainoff.conduct.probe import Probe
 
 LEAVE_S = 5.0  # how long the end may take, and then what is told of it

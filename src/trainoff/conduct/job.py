@@ -7,10 +7,10 @@ from pathlib import Path
 
 from trainoff import data
 from trainoff.clusters import Attached, Cluster, Processes
-from trainoff.clusters.hosts.cluster import Hosts, Plan
-from trainoff.clusters.hosts.ssh import Ssh
-from trainoff.clusters.lab import nodes as lab
+from trainoff.clusters.lab import cluster as lab
 from trainoff.clusters.lab.cluster import LabCluster
+from trainoff.clusters.ssh.client import Ssh
+from trainoff.clusters.ssh.cluster import Hosts, Plan
 from trainoff.data import Csr, Data, Order
 from trainoff.engines import Job
 from trainoff.errors import TrainoffError

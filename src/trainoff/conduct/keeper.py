@@ -14,10 +14,10 @@ import sys
 import time
 from pathlib import Path
 
+from trainoff.clusters import namespaces
 from trainoff.clusters.lab.ground import Ground
 from trainoff.clusters.lab.register import folder
 from trainoff.clusters.orphans import die_with_parent
-from trainoff.conduct import isolate
 from trainoff.conduct.lab import Lab
 from trainoff.errors import TrainoffError
 from trainoff.study.nodes import NodeSpec
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _keep(ground: Ground, about: str, place: Path) -> int:
-    isolate.unshare(network=True, lab=True)
+    namespaces.unshare(network=True, lab=True)
     ready, told = os.pipe()
     inner = os.fork()
     if inner == 0:
@@ -71,7 +71,7 @@ def _be_inner(ground: Ground, place: Path, told: int) -> None:
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        isolate.settle(network=True)
+        namespaces.settle(network=True)
         _lab = Lab(ground.plan, place)  # its descriptors keep the networks
         os.write(told, f"{UP}\n".encode())
         os.close(told)

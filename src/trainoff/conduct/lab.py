@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.clusters.lab.groups import LEAVE_S
+from trainoff.clusters.lab.cgroups import LEAVE_S
+from trainoff.clusters.lab.cluster import Plan, gone
 from trainoff.clusters.lab.network import Network, carried
-from trainoff.clusters.lab.nodes import Plan, gone
 from trainoff.conduct.reach import OfProcesses
 from trainoff.conduct.sockets import SOCK_DIAG
 
@@ -94,7 +94,7 @@ class OfLab(OfProcesses):
         self._lab.network.shape(node, spec.bandwidth_mbit, spec.latency_ms)
 
     def fill(self, node: int) -> None:
-        program = [sys.executable, "-P", "-m", "trainoff.clusters.lab.filler", str(self._lab.folder), str(node)]
+        program = [sys.executable, "-P", "-m", "trainoff.clusters.lab.memory_filler", str(self._lab.folder), str(node)]
         self._fillers.append(subprocess.Popen([*self._lab.plan.door(node), *program], stdin=subprocess.DEVNULL))
 
 

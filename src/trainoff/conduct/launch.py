@@ -11,8 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
+from trainoff.clusters import namespaces
 from trainoff.clusters.orphans import die_with_parent
-from trainoff.conduct import isolate
 from trainoff.conduct.warden import Orders, Warden
 from trainoff.engines.watch import Channel
 from trainoff.errors import TrainoffError
@@ -27,15 +27,15 @@ def main() -> int:
     """
     orders = Orders.read(Path(sys.argv[1]))
     if not orders.namespaces:
-        isolate.adopt_orphans()
+        namespaces.adopt_orphans()
         return _guard(orders)
     die_with_parent()
     assert orders.network or not orders.lab, "a lab is made in a network of its own"
-    isolate.unshare(orders.network, lab=orders.lab is not None)
+    namespaces.unshare(orders.network, lab=orders.lab is not None)
     warden = os.fork()
     if warden == 0:
         die_with_parent()
-        isolate.settle(orders.network)
+        namespaces.settle(orders.network)
         os._exit(_guard(orders) & 0xFF)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(warden, signal.SIGTERM))
     _, status = os.waitpid(warden, 0)

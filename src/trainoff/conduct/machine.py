@@ -14,8 +14,8 @@ import psutil
 
 import trainoff
 from trainoff.clusters.crowd import cpus
-from trainoff.clusters.hosts.ssh import INSTALL as BRING_SSH
 from trainoff.clusters.java import INSTALL, find_java
+from trainoff.clusters.ssh.client import INSTALL as BRING_SSH
 
 INSTALL_JAVA, INSTALL_SSH = INSTALL, BRING_SSH
 
@@ -128,12 +128,12 @@ def _commit() -> dict[str, Any] | None:
 def describe_line() -> str:
     """The machine in one line."""
     facts = environment()
-    from trainoff.conduct import isolate
+    from trainoff.clusters import namespaces
 
     parts = [
         f"{facts['cpus']} cores, {facts['memory_bytes'] / 2**30:.0f} GiB",
         f"Java {facts['java'].split('.')[0]}" if facts["java"] else "no Java",
-        f"namespaces {'no' if isolate.why_not() else 'yes'}",
+        f"namespaces {'no' if namespaces.why_not() else 'yes'}",
         f"cgroups {facts['cgroup'] or 'no'}",
         gpu() or "no GPU",
     ]

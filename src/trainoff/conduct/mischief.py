@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainoff.clusters.lab.groups import Group
+from trainoff.clusters.lab.cgroups import Group
 from trainoff.clusters.lab.network import BRIDGE, port_of
 from trainoff.conduct.brake import send, send_all
 from trainoff.conduct.playground import choose, inner, number_of

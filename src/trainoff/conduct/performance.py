@@ -20,8 +20,8 @@ from typing import Any, Self
 import psutil
 
 from trainoff.clusters.crowd import cpus
-from trainoff.clusters.lab.able import too_much_memory
 from trainoff.clusters.lab.ground import Ground
+from trainoff.clusters.lab.requirements import too_much_memory
 from trainoff.clusters.process import GRACE_S
 from trainoff.conduct.faults import Cue, fault_of
 from trainoff.conduct.story import Story

@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 
+from trainoff.clusters import namespaces
 from trainoff.clusters.crowd import cpus
-from trainoff.clusters.lab import able
-from trainoff.clusters.lab.groups import find_groups
+from trainoff.clusters.lab import requirements
+from trainoff.clusters.lab.cgroups import find_groups
 from trainoff.clusters.lab.network import carried
 from trainoff.clusters.lab.register import PLAYGROUND, Entry, labs, sweep
-from trainoff.conduct import isolate
 from trainoff.conduct.keeper import UP
 from trainoff.errors import TrainoffError
 from trainoff.study.keys import CLUSTER
@@ -61,9 +61,9 @@ def up(specs: Sequence[NodeSpec]) -> Entry:
     """Start a lab, which stays until `down`."""
     if any(entry.about == PLAYGROUND for entry in labs()):
         raise TrainoffError("a lab is up already; `trainoff lab status` shows it, `trainoff lab down` ends it")
-    if why_not := isolate.why_not():
+    if why_not := namespaces.why_not():
         raise TrainoffError(f"the lab needs namespaces of its own: {why_not}")
-    if reason := able.missing() or able.refuses(specs, len(cpus())):
+    if reason := requirements.missing() or requirements.refuses(specs, len(cpus())):
         raise TrainoffError(reason)
     command = [sys.executable, "-P", "-m", "trainoff.conduct.keeper", PLAYGROUND]
     keeper = subprocess.Popen(
@@ -84,7 +84,7 @@ def up(specs: Sequence[NodeSpec]) -> Entry:
 
 def crowded(specs: Sequence[NodeSpec]) -> str | None:
     """A warning if the nodes may run out of the machine's memory before their own."""
-    return able.too_much_memory(specs, psutil.virtual_memory().total)
+    return requirements.too_much_memory(specs, psutil.virtual_memory().total)
 
 
 def status() -> list[dict[str, Any]]:

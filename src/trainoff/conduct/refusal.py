@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from trainoff.clusters import namespaces
 from trainoff.clusters.crowd import cpus
-from trainoff.clusters.lab import able
-from trainoff.conduct import isolate
+from trainoff.clusters.lab import requirements
 from trainoff.conduct.faults import fault_of
 from trainoff.conduct.verdict import Verdict
 from trainoff.engines import Engine
@@ -52,9 +52,9 @@ def _refuses_lab(trial: Trial, engine: Engine) -> str | None:
         return None
     if outside := engine.outside(trial):
         return f"the nodes of a lab reach nobody outside, and {outside}"
-    if why_not := isolate.why_not():
+    if why_not := namespaces.why_not():
         return f"the lab needs namespaces of its own: {why_not}"
-    return able.missing() or able.refuses(nodes_of(trial), len(cpus()))
+    return requirements.missing() or requirements.refuses(nodes_of(trial), len(cpus()))
 
 
 def _refuses_fault(trial: Trial) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from trainoff.clusters.lab.nodes import Plan
+from trainoff.clusters.lab.cluster import Plan
 from trainoff.clusters.process import GRACE_S
 from trainoff.conduct.hand import FAULT, HEAL, Hand
 from trainoff.conduct.lab import Lab, OfLab

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from trainoff.clusters.lab import able
-from trainoff.conduct import isolate, machine
+from trainoff.clusters import namespaces
+from trainoff.clusters.lab import requirements
+from trainoff.conduct import machine
 from trainoff.report.lists import dataset_rows, engine_rows
 
 if TYPE_CHECKING:
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 
 def examine() -> dict[str, Any]:
     """Everything that decides what runs here."""
-    why_not = isolate.why_not()
+    why_not = namespaces.why_not()
     return {
         "machine": {**machine.environment(), "gpu": machine.gpu(), "ssh": machine.ssh(), "root": os.geteuid() == 0},
         "isolation": {"namespaces": why_not is None, "reason": why_not},
-        "lab": {"ready": why_not is None and able.missing() is None, "reason": why_not or able.missing()},
+        "lab": {
+            "ready": why_not is None and requirements.missing() is None,
+            "reason": why_not or requirements.missing(),
+        },
         "engines": engine_rows(),
         "datasets": [{"name": row["name"], "cached": row["cached"]} for row in dataset_rows()],
     }

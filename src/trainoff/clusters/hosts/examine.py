@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from trainoff.clusters.hosts.facts import facts
+from trainoff.clusters.ssh.facts import facts
 from trainoff.errors import TrainoffError
 
 COMMON = ("numpy", "psutil")  # what every process of trainoff's needs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trainoff.clusters.process import GRACE_S, Process
 
 if TYPE_CHECKING:
-    from trainoff.clusters.hosts.link import Link
+    from trainoff.clusters.ssh.connection import Link
 
 GONE = 255  # how a process ended whose host is lost: as an ssh does
 KILL_S = 10.0  # how long a guard may take to see a process ended that it has killed

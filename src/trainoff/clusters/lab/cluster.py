@@ -1,15 +1,73 @@
-"""The `lab` cluster as an engine sees it: nodes with addresses of their own, and the same door to start processes."""
+"""What a lab is made of, as plain values that one process can tell another."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainoff.clusters.lab.nodes import INTERFACE, Plan, gone
+from trainoff.clusters.lab.cgroups import Group, groups_at
+from trainoff.clusters.local import Node, Processes
 from trainoff.clusters.process import Process
-from trainoff.clusters.processes import Node, Processes
 from trainoff.errors import TrainoffError
+from trainoff.study.nodes import NodeSpec
+
+FILE = "lab.json"  # in the folder of a trial
+NETWORK = "10.77"  # nobody outside the lab can see it
+INTERFACE = "eth0"  # of every node
+
+
+def gone(folder: Path, number: int) -> Path:
+    """The file in a trial's folder that says that a node is dead."""
+    return folder / f"gone-{number}"
+
+
+def address_of(number: int) -> str:
+    """The address of a node."""
+    return f"{NETWORK}.{(number + 1) // 250}.{(number + 1) % 250 + 1}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A lab: its name, where its control groups are, its nodes, and the descriptors of their networks.
+
+    The descriptors belong to the process that keeps the lab, which is process 1 where the lab's own processes live.
+    """
+
+    name: str
+    version: str  # of control groups
+    place: str
+    specs: Sequence[NodeSpec]
+    networks: Sequence[int] = ()
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [Node(f"node-{number}", address_of(number)) for number in range(len(self.specs))]
+
+    def group(self, number: int) -> Group:
+        """The control group of a node, which the ground has made."""
+        return groups_at(self.version, Path(self.place)).node(self.name, f"node-{number}")
+
+    def door(self, number: int, keeper: str | int = 1) -> list[str]:
+        """The words before a command that runs it on a node: in its group, then in its network."""
+        line = 'doors="$0"; network="$1"; shift; for each in $doors; do echo $$ > "$each" || exit 125; done; '
+        line += 'exec nsenter --net="$network" -- "$@"'
+        doors = " ".join(map(str, self.group(number).doors))
+        return ["/bin/sh", "-c", line, doors, f"/proc/{keeper}/fd/{self.networks[number]}"]
+
+    def write(self, folder: Path) -> None:
+        (folder / FILE).write_text(json.dumps(asdict(self)))
+
+    @staticmethod
+    def read(folder: Path) -> Plan:
+        return Plan.from_json(json.loads((folder / FILE).read_text()))
+
+    @staticmethod
+    def from_json(value: dict[str, object]) -> Plan:
+        specs = [NodeSpec(**each) for each in value.pop("specs")]  # type: ignore[attr-defined]  # a list, from JSON
+        return Plan(specs=specs, **value)  # type: ignore[arg-type]  # what asdict() made
 
 
 class LabCluster(Processes):

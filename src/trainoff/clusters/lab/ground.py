@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainoff.clusters.lab.groups import find_groups
-from trainoff.clusters.lab.nodes import Plan
+from trainoff.clusters.lab.cgroups import find_groups
+from trainoff.clusters.lab.cluster import Plan
 from trainoff.clusters.lab.register import Entry, announce, forget, kill_all, new_name, sweep
 from trainoff.errors import TrainoffError
 from trainoff.study.nodes import NodeSpec

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainoff.clusters.lab.groups import (
+from trainoff.clusters.lab.cgroups import (
     OURS,
     PERIOD_US,
     Usage,

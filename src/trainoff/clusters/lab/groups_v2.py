@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainoff.clusters.lab.groups import (
+from trainoff.clusters.lab.cgroups import (
     OURS,
     Usage,
     folders,

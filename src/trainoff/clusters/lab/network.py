@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from trainoff.clusters.lab.nodes import INTERFACE, NETWORK, address_of
+from trainoff.clusters.lab.cluster import INTERFACE, NETWORK, address_of
 from trainoff.clusters.orphans import call
 from trainoff.errors import TrainoffError
 from trainoff.study.nodes import NodeSpec

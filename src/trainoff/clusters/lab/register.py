@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainoff.clusters.lab.groups import Groups
-from trainoff.clusters.lab.nodes import Plan
+from trainoff.clusters.lab.cgroups import Groups
+from trainoff.clusters.lab.cluster import Plan
 
 FILE = "{name}.json"
 PLAYGROUND = "lab"  # what a lab that was started by hand is called where it is told

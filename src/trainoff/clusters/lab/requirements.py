@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 
-from trainoff.clusters.lab.groups import find_groups, refused
+from trainoff.clusters.lab.cgroups import find_groups, refused
 from trainoff.clusters.lab.register import new_name
 from trainoff.errors import TrainoffError
 from trainoff.study.nodes import GIB, NodeSpec

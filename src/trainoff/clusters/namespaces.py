@@ -63,7 +63,7 @@ def why_not() -> str | None:
         return "TRAINOFF_ISOLATION asks for process groups"
     if not LINUX:
         return f"namespaces are a Linux feature; this is {sys.platform}"
-    tried = subprocess.run([sys.executable, "-P", "-m", "trainoff.conduct.isolate"], capture_output=True, text=True)
+    tried = subprocess.run([sys.executable, "-P", "-m", "trainoff.clusters.namespaces"], capture_output=True, text=True)
     return tried.stdout.strip() or (None if tried.returncode == 0 else tried.stderr.strip()[-200:])
 
 

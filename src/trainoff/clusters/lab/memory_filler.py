@@ -1,4 +1,4 @@
-"""Uses up the memory of a lab's node: `python -m trainoff.clusters.lab.filler FOLDER NODE`, run on that node.
+"""Uses up the memory of a lab's node: `python -m trainoff.clusters.lab.memory_filler FOLDER NODE`, run on that node.
 
 It takes what is left below the node's limit and keeps it, so that whoever wants more is killed by the kernel, and not
 this process.
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from trainoff.clusters.lab.nodes import Plan
+from trainoff.clusters.lab.cluster import Plan
 
 CHUNK = 2**20
 LEFT = 4 * CHUNK

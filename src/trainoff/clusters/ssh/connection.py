@@ -14,11 +14,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any
 
-from trainoff.clusters.hosts import facts
-from trainoff.clusters.hosts.parcels import files_below, state
 from trainoff.clusters.hosts.process import GONE, HostProcess
-from trainoff.clusters.hosts.ssh import FACTS_S, INSTALL, Ssh
 from trainoff.clusters.hosts.wire import BEAT_S, Head, Wire, take_file
+from trainoff.clusters.ssh import facts
+from trainoff.clusters.ssh.client import FACTS_S, INSTALL, Ssh
+from trainoff.clusters.ssh.files import files_below, state
 from trainoff.errors import TrainoffError
 
 END_S = 10.0  # how long a guard may take to end everything

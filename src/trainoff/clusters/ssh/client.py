@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainoff.clusters.hosts import facts
+from trainoff.clusters.ssh import facts
 from trainoff.study.size import HOST
 
 INSTALL = "apt-get install openssh-client"
