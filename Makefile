@@ -146,7 +146,7 @@ $(STAMP): pyproject.toml requirements.lock
 # Twenty clusters of Spark start in the tests; with this, each in half the time.
 $(CLASSES): requirements.lock | $(STAMP)
 	@echo "Making Spark's classes ready for its JVMs to share ..."
-	@$(BIN)/python -m trainoff.clusters.shared_classes || echo "Without them Spark starts more slowly."
+	@$(BIN)/python -m trainoff.clusters.java || echo "Without them Spark starts more slowly."
 	@touch $(CLASSES)
 
 # Pins every version that pyproject.toml leads to, and those it has already if they will do; delete the file to take

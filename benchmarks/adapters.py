@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainoff.clusters import THREADS
-from trainoff.clusters.crowd import cpus
+from trainoff.clusters.local import cpus
 from trainoff.conduct.child import threads
 from trainoff.conduct.warden import KEEP_MEMORY
 

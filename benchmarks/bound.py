@@ -21,7 +21,7 @@ from pathlib import Path
 
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS
-from trainoff.clusters.crowd import cpus
+from trainoff.clusters.local import cpus
 from trainoff.conduct.child import threads
 from trainoff.conduct.conductor import Conductor
 from trainoff.conduct.task import prepare

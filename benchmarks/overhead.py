@@ -44,8 +44,7 @@ import psutil
 from trainoff import data, engines, study
 from trainoff.analyse.interval import FEWEST, interval
 from trainoff.clusters import THREADS, Processes
-from trainoff.clusters.crowd import cpus
-from trainoff.clusters.orphans import die_with_parent
+from trainoff.clusters.local import cpus, die_with_parent
 from trainoff.conduct.conductor import Conductor
 from trainoff.conduct.job import make_job
 from trainoff.conduct.task import prepare

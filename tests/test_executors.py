@@ -3,7 +3,7 @@
 import pytest
 
 from running import study, trainoff
-from trainoff.clusters.executors import allocate
+from trainoff.clusters.spark import allocate
 from trainoff.errors import TrainoffError
 
 # Two nodes of 24 cores and 64 GB; cores per executor, executors, GB of each as published.

@@ -13,7 +13,7 @@ import json, os, subprocess, sys, time
 from pathlib import Path
 import psutil
 from trainoff.clusters.lab.cluster import LabCluster
-from trainoff.clusters.lab.ground import Ground
+from trainoff.clusters.lab.register import Ground
 from trainoff.conduct import isolate
 from trainoff.conduct.lab import Lab, OfLab
 from trainoff.errors import TrainoffError

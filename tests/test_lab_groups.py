@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from cgroup_tree import Tree
-from trainoff.clusters.lab.cgroups import OURS, Usage, find_groups, groups_at, quota_of
-from trainoff.clusters.lab.groups_v2 import ASIDE, V2, own_group
+from trainoff.clusters.lab.cgroups import ASIDE, OURS, V2, Usage, find_groups, groups_at, own_group, quota_of
 from trainoff.errors import TrainoffError
 
 
@@ -98,7 +97,7 @@ def test_another_process_finds_the_same_groups(top):
 
 
 def test_without_controllers_there_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainoff.clusters.lab.groups_v2.own_group", lambda root: root)  # not this machine's
+    monkeypatch.setattr("trainoff.clusters.lab.cgroups.own_group", lambda root: root)  # not this machine's
     with pytest.raises(TrainoffError, match=r"may not make control groups here \(No such file"):
         find_groups(Tree.grown(tmp_path, controllers="pids"))
     with pytest.raises(TrainoffError, match="needs control groups with cpu and memory"):

@@ -9,7 +9,7 @@ import pytest
 import trainoff
 from running import invoke as command
 from trainoff.analyse import Group, groups, newest
-from trainoff.clusters.executors import allocate
+from trainoff.clusters.spark import allocate
 from trainoff.errors import TrainoffError
 from trainoff.published import documents, names, records
 from trainoff.published.units import number, seconds, share

@@ -29,7 +29,7 @@ from running import (
     survivors,
     trainoff,
 )
-from trainoff.clusters.ports import free_ports
+from trainoff.clusters.local import free_ports
 
 pytestmark = [pytest.mark.namespace, pytest.mark.cluster]
 

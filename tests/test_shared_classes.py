@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from trainoff.clusters import shared_classes
+from trainoff.clusters import java as shared_classes
 from trainoff.clusters.java import find_java
 from trainoff.clusters.spark import MASTER, SparkFolder
 

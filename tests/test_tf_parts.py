@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from running import HANGS_S
-from trainoff.clusters.ports import free_ports
+from trainoff.clusters.local import free_ports
 from trainoff.conduct import brake
 from trainoff.conduct.brake import PERIOD_S, Brake
 from trainoff.conduct.sockets import Sockets

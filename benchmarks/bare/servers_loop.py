@@ -46,7 +46,7 @@ def measure(addresses: dict[str, list[str]], batch: int, updates: int) -> float:
     """Updates per second, after some to warm up."""
     import tensorflow as tf
 
-    from trainoff.clusters.ports import free_ports
+    from trainoff.clusters.local import free_ports
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     cluster = {**addresses, "chief": [f"127.0.0.1:{free_ports(['127.0.0.1'])[0]}"]}

@@ -11,10 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainoff.clusters.crowd import crowded
-from trainoff.clusters.local import Cluster
-from trainoff.clusters.ports import free_ports
-from trainoff.clusters.process import Process
+from trainoff.clusters.local import Cluster, Process, crowded, free_ports
 
 READY_S = 300.0
 SETTINGS = {  # Dask would spill, pause or end a worker short of its memory; a trial ends when it is used up

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainoff.clusters.orphans import call
+from trainoff.clusters.local import call
 
 _CLONE = {"mount": 0x00020000, "user": 0x10000000, "pid": 0x20000000, "network": 0x40000000}
 _MS_REC_PRIVATE = 0x4000 | 0x40000

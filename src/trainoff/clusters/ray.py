@@ -13,14 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainoff.clusters.crowd import crowded
-from trainoff.clusters.local import Cluster, Node
-from trainoff.clusters.ports import LOOPBACK
-from trainoff.clusters.process import Process
+from trainoff.clusters.local import LOOPBACK, Cluster, Node, Process, crowded
 
 READY_S = 300.0
 STARTED = "Ray runtime started"
-PROGRAM = "trainoff.clusters.ray_node"
+PROGRAM = "trainoff.clusters.ray"
 
 
 @dataclass
@@ -117,3 +114,33 @@ def environment(address: str) -> dict[str, str]:
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how often Ray Train looks at its workers
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(READY_S),
     }
+
+
+# Commands besides `start`: to load them takes three times as long as to load the rest, and Ray can do without.
+OTHER_COMMANDS = ("ray.util.state.state_cli", "ray.dashboard.modules.job.cli", "ray.serve.scripts")
+
+
+def stay_on_loopback() -> None:
+    """Let this process's Ray keep the address 127.0.0.1."""
+    from ray._private import services
+
+    services.resolve_ip_for_localhost = lambda host: host
+
+
+def main() -> None:
+    sys.modules.update(dict.fromkeys(OTHER_COMMANDS))  # type: ignore[arg-type]  # None: Python will not find them
+    from ray.scripts import scripts
+
+    from trainoff.clusters.local import die_with_parent
+
+    # Without that a server waits for clients, and none will come.
+    scripts.get_ray_client_dependency_error = ImportError  # what it has imported itself
+
+    die_with_parent()
+    if "127.0.0.1" in sys.argv:
+        stay_on_loopback()
+    scripts.start(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

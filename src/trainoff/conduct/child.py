@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainoff.clusters import THREADS, Process
-from trainoff.clusters.orphans import die_with_parent
+from trainoff.clusters.local import die_with_parent
 from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.traffic import bytes_so_far
 from trainoff.engines.watch import Channel, Diverged, TrialWatch

@@ -23,10 +23,9 @@ from typing import IO, Any
 
 import psutil
 
-from trainoff.clusters.hosts.place import Place, sentence
-from trainoff.clusters.hosts.wire import SILENCE_S, Head, Wire, take_file
 from trainoff.clusters.namespaces import adopt_orphans
-from trainoff.clusters.ssh.files import files_below, state
+from trainoff.clusters.ssh.connection import SILENCE_S, Head, Wire, take_file
+from trainoff.clusters.ssh.files import Place, files_below, sentence, state
 from trainoff.conduct.host import describe, interface, java_and_spark, pin
 from trainoff.conduct.probe import Probe
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from trainoff.clusters.crowd import cpus
+from trainoff.clusters.local import cpus
 from trainoff.conduct.machine import cpu_model
 
 
@@ -23,8 +23,7 @@ def interface(address: str) -> str | None:
 
 def java_and_spark() -> dict[str, Any]:
     """Where this machine has Java and Spark, or what is wrong with them."""
-    from trainoff.clusters.java import INSTALL, LEAST, find_java
-    from trainoff.clusters.shared_classes import home
+    from trainoff.clusters.java import INSTALL, LEAST, find_java, home
 
     java = find_java()
     if java is None or java.lacks:

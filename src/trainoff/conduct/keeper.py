@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 
 from trainoff.clusters import namespaces
-from trainoff.clusters.lab.ground import Ground
-from trainoff.clusters.lab.register import folder
-from trainoff.clusters.orphans import die_with_parent
+from trainoff.clusters.lab.register import Ground, folder
+from trainoff.clusters.local import die_with_parent
 from trainoff.conduct.lab import Lab
 from trainoff.errors import TrainoffError
 from trainoff.study.nodes import NodeSpec

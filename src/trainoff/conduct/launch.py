@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from trainoff.clusters import namespaces
-from trainoff.clusters.orphans import die_with_parent
+from trainoff.clusters.local import die_with_parent
 from trainoff.conduct.warden import Orders, Warden
 from trainoff.engines.watch import Channel
 from trainoff.errors import TrainoffError

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 import trainoff
-from trainoff.clusters.crowd import cpus
 from trainoff.clusters.java import INSTALL, find_java
+from trainoff.clusters.local import cpus
 from trainoff.clusters.ssh.client import INSTALL as BRING_SSH
 
 INSTALL_JAVA, INSTALL_SSH = INSTALL, BRING_SSH

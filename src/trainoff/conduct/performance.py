@@ -19,10 +19,9 @@ from typing import Any, Self
 
 import psutil
 
-from trainoff.clusters.crowd import cpus
-from trainoff.clusters.lab.ground import Ground
+from trainoff.clusters.lab.register import Ground
 from trainoff.clusters.lab.requirements import too_much_memory
-from trainoff.clusters.process import GRACE_S
+from trainoff.clusters.local import GRACE_S, cpus
 from trainoff.conduct.faults import Cue, fault_of
 from trainoff.conduct.story import Story
 from trainoff.conduct.warden import Orders

@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 
 from trainoff.clusters import namespaces
-from trainoff.clusters.crowd import cpus
 from trainoff.clusters.lab import requirements
 from trainoff.clusters.lab.cgroups import find_groups
 from trainoff.clusters.lab.network import carried
 from trainoff.clusters.lab.register import PLAYGROUND, Entry, labs, sweep
+from trainoff.clusters.local import cpus
 from trainoff.conduct.keeper import UP
 from trainoff.errors import TrainoffError
 from trainoff.study.keys import CLUSTER

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from trainoff.clusters import namespaces
-from trainoff.clusters.crowd import cpus
 from trainoff.clusters.lab import requirements
+from trainoff.clusters.local import cpus
 from trainoff.conduct.faults import fault_of
 from trainoff.conduct.verdict import Verdict
 from trainoff.engines import Engine

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from trainoff.clusters.lab.cluster import Plan
-from trainoff.clusters.process import GRACE_S
+from trainoff.clusters.local import GRACE_S
 from trainoff.conduct.hand import FAULT, HEAL, Hand
 from trainoff.conduct.lab import Lab, OfLab
 from trainoff.conduct.probe import Probe

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainoff.clusters.crowd import crowded
+from trainoff.clusters.local import crowded
 from trainoff.data.order import spans
 from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job, Watch

@@ -126,8 +126,6 @@ def remove_tree(path: Path) -> None:
 
 def find_groups(root: Path = ROOT) -> Groups:
     """The groups of this machine, of whichever version; one sentence if a lab cannot have any."""
-    from trainoff.clusters.lab.groups_v1 import V1
-    from trainoff.clusters.lab.groups_v2 import V2
 
     try:
         if (root / "cgroup.controllers").exists():
@@ -141,8 +139,6 @@ def find_groups(root: Path = ROOT) -> Groups:
 
 def groups_at(version: str, place: Path) -> Groups:
     """The groups that another process has found."""
-    from trainoff.clusters.lab.groups_v1 import V1
-    from trainoff.clusters.lab.groups_v2 import V2
 
     return V1(place) if version == "v1" else V2(place)
 
@@ -172,3 +168,196 @@ def folders(path: Path) -> Iterator[str]:
     """The names of the groups in a group."""
     with contextlib.suppress(FileNotFoundError):
         yield from sorted(each.name for each in path.iterdir() if each.is_dir())
+
+
+KINDS = ("cpu", "cpuacct", "memory")
+
+
+class V1:
+    """Groups in the trees of `cpu`, `cpuacct` and `memory`."""
+
+    version = "v1"
+
+    def __init__(self, root: Path) -> None:
+        self.place = root
+        self._trees = [root / kind / OURS for kind in KINDS]
+
+    def make(self, lab: str, node: str) -> GroupV1:
+        for tree in self._trees:
+            make_group(tree / lab / node)
+        return self.node(lab, node)
+
+    def node(self, lab: str, node: str) -> GroupV1:
+        return GroupV1(*(tree / lab / node for tree in self._trees))
+
+    def labs(self) -> list[str]:
+        return sorted({name for tree in self._trees for name in folders(tree)})
+
+    def pids(self, lab: str) -> list[int]:
+        return sorted({pid for tree in self._trees for pid in pids_below(tree / lab)})
+
+    def remove(self, lab: str) -> None:
+        for tree in self._trees:
+            remove_tree(tree / lab)
+            with contextlib.suppress(OSError):  # other labs are in it, or one is just being made
+                tree.rmdir()
+
+
+class GroupV1:
+    """A node's group in each of the trees."""
+
+    def __init__(self, cpu: Path, account: Path, memory: Path) -> None:
+        self._cpu, self._account, self._memory = cpu, account, memory
+
+    @property
+    def doors(self) -> Sequence[Path]:
+        return [path / "cgroup.procs" for path in (self._cpu, self._account, self._memory)]
+
+    def set_cores(self, cores: float | None) -> None:
+        quota, period = quota_of(cores) if cores else (-1, PERIOD_US)
+        (self._cpu / "cpu.cfs_period_us").write_text(str(period))
+        (self._cpu / "cpu.cfs_quota_us").write_text(str(quota))
+
+    @property
+    def throttled(self) -> bool:
+        return int((self._cpu / "cpu.cfs_quota_us").read_text()) > 0
+
+    def set_memory(self, limit: int) -> None:
+        (self._memory / "memory.limit_in_bytes").write_text(str(limit))
+        with contextlib.suppress(OSError):  # not every kernel counts swap
+            (self._memory / "memory.memsw.limit_in_bytes").write_text(str(limit))
+
+    def usage(self) -> Usage:
+        throttled = values_in(self._cpu / "cpu.stat").get("throttled_time", 0)
+        return Usage(
+            cpu_s=int((self._account / "cpuacct.usage").read_text()) / 1e9,
+            throttled_s=throttled / 1e9,
+            memory_bytes=values_in(self._memory / "memory.stat").get("rss", 0),
+            peak_memory_bytes=int((self._memory / "memory.max_usage_in_bytes").read_text()),
+            oom_kills=values_in(self._memory / "memory.oom_control").get("oom_kill", 0),
+        )
+
+    def pids(self) -> list[int]:
+        return pids_in(self._cpu / "cgroup.procs")
+
+
+NEEDED = "+cpu +memory"
+ASIDE = "trainoff-aside"
+
+
+def own_group(root: Path, proc: Path = Path("/proc/self/cgroup")) -> Path:
+    """The group that this process is in, or was before it stepped aside."""
+    lines = (line.split(":", 2) for line in proc.read_text().splitlines())
+    own = next((root / path.lstrip("/") for number, _, path in lines if number == "0"), root)
+    return own.parent if own.name == ASIDE else own
+
+
+class V2:
+    """Groups below the top of the tree, or below the group that was handed to this user."""
+
+    version = "v2"
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    @staticmethod
+    def found(root: Path, own: Path | None = None) -> V2:
+        """Groups in a place where they have cpu and memory to give: at the top, or else in our own group."""
+        for parent in dict.fromkeys((root, own or own_group(root))):
+            try:
+                if not os.access(parent, os.W_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                _hand_on(parent)
+            except OSError as error:
+                refused = error
+                continue
+            return V2(parent / OURS)
+        raise refused
+
+    def make(self, lab: str, node: str) -> GroupV2:
+        try:
+            self._make(lab, node)
+        except OSError:  # another lab that went has taken the place of all with it: once more
+            self._make(lab, node)
+        return self.node(lab, node)
+
+    def _make(self, lab: str, node: str) -> None:
+        for parent in (self.place, self.place / lab):
+            make_group(parent)
+            (parent / "cgroup.subtree_control").write_text(NEEDED)
+        make_group(self.place / lab / node)
+
+    def node(self, lab: str, node: str) -> GroupV2:
+        return GroupV2(self.place / lab / node)
+
+    def labs(self) -> list[str]:
+        return list(folders(self.place))
+
+    def pids(self, lab: str) -> list[int]:
+        return pids_below(self.place / lab)
+
+    def remove(self, lab: str) -> None:
+        remove_tree(self.place / lab)
+        with contextlib.suppress(OSError):  # other labs are in it, or one is just being made
+            self.place.rmdir()
+
+
+def _hand_on(parent: Path) -> None:
+    """Let a group hand cpu and memory on to groups in it; its own processes step aside if they are in the way."""
+    control = parent / "cgroup.subtree_control"
+    if {"cpu", "memory"} <= set(control.read_text().split()):
+        return
+    try:
+        control.write_text(NEEDED)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        (parent / ASIDE).mkdir(exist_ok=True)
+        for pid in (parent / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                (parent / ASIDE / "cgroup.procs").write_text(pid)
+        control.write_text(NEEDED)
+
+
+class GroupV2:
+    """A node's group."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def doors(self) -> Sequence[Path]:
+        return [self._path / "cgroup.procs"]
+
+    def set_cores(self, cores: float | None) -> None:
+        self._write("cpu.max", "{} {}".format(*quota_of(cores)) if cores else "max")
+
+    @property
+    def throttled(self) -> bool:
+        return not (self._path / "cpu.max").read_text().startswith("max")
+
+    def set_memory(self, limit: int) -> None:
+        self._write("memory.max", str(limit))
+        with contextlib.suppress(OSError):  # not every kernel counts swap
+            self._write("memory.swap.max", "0")
+
+    def _write(self, name: str, value: str) -> None:
+        (self._path / name).write_text(value)
+
+    def usage(self) -> Usage:
+        cpu, memory = values_in(self._path / "cpu.stat"), values_in(self._path / "memory.stat")
+        return Usage(
+            cpu_s=cpu.get("usage_usec", 0) / 1e6,
+            throttled_s=cpu.get("throttled_usec", 0) / 1e6,
+            memory_bytes=memory.get("anon", 0),
+            peak_memory_bytes=self._peak(),
+            oom_kills=values_in(self._path / "memory.events").get("oom_kill", 0),
+        )
+
+    def _peak(self) -> int:
+        """The most it ever used; older kernels know only what it uses now."""
+        peak = self._path / "memory.peak"
+        return int((peak if peak.exists() else self._path / "memory.current").read_text())
+
+    def pids(self) -> list[int]:
+        return pids_in(self._path / "cgroup.procs")

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainoff.clusters.lab.cgroups import Group, groups_at
-from trainoff.clusters.local import Node, Processes
-from trainoff.clusters.process import Process
+from trainoff.clusters.local import Node, Process, Processes
 from trainoff.errors import TrainoffError
 from trainoff.study.nodes import NodeSpec
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainoff.clusters.lab.cluster import INTERFACE, NETWORK, address_of
-from trainoff.clusters.orphans import call
+from trainoff.clusters.local import call
 from trainoff.errors import TrainoffError
 from trainoff.study.nodes import NodeSpec
 

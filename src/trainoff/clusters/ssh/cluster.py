@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from trainoff.clusters.hosts.examine import distributions, examine, moved, paths, places
-from trainoff.clusters.hosts.place import TOKEN
-from trainoff.clusters.local import Node, Processes
-from trainoff.clusters.ports import address_towards
-from trainoff.clusters.process import GRACE_S, THREADS, Process
-from trainoff.clusters.ssh.client import Ssh
+from trainoff.clusters.local import GRACE_S, THREADS, Node, Process, Processes, address_towards
+from trainoff.clusters.ssh.client import Ssh, distributions, examine, moved, paths, places
 from trainoff.clusters.ssh.connection import Link
-from trainoff.clusters.ssh.files import Ledger
+from trainoff.clusters.ssh.files import TOKEN, Ledger
 from trainoff.errors import TrainoffError
 
 CARRIED = ("TRAINOFF_", "MALLOC_")  # what else of this environment processes on hosts have, besides numbers of threads

@@ -6,16 +6,17 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from trainoff.clusters.hosts.process import GONE, HostProcess
-from trainoff.clusters.hosts.wire import BEAT_S, Head, Wire, take_file
+from trainoff.clusters.local import GRACE_S, Process
 from trainoff.clusters.ssh import facts
 from trainoff.clusters.ssh.client import FACTS_S, INSTALL, Ssh
 from trainoff.clusters.ssh.files import files_below, state
@@ -219,3 +220,120 @@ def tell(event: Mapping[str, Any]) -> None:
                 os.write(pipe, line)
             finally:
                 os.close(pipe)
+
+
+GONE = 255  # how a process ended whose host is lost: as an ssh does
+KILL_S = 10.0  # how long a guard may take to see a process ended that it has killed
+
+
+class HostProcess(Process):
+    """A running process on a host. Its number there is its `pid`; its log is here."""
+
+    def __init__(self, link: Link, number: int, role: str, log: Path) -> None:
+        self.role, self.log = role, log
+        self._from = log.stat().st_size if log.exists() else 0
+        self._link, self._number = link, number
+        self._pid = 0
+        self._code: int | None = None
+        self._over = threading.Event()
+        log.touch()
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._code
+
+    def started(self, pid: int) -> None:
+        """The guard has started it."""
+        self._pid = pid
+
+    def hear(self, said: bytes) -> None:
+        """It has said something."""
+        with self.log.open("ab") as log:
+            log.write(said)
+
+    def ended(self, code: int) -> None:
+        """The guard has seen its end, or the guard is gone."""
+        if not self._over.is_set():
+            self._code = code
+            self._over.set()
+
+    def wait(self, timeout_s: float) -> int:
+        if not self._over.wait(timeout_s):
+            raise subprocess.TimeoutExpired([self.role], timeout_s)
+        return self._code or 0
+
+    def signal(self, number: signal.Signals) -> None:
+        self._link.send("signal", number=self._number, signal=int(number))
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        if self.exit_code is None and grace_s > 0:
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.wait(grace_s)
+        self.signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(KILL_S)
+        self.ended(GONE)
+
+
+Head = dict[str, Any]
+
+CHUNK = 2**20  # bytes of a file that travel in one message
+BEAT_S = 5.0  # how often this machine says that it is there
+SILENCE_S = 60.0  # after so long without a word from it a guard ends everything
+
+
+class Wire:
+    """One end: it sends messages whole, whichever thread sends them, and hears those of the other end."""
+
+    def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
+        self._source, self._sink = source, sink
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, body: bytes = b"", **head: Any) -> None:
+        """Raises OSError if nobody is there any more."""
+        line = json.dumps({"kind": kind, "bytes": len(body), **head}).encode() + b"\n"
+        with self._lock:
+            self._sink.write(line + body)
+            self._sink.flush()
+
+    def heard(self) -> Iterator[tuple[Head, bytes]]:
+        """Every message as it comes, until the other end is gone."""
+        with suppress(OSError, ValueError):  # the connection broke, or was closed here
+            while line := self._source.readline():
+                head: Head = json.loads(line)
+                body = self._source.read(head["bytes"])
+                if len(body) < head["bytes"]:
+                    return
+                yield head, body
+
+    def send_file(self, path: Path, name: str) -> None:
+        """Send a file piece by piece under a name; one that is gone meanwhile is left out."""
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            stat = path.stat()
+            about = {"name": name, "mode": stat.st_mode & 0o777, "mtime_ns": stat.st_mtime_ns}
+            piece, first = file.read(CHUNK), True
+            while first or piece:
+                following = file.read(CHUNK)
+                self.send("file", piece, first=first, last=not following, **about)
+                piece, first = following, False
+
+
+def take_file(head: Head, body: bytes, path: Path) -> Path | None:
+    """Add a piece to a file, which others see when it is whole; until then, returns where it is."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    if head["first"]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        draft.touch(mode=head["mode"])
+    with draft.open("ab") as file:
+        file.write(body)
+    if not head["last"]:
+        return draft
+    os.utime(draft, ns=(head["mtime_ns"], head["mtime_ns"]))
+    draft.replace(path)
+    return None

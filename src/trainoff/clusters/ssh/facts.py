@@ -17,7 +17,7 @@ from typing import Any
 MARK = "trainoff-facts "  # before the line; a login shell may have said something, too
 
 
-def facts(packages: list[str]) -> dict[str, Any]:
+def python_facts(packages: list[str]) -> dict[str, Any]:
     """Its version, that of each package (null where there is none), and a hash of trainoff's source."""
     return {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
@@ -52,7 +52,7 @@ def main() -> None:
     sys.path[:1] = asked["path"]  # before it, the folder in which this was started
     if asked["path"]:
         os.environ["PYTHONPATH"] = os.pathsep.join(asked["path"])
-    print(MARK + json.dumps(facts(asked["packages"])), flush=True)
+    print(MARK + json.dumps(python_facts(asked["packages"])), flush=True)
     orders = sys.stdin.buffer.readline()
     if orders:
         sys.argv = [asked["guard"], orders.decode()]

@@ -54,7 +54,7 @@ class DaskTorch(Followed, DaskEngine):
 
     def _distribute(self, job: Job, watch: Watch, shares: list[Share]) -> None:
         """Send every worker its task; they find each other at the first one's."""
-        from trainoff.clusters.ports import free_ports
+        from trainoff.clusters.local import free_ports
         from trainoff.engines.shipping import without_rows
         from trainoff.engines.torch.assignment import Assignment
 
@@ -95,7 +95,7 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
 
     import torch.distributed as dist
 
-    from trainoff.clusters.ports import LOOPBACK
+    from trainoff.clusters.local import LOOPBACK
     from trainoff.engines.compact import expand
     from trainoff.engines.dask.rows import load
     from trainoff.engines.torch import together

@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters import Attached
-from trainoff.clusters.ports import free_ports
+from trainoff.clusters.local import free_ports
 from trainoff.clusters.ray import RayCluster
 from trainoff.engines.checkpoint import CHECKPOINT, Keeper, settle_checkpoints
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed

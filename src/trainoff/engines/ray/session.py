@@ -16,7 +16,7 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, wit
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from trainoff.clusters.ray_node import stay_on_loopback
+from trainoff.clusters.ray import stay_on_loopback
 from trainoff.engines.contract import Job
 from trainoff.engines.ray.worker import train
 from trainoff.engines.shipping import with_rows

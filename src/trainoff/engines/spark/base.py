@@ -51,7 +51,7 @@ class SparkEngine(Engine):
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
-            from trainoff.clusters.shared_classes import sharing
+            from trainoff.clusters.java import sharing
             from trainoff.engines.spark.session import Session
         watch.note("classes", "shared by the JVMs" if sharing() else "read from the jars by every JVM")
         with watch.phase("cluster_start"):

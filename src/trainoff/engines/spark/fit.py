@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
-from trainoff.clusters.executors import Executors, allocate
+from trainoff.clusters.spark import Executors, allocate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

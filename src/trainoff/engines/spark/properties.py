@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainoff.clusters import THREADS
-from trainoff.clusters.executors import Executors
-from trainoff.clusters.shared_classes import LIGHT_JVM
+from trainoff.clusters.java import LIGHT_JVM
+from trainoff.clusters.spark import Executors
 
 DRIVER_MB = 2048
 

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
 from trainoff.clusters import Attached
-from trainoff.clusters.crowd import crowded
+from trainoff.clusters.local import crowded
 from trainoff.clusters.spark import SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.spark.explain import PYTHON, explain

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from trainoff.clusters.ports import free_ports
+from trainoff.clusters.local import free_ports
 from trainoff.engines.checkpoint import CHECKPOINT, settle_checkpoints
 from trainoff.engines.contract import Job, Knob
 from trainoff.engines.tf_cluster.base import TfClusterEngine

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from trainoff.clusters.crowd import crowded
+from trainoff.clusters.local import crowded
 from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Engine, Job, Watch, WorkerFailed
 from trainoff.engines.handover import hand_over, in_file

@@ -8,8 +8,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.clusters.crowd import crowded
-from trainoff.clusters.ports import free_ports
+from trainoff.clusters.local import crowded, free_ports
 from trainoff.engines.checkpoint import CHECKPOINT, settle_checkpoints
 from trainoff.engines.compact import compact
 from trainoff.engines.contract import Job, Knob

@@ -26,7 +26,7 @@ from multiprocessing.process import current_process
 from pathlib import Path
 from typing import Any
 
-from trainoff.clusters.ports import address_towards
+from trainoff.clusters.local import address_towards
 
 MODULES = ("TFCluster", "TFManager", "TFSparkNode", "reservation", "util")
 SIGNATURE = 32  # bytes of an HMAC with SHA-256

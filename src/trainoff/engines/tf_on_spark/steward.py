@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import trainoff
-from trainoff.clusters.process import LOG_TAIL
+from trainoff.clusters.local import LOG_TAIL
 from trainoff.engines.line import Number
 from trainoff.engines.storage import Storage
 from trainoff.engines.tf_cluster.coordinator import Assignment

@@ -10,7 +10,7 @@ import sys
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
-from trainoff.clusters.orphans import die_with_parent
+from trainoff.clusters.local import die_with_parent
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.clusters.ports import LOOPBACK
+from trainoff.clusters.local import LOOPBACK
 
 if TYPE_CHECKING:
     from trainoff.clusters import Node, Process

@@ -10,7 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from trainoff.clusters.orphans import die_with_parent
+from trainoff.clusters.local import die_with_parent
 from trainoff.engines.handover import take_over
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch.together import join, owning_up, work
