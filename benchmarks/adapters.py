@@ -28,8 +28,8 @@ from typing import Any, cast
 
 from trainoff.clusters import THREADS
 from trainoff.clusters.local import cpus
-from trainoff.conduct.child import threads
-from trainoff.conduct.warden import KEEP_MEMORY
+from trainoff.runner.supervisor import KEEP_MEMORY
+from trainoff.runner.trial_main import threads
 
 LEAST = 0.95
 BATCHES = (128, 1000)
@@ -49,8 +49,8 @@ def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> 
     """The adapter's turn and the bare script's, on the same job."""
     from trainoff import data, engines, study
     from trainoff.clusters import Cluster
-    from trainoff.conduct.job import make_job
     from trainoff.engines.watch import Channel, TrialWatch
+    from trainoff.runner.job import make_job
 
     class Watch(TrialWatch):
         def due(self, settle: Callable[[], object] | None = None) -> bool:

@@ -22,12 +22,12 @@ from pathlib import Path
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS
 from trainoff.clusters.local import cpus
-from trainoff.conduct.child import threads
-from trainoff.conduct.conductor import Conductor
 from trainoff.conduct.task import prepare
 from trainoff.conduct.view import Silent
 from trainoff.models import Dense, Mlp
 from trainoff.records import Record, Store, folder_of
+from trainoff.runner.runner import Conductor
+from trainoff.runner.trial_main import threads
 
 TARGET = "0.97"
 MOST = 1.5

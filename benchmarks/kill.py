@@ -33,7 +33,7 @@ def living(folder: Path) -> int:
     for process in psutil.process_iter(["cmdline", "environ"]):
         words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
         found += variables.get("TRAINOFF_EVENTS", "").startswith(str(folder)) or (
-            any(str(folder) in word for word in words) and "trainoff.conduct" in " ".join(words)
+            any(str(folder) in word for word in words) and "trainoff.runner" in " ".join(words)
         )
     return found
 

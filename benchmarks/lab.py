@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainoff.conduct import playground
+from trainoff.runner.lab import manage
 from trainoff.study.nodes import GIB, NodeSpec
 
 WIRE = 1514 / 1448  # bytes on a link for each byte of TCP
@@ -74,15 +74,15 @@ AVERAGING = '[engine.{name}]\nmode = "local"\ntau = 1\n'
 @contextmanager
 def nodes(spec: NodeSpec, count: int) -> Iterator[list[str]]:
     """A lab; yields its addresses."""
-    entry = playground.up([spec] * count)
+    entry = manage.up([spec] * count)
     try:
         yield [node.address for node in entry.plan.nodes]
     finally:
-        playground.down()
+        manage.down()
 
 
 def start(node: int, program: str, *words: str) -> subprocess.Popen[str]:
-    argv = playground.enter(str(node), [sys.executable, "-c", program, *words], None)
+    argv = manage.enter(str(node), [sys.executable, "-c", program, *words], None)
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
@@ -116,9 +116,9 @@ def bandwidths(addresses: Sequence[str]) -> Iterator[float]:
         assert server.stdout.readline()
     calling = [start(node, SEND, addresses[(node + 1) % len(addresses)]) for node in range(len(addresses))]
     time.sleep(3.0)  # they start slowly, too
-    before, began = [row["sent_bytes"] for row in playground.status()], time.monotonic()
+    before, began = [row["sent_bytes"] for row in manage.status()], time.monotonic()
     time.sleep(3.0)
-    after, passed = [row["sent_bytes"] for row in playground.status()], time.monotonic() - began
+    after, passed = [row["sent_bytes"] for row in manage.status()], time.monotonic() - began
     for each in (*calling, *servers):
         said(each)
     yield from (8 * (last - first) * WIRE / passed / 50e6 for first, last in zip(before, after, strict=True))

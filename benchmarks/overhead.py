@@ -45,12 +45,12 @@ from trainoff import data, engines, study
 from trainoff.analyse.interval import FEWEST, interval
 from trainoff.clusters import THREADS, Processes
 from trainoff.clusters.local import cpus, die_with_parent
-from trainoff.conduct.conductor import Conductor
-from trainoff.conduct.job import make_job
 from trainoff.conduct.task import prepare
 from trainoff.conduct.view import Silent
-from trainoff.conduct.warden import KEEP_MEMORY
 from trainoff.records import Store
+from trainoff.runner.job import make_job
+from trainoff.runner.runner import Conductor
+from trainoff.runner.supervisor import KEEP_MEMORY
 
 STUDY = 'name = "overhead"\nworkload = "mnist-mlp"\nengines = ["{engine}"]\n[params]\nepochs = {epochs}\n'
 MOST = {"train time": 1.02, "CPU seconds": 1.02, "sampler, share of a core": 0.01}
@@ -245,7 +245,7 @@ def find_child(folder: Path) -> tuple[int, Path] | None:
     """The trial process that works below a folder, and where."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "trainoff.conduct.child" in words and str(folder) in words[-1]:
+        if "trainoff.runner.trial_main" in words and str(folder) in words[-1]:
             return process.pid, Path(words[-1])
     return None
 

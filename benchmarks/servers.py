@@ -18,8 +18,8 @@ from pathlib import Path
 
 from trials import run
 
-from trainoff.conduct.warden import KEEP_MEMORY
 from trainoff.records import Record
+from trainoff.runner.supervisor import KEEP_MEMORY
 
 LEAST = 0.9
 BARE = Path(__file__).parent / "bare" / "servers_loop.py"

@@ -23,9 +23,9 @@ from typing import Any
 
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS, Processes
-from trainoff.conduct.job import make_job
 from trainoff.engines.watch import Channel, TrialWatch
 from trainoff.models import flatten
+from trainoff.runner.job import make_job
 
 ENGINES = ("spark-average", "dask-average")
 MOST_MS = {"scheduling": 30.0, "with the weights": 60.0}

@@ -111,7 +111,7 @@ def survivors(folder: Path) -> list[str]:
     for process in psutil.process_iter(["pid", "cmdline", "environ"]):
         words = " ".join(process.info["cmdline"] or [])
         events = (process.info["environ"] or {}).get("TRAINOFF_EVENTS", "")
-        if ("trainoff.conduct" in words and str(folder) in words) or events.startswith(str(folder)):
+        if ("trainoff.runner" in words and str(folder) in words) or events.startswith(str(folder)):
             found.append(f"{process.info['pid']} {words}")
     return found
 
@@ -167,7 +167,7 @@ def members(folder: Path, role: str, program: str = "") -> list[psutil.Process]:
 
 
 def _is_driver(words: list[str], folder: Path) -> bool:
-    return "trainoff.conduct.child" in words and words[-1].startswith(str(folder))
+    return "trainoff.runner.trial_main" in words and words[-1].startswith(str(folder))
 
 
 def member(folder: Path, role: str) -> psutil.Process:

@@ -18,13 +18,13 @@ from study_examples import sentence, study
 from trainings import make_trial
 from trainoff import engines
 from trainoff.conduct.brake import send_all
-from trainoff.conduct.faults import Cue, fault_of
-from trainoff.conduct.hand import Hand
-from trainoff.conduct.harm import harm
-from trainoff.conduct.reach import OfProcesses, Reach
 from trainoff.conduct.refusal import cannot
-from trainoff.conduct.story import Story
 from trainoff.engines import Engine
+from trainoff.runner.events import Story
+from trainoff.runner.faults.impact import harm
+from trainoff.runner.faults.injector import Hand
+from trainoff.runner.faults.schedule import Cue, fault_of
+from trainoff.runner.faults.targets import OfProcesses, Reach
 from trainoff.study import read
 
 STUDIES = Path(__file__).parent.parent / "studies"

@@ -27,8 +27,8 @@ from running import (
     trainoff,
     wait_until,
 )
-from trainoff.conduct.warden import Orders
 from trainoff.records import scan
+from trainoff.runner.supervisor import Orders
 
 MOMENTS = [
     pytest.param(0, id="moment0"),
@@ -103,7 +103,7 @@ def test_the_conductor_is_killed(tmp_path, gate, number):
 @pytest.mark.parametrize("victim", ["trial process", "launcher", "warden"])
 @pytest.mark.parametrize("number", MOMENTS)
 def test_a_process_of_the_trial_is_killed(tmp_path, gate, number, victim):
-    module = "trainoff.conduct.child" if victim == "trial process" else "trainoff.conduct.launch"
+    module = "trainoff.runner.trial_main" if victim == "trial process" else "trainoff.conduct.launch"
     wanted = 2 if victim == "warden" else 1  # the warden is the launcher's child, with the same command line
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     choice = kill_choice(f"{victim} {number}")

@@ -354,7 +354,7 @@ AS_NOBODY = """
 import concurrent.futures.thread, ctypes, os, subprocess
 from trainoff.clusters.lab import able, groups_v1, groups_v2  # now: nobody may not be able to read this folder
 from trainoff.clusters.lab.network import Network
-from trainoff.conduct import isolate
+from trainoff.runner import isolate
 from trainoff.study.nodes import NodeSpec
 
 os.setgroups([])

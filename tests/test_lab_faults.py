@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 from trainoff.clusters.lab.cluster import LabCluster
 from trainoff.clusters.lab.register import Ground
-from trainoff.conduct import isolate
-from trainoff.conduct.lab import Lab, OfLab
+from trainoff.runner import isolate
+from trainoff.runner.lab.nodes import Lab, OfLab
 from trainoff.errors import TrainoffError
 from trainoff.study.nodes import NodeSpec
 

@@ -14,10 +14,10 @@ KNOWS = {
     "clusters": {"study"},
     "records": {"study"},
     "published": {"study", "records"},
-    "conduct": {"study", "data", "models", "engines", "clusters", "records"},
+    "runner": {"study", "data", "models", "engines", "clusters", "records"},
     "analyse": {"study", "records"},
     "reproduce": {"study", "records", "published", "analyse"},
-    "tune": {"study", "data", "engines", "conduct", "records", "analyse"},
+    "tune": {"study", "data", "engines", "runner", "records", "analyse"},
 }
 KNOWS["report"] = set(KNOWS) - {"models"}
 FILES = [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in sorted(SOURCE.rglob("*.py"))]

@@ -10,8 +10,8 @@ import pytest
 
 from running import only_record, records, trainoff
 from trainoff import data
-from trainoff.conduct.check import cases
 from trainoff.engines import get
+from trainoff.runner.contract_tests import cases
 
 pytestmark = pytest.mark.cluster
 

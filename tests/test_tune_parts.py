@@ -10,9 +10,9 @@ import pytest
 
 from recorded import record, trained
 from trainoff import data, engines, study
-from trainoff.conduct.story import Story
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
+from trainoff.runner.events import Story
 from trainoff.tune import Tuned, Wish, pruning, search
 from trainoff.tune.budget import Share
 from trainoff.tune.lane import Lane, lanes_of

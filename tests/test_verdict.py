@@ -2,9 +2,9 @@
 
 import pytest
 
-from trainoff.conduct.performance import Ending
-from trainoff.conduct.story import Story
-from trainoff.conduct.verdict import judge
+from trainoff.runner.events import Story
+from trainoff.runner.status import judge
+from trainoff.runner.trial_process import Ending
 
 OF_TENSORFLOW = """Traceback (most recent call last):
   File "node.py", line 114, in <module>

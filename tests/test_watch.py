@@ -10,10 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from trainoff.conduct.story import Story
 from trainoff.data import Order
 from trainoff.engines.snapshots import Room
 from trainoff.engines.watch import ATOMIC, Channel, Diverged, StopRule, TrialWatch
+from trainoff.runner.events import Story
 
 
 class Pipe:

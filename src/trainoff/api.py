@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from trainoff import engines, study
 from trainoff.analyse import newest
-from trainoff.conduct.conductor import Conductor, get_data
-from trainoff.conduct.estimate import Clock
 from trainoff.conduct.task import prepare
 from trainoff.conduct.view import Together
 from trainoff.published import records_of
@@ -19,6 +17,8 @@ from trainoff.records import Record, Store, table
 from trainoff.report.bulletin import Bulletin
 from trainoff.report.planned import estimator_for
 from trainoff.report.showing import print_board
+from trainoff.runner.estimate import Clock
+from trainoff.runner.runner import Conductor, get_data
 from trainoff.study import Study
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ def sql(options: argparse.Namespace) -> int:
 
 
 def lab_up(options: argparse.Namespace) -> int:
-    from trainoff.conduct.playground import crowded, specs_of, up
+    from trainoff.runner.lab.manage import crowded, specs_of, up
 
     specs = specs_of(vars(options))
     entry = up(specs)
@@ -183,14 +183,14 @@ def lab_up(options: argparse.Namespace) -> int:
 
 
 def lab_status(options: argparse.Namespace) -> int:
-    from trainoff.conduct.playground import status
     from trainoff.report.laboratory import tell_status
+    from trainoff.runner.lab.manage import status
 
     return _tell(status(), tell_status, options)
 
 
 def lab_exec(options: argparse.Namespace) -> int:
-    from trainoff.conduct.playground import enter
+    from trainoff.runner.lab.manage import enter
 
     command = enter(options.node, options.words, options.lab)
     os.execvp(command[0], command)
@@ -204,8 +204,8 @@ def lab_harm(options: argparse.Namespace) -> int:
 
 
 def lab_down(options: argparse.Namespace) -> int:
-    from trainoff.conduct.playground import down
     from trainoff.report.laboratory import tell_down
+    from trainoff.runner.lab.manage import down
 
     tell_down(*down(), console())
     return 0

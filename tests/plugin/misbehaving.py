@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from trainoff.conduct.probe import LONGEST_S
 from trainoff.engines import Missing
 from trainoff.engines.dask.average import DaskAverage
 from trainoff.engines.numpy import Numpy
@@ -23,6 +22,7 @@ from trainoff.engines.ray.engine import RayTorch
 from trainoff.engines.spark.average import SparkAverage
 from trainoff.engines.tf_on_spark.engine import TfOnSpark
 from trainoff.engines.torch_ddp.engine import TorchDdp
+from trainoff.runner.sampler import LONGEST_S
 
 HANGS_S = 300.0
 FOREVER_S = 100_000  # until it is ended from outside, which is what the test is about

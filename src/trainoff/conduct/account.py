@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from trainoff.conduct.nodes import book_nodes
-from trainoff.conduct.story import Event, Story
 from trainoff.records import Record
+from trainoff.runner.events import Event, Story
 from trainoff.study.nodes import NodeSpec
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from trainoff.clusters.local import cpus
-from trainoff.conduct.machine import cpu_model
+from trainoff.runner.machine import cpu_model
 
 
 def interface(address: str) -> str | None:

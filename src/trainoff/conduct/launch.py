@@ -13,9 +13,9 @@ from pathlib import Path
 
 from trainoff.clusters import namespaces
 from trainoff.clusters.local import die_with_parent
-from trainoff.conduct.warden import Orders, Warden
 from trainoff.engines.watch import Channel
 from trainoff.errors import TrainoffError
+from trainoff.runner.supervisor import Orders, Warden
 
 LIFE_LINE = 0
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from trainoff.clusters.lab.cgroups import Group
 from trainoff.clusters.lab.network import BRIDGE, port_of
 from trainoff.conduct.brake import send, send_all
-from trainoff.conduct.playground import choose, inner, number_of
 from trainoff.engines.watch import Channel
 from trainoff.errors import TrainoffError
 from trainoff.records import BY_HAND
+from trainoff.runner.lab.manage import choose, inner, number_of
 
 
 @dataclass(frozen=True)

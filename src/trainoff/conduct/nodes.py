@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainoff.conduct.story import Event, Story
+from trainoff.runner.events import Event, Story
 from trainoff.study.nodes import NodeSpec
 
 COUNTED = ("cpu_s", "throttled_s", "sent_bytes", "received_bytes")  # they only grow

@@ -7,9 +7,9 @@ import math
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab import requirements
 from trainoff.clusters.local import cpus
-from trainoff.conduct.faults import fault_of
-from trainoff.conduct.verdict import Verdict
 from trainoff.engines import Engine
+from trainoff.runner.faults.schedule import fault_of
+from trainoff.runner.status import Verdict
 from trainoff.study import Trial
 from trainoff.study.fault import NEED_LAB
 from trainoff.study.nodes import nodes_of

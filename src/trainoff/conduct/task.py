@@ -8,9 +8,9 @@ from functools import cache
 
 from trainoff import data, engines
 from trainoff.conduct.refusal import cannot
-from trainoff.conduct.story import Story
 from trainoff.engines import Engine
 from trainoff.records import Record, Store
+from trainoff.runner.events import Story
 from trainoff.study import Study, Trial
 
 

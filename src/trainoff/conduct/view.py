@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
 from trainoff.records import Record
+from trainoff.runner.events import Story
 
 
 class View(Protocol):

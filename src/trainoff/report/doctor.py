@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab import requirements
-from trainoff.conduct import machine
 from trainoff.report.lists import dataset_rows, engine_rows
+from trainoff.runner import machine
 
 if TYPE_CHECKING:
     from rich.console import Console

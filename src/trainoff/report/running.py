@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainoff.analyse import by_workload, groups, headline_target
 from trainoff.analyse.words import about, count
-from trainoff.conduct import machine
-from trainoff.conduct.conductor import Conductor, get_data
-from trainoff.conduct.estimate import Clock
 from trainoff.conduct.task import Outcome, Task, prepare
-from trainoff.conduct.verdict import STATUSES
 from trainoff.conduct.view import Together
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Record, Store
@@ -27,6 +23,10 @@ from trainoff.report.lines import Lines
 from trainoff.report.live import LiveTable
 from trainoff.report.planned import estimator_for
 from trainoff.report.showing import print_board
+from trainoff.runner import machine
+from trainoff.runner.estimate import Clock
+from trainoff.runner.runner import Conductor, get_data
+from trainoff.runner.status import STATUSES
 from trainoff.study import Study, nearest
 
 if TYPE_CHECKING:

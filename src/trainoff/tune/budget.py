@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainoff.analyse.words import about
-from trainoff.conduct.control import seconds as control_s
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
+from trainoff.runner.control_kernel import seconds as control_s
 
 LATER_SHARE = 0.6  # of an engine's time at most is kept for the play-off and the race
 MARGIN = 1.25  # trials differ in length, and those of the race are not the shortest

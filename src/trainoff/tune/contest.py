@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from trainoff.conduct.conductor import Conductor
-from trainoff.conduct.story import Story
 from trainoff.records import Record, Store
+from trainoff.runner.events import Story
+from trainoff.runner.runner import Conductor
 from trainoff.study import Trial, derive
 from trainoff.tune.budget import FINALISTS, PLAY_OFF, Budget, Share
 from trainoff.tune.curves import losses

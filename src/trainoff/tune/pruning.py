@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainoff.conduct.story import Story
+from trainoff.runner.events import Story
 
 GIVEN_UP = "given up after"  # how the reason of such a record begins
 LATE = 1.25  # times the best time to target: who has not reached it by now cannot win

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from trainoff.conduct.story import Event, Story
 from trainoff.data import Data
 from trainoff.models import Model, Weights, evaluate, unflatten
+from trainoff.runner.events import Event, Story
 
 
 def read_snapshot(event: Event, folder: Path, model: Model) -> Weights:

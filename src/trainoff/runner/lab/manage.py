@@ -22,8 +22,8 @@ from trainoff.clusters.lab.cgroups import find_groups
 from trainoff.clusters.lab.network import carried
 from trainoff.clusters.lab.register import PLAYGROUND, Entry, labs, sweep
 from trainoff.clusters.local import cpus
-from trainoff.conduct.keeper import UP
 from trainoff.errors import TrainoffError
+from trainoff.runner.lab.supervisor import UP
 from trainoff.study.keys import CLUSTER
 from trainoff.study.machines import shipped
 from trainoff.study.near import suggest
@@ -65,7 +65,7 @@ def up(specs: Sequence[NodeSpec]) -> Entry:
         raise TrainoffError(f"the lab needs namespaces of its own: {why_not}")
     if reason := requirements.missing() or requirements.refuses(specs, len(cpus())):
         raise TrainoffError(reason)
-    command = [sys.executable, "-P", "-m", "trainoff.conduct.keeper", PLAYGROUND]
+    command = [sys.executable, "-P", "-m", "trainoff.runner.lab.supervisor", PLAYGROUND]
     keeper = subprocess.Popen(
         [*command, json.dumps([asdict(spec) for spec in specs])],
         stdin=subprocess.DEVNULL,

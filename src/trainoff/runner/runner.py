@@ -11,18 +11,18 @@ from pathlib import Path
 
 from trainoff import data
 from trainoff.clusters import Processes, namespaces
-from trainoff.conduct.assemble import Identity, bare_record, full_record
-from trainoff.conduct.child import threads
-from trainoff.conduct.control import Control
-from trainoff.conduct.job import make_job, model_of, rows_of
-from trainoff.conduct.lock import machine_lock
-from trainoff.conduct.performance import Ending, Performance, Stage, choose_cpus
 from trainoff.conduct.refusal import cannot
 from trainoff.conduct.task import Outcome, Task
-from trainoff.conduct.verdict import Verdict
 from trainoff.conduct.view import View
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
+from trainoff.runner.control_kernel import Control
+from trainoff.runner.job import make_job, model_of, rows_of
+from trainoff.runner.lock import machine_lock
+from trainoff.runner.record_builder import Identity, bare_record, full_record
+from trainoff.runner.status import Verdict
+from trainoff.runner.trial_main import threads
+from trainoff.runner.trial_process import Ending, Performance, Stage, choose_cpus
 from trainoff.study import Study, Trial
 
 HOST_NETWORK = {

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainoff.conduct.hand import FAULT, HEAL
-from trainoff.conduct.story import Story
+from trainoff.runner.events import Story
+from trainoff.runner.faults.injector import FAULT, HEAL
 from trainoff.study import Trial
 from trainoff.study.fault import LAST, moment
 

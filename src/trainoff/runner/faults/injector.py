@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainoff.conduct.brake import send
-from trainoff.conduct.reach import Reach
+from trainoff.runner.faults.targets import Reach
 
 FAULT, HEAL = "fault", "heal"  # the words on the life line
 Say = Callable[..., None]

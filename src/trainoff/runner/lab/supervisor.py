@@ -1,4 +1,4 @@
-"""Keeps a lab that was started by hand: `python -m trainoff.conduct.keeper ABOUT SPECS`, until it is told to end.
+"""Supervises a lab that was started by hand: `python -m trainoff.runner.lab.supervisor ABOUT SPECS`, until it is ended.
 
 Of its two processes the outer one owns the control groups, and the inner one, process 1 where the lab's own processes
 live, owns the network. When either ends, however it does, so does everything on the nodes.
@@ -17,8 +17,8 @@ from pathlib import Path
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab.register import Ground, folder
 from trainoff.clusters.local import die_with_parent
-from trainoff.conduct.lab import Lab
 from trainoff.errors import TrainoffError
+from trainoff.runner.lab.nodes import Lab
 from trainoff.study.nodes import NodeSpec
 
 UP = "up"

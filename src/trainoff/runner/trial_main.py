@@ -1,6 +1,6 @@
 """The trial process: builds the job, runs the engine through its life, and says what happens.
 
-Run by the warden as `python -m trainoff.conduct.child FOLDER`. Everything it needs is in the folder.
+Run by the warden as `python -m trainoff.runner.trial_main FOLDER`. Everything it needs is in the folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
     import numpy as np
 
     from trainoff import engines
-    from trainoff.conduct.job import make_cluster, make_job
+    from trainoff.runner.job import make_cluster, make_job
     from trainoff.study import Trial
 
     trial = Trial.from_json(spec["trial"])

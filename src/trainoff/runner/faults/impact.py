@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from trainoff.conduct.story import Story
+from trainoff.runner.events import Story
 
 NOT_DONE, UNHARMED, RECOVERED, FAILED = "not done", "unharmed", "recovered", "failed"
 NOTHING = dict.fromkeys(

@@ -22,11 +22,11 @@ import psutil
 from trainoff.clusters.lab.register import Ground
 from trainoff.clusters.lab.requirements import too_much_memory
 from trainoff.clusters.local import GRACE_S, cpus
-from trainoff.conduct.faults import Cue, fault_of
-from trainoff.conduct.story import Story
-from trainoff.conduct.warden import Orders
 from trainoff.data import cache
 from trainoff.engines.door import Outside
+from trainoff.runner.events import Story
+from trainoff.runner.faults.schedule import Cue, fault_of
+from trainoff.runner.supervisor import Orders
 from trainoff.study.nodes import GIB, nodes_of
 from trainoff.study.trial import Trial
 

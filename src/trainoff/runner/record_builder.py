@@ -13,16 +13,16 @@ import numpy as np
 
 from trainoff import engines
 from trainoff.conduct.account import book_resources
-from trainoff.conduct.certify import certificate
-from trainoff.conduct.evaluate import curve, objectives
-from trainoff.conduct.faults import fault_of
-from trainoff.conduct.harm import harm
-from trainoff.conduct.machine import environment
-from trainoff.conduct.performance import Ending
-from trainoff.conduct.story import Story
-from trainoff.conduct.verdict import Verdict, judge
 from trainoff.engines import Engine, Job
 from trainoff.records import METRICS, Record, error_of, measured, time_to_target
+from trainoff.runner.equivalence import certificate
+from trainoff.runner.evaluation import curve, objectives
+from trainoff.runner.events import Story
+from trainoff.runner.faults.impact import harm
+from trainoff.runner.faults.schedule import fault_of
+from trainoff.runner.machine import environment
+from trainoff.runner.status import Verdict, judge
+from trainoff.runner.trial_process import Ending
 from trainoff.study import Trial
 from trainoff.study.nodes import nodes_of
 

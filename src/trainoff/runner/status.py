@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from trainoff.conduct.performance import Ending
+from trainoff.runner.trial_process import Ending
 from trainoff.study.nodes import GIB
 
 BEFORE_TRAINING = ("import", "cluster_start", "data_load", "ship")

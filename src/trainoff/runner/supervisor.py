@@ -23,13 +23,13 @@ import psutil
 
 from trainoff.clusters.lab.cluster import Plan
 from trainoff.clusters.local import GRACE_S
-from trainoff.conduct.hand import FAULT, HEAL, Hand
-from trainoff.conduct.lab import Lab, OfLab
-from trainoff.conduct.probe import Probe
-from trainoff.conduct.reach import OfProcesses
 from trainoff.conduct.sockets import Sockets
 from trainoff.engines.traffic import ALONE, LAB, OWN_NETWORK
 from trainoff.engines.watch import Channel
+from trainoff.runner.faults.injector import FAULT, HEAL, Hand
+from trainoff.runner.faults.targets import OfProcesses
+from trainoff.runner.lab.nodes import Lab, OfLab
+from trainoff.runner.sampler import Probe
 
 LOOK_S = 0.25  # how often the traffic is looked at
 KEEP_MEMORY = {
@@ -90,7 +90,7 @@ class Warden:
         folder, door = Path(self._orders.folder), self._lab.plan.door(0) if self._lab else []
         with (folder / "log.txt").open("ab") as log:
             self._trial = subprocess.Popen(
-                [*door, sys.executable, "-P", "-m", "trainoff.conduct.child", str(folder)],
+                [*door, sys.executable, "-P", "-m", "trainoff.runner.trial_main", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -9,14 +9,14 @@ from functools import cache
 from math import isqrt
 
 from trainoff import data
-from trainoff.conduct import control
-from trainoff.conduct.job import network_of
-from trainoff.conduct.story import Story
 from trainoff.conduct.task import Task
 from trainoff.conduct.view import Silent
 from trainoff.data import Entry
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
+from trainoff.runner import control_kernel
+from trainoff.runner.events import Story
+from trainoff.runner.job import network_of
 from trainoff.study import Trial
 
 STARTUP_S = 3.0
@@ -35,7 +35,7 @@ class Estimator:
             if record.status == "ok" and record.cold_s:
                 self._alike.setdefault(_kind(record), []).append(record)
         self.known = 0
-        self._control_s = control.seconds()
+        self._control_s = control_kernel.seconds()
 
     def seconds(self, trial: Trial) -> float:
         """The median of the most similar records, scaled by the samples to be seen; else a rough rule.

@@ -18,7 +18,7 @@ from trainoff.models import Cnn, Logreg, Mlp, Model, initial_weights, rates
 from trainoff.study import Trial
 from trainoff.study.nodes import GIB
 
-GUARD = "trainoff.conduct.guard"
+GUARD = "trainoff.runner.remote_agent"
 PRIVATE = (  # files in a trial's folder that no worker needs, and some that no other machine should have
     "*.json",
     "lock",

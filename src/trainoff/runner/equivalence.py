@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from trainoff.conduct.evaluate import read_snapshot
-from trainoff.conduct.story import Story
 from trainoff.data.cache import root as cache_folder
 from trainoff.engines import Job
 from trainoff.engines.pace import CERTIFIED_STEPS
 from trainoff.models import Weights, fingerprint, flatten, trajectory, unflatten
+from trainoff.runner.evaluation import read_snapshot
+from trainoff.runner.events import Story
 
 REFERENCE = 1  # its version: a corrected reference must not meet old trajectories
 EXACT = 1e-3  # float32 rounding measures about 1e-4

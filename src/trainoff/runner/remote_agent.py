@@ -27,7 +27,7 @@ from trainoff.clusters.namespaces import adopt_orphans
 from trainoff.clusters.ssh.connection import SILENCE_S, Head, Wire, take_file
 from trainoff.clusters.ssh.files import Place, files_below, sentence, state
 from trainoff.conduct.host import describe, interface, java_and_spark, pin
-from trainoff.conduct.probe import Probe
+from trainoff.runner.sampler import Probe
 
 LEAVE_S = 5.0  # how long the end may take, and then what is told of it
 LAST_WORDS_S = 2.0  # how long what a process said last may take to be read after its end

@@ -1,0 +1,1 @@
+"""Faults: what is done to a trial's nodes on purpose, when, and what it did to the training."""
