@@ -22,11 +22,9 @@ from pathlib import Path
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS
 from trainoff.clusters.local import cpus
-from trainoff.conduct.task import prepare
-from trainoff.conduct.view import Silent
 from trainoff.models import Dense, Mlp
 from trainoff.records import Record, Store, folder_of
-from trainoff.runner.runner import Conductor
+from trainoff.runner.runner import Conductor, Silent, prepare
 from trainoff.runner.trial_main import threads
 
 TARGET = "0.97"

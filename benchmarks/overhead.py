@@ -45,11 +45,9 @@ from trainoff import data, engines, study
 from trainoff.analyse.interval import FEWEST, interval
 from trainoff.clusters import THREADS, Processes
 from trainoff.clusters.local import cpus, die_with_parent
-from trainoff.conduct.task import prepare
-from trainoff.conduct.view import Silent
 from trainoff.records import Store
 from trainoff.runner.job import make_job
-from trainoff.runner.runner import Conductor
+from trainoff.runner.runner import Conductor, Silent, prepare
 from trainoff.runner.supervisor import KEEP_MEMORY
 
 STUDY = 'name = "overhead"\nworkload = "mnist-mlp"\nengines = ["{engine}"]\n[params]\nepochs = {epochs}\n'

@@ -15,10 +15,8 @@ import tempfile
 from pathlib import Path
 
 from trainoff import data, engines, study
-from trainoff.conduct.task import prepare
-from trainoff.conduct.view import Silent
 from trainoff.records import Record, Store
-from trainoff.runner.runner import Conductor
+from trainoff.runner.runner import Conductor, Silent, prepare
 
 TARGET = "0.97"
 LEAST = 20.0

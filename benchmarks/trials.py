@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainoff import data, engines, study
-from trainoff.conduct.task import prepare
-from trainoff.conduct.view import Silent
 from trainoff.records import Record, Store
-from trainoff.runner.runner import Conductor
+from trainoff.runner.runner import Conductor, Silent, prepare
 
 
 def run(folder: Path, name: str, text: str) -> list[Record]:

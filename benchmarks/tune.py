@@ -18,8 +18,8 @@ from pathlib import Path
 
 from trainoff import engines, study
 from trainoff.analyse.words import seconds, times
-from trainoff.conduct.view import Silent
 from trainoff.report.tuning import line
+from trainoff.runner.runner import Silent
 from trainoff.tune import Step, Tuned, Wish, tune
 
 LEAST = 4

@@ -10,12 +10,12 @@ import pytest
 
 from running import study
 from trainoff import engines, run
-from trainoff.conduct.task import prepare
 from trainoff.records import Store
 from trainoff.report import bulletin
 from trainoff.report.bulletin import Bulletin
 from trainoff.runner.estimate import Clock, Estimator
 from trainoff.runner.events import Story
+from trainoff.runner.runner import prepare
 from trainoff.study import read
 
 

@@ -17,14 +17,13 @@ from running import HANGS_S
 from study_examples import sentence, study
 from trainings import make_trial
 from trainoff import engines
-from trainoff.conduct.brake import send_all
-from trainoff.conduct.refusal import cannot
 from trainoff.engines import Engine
 from trainoff.runner.events import Story
 from trainoff.runner.faults.impact import harm
 from trainoff.runner.faults.injector import Hand
 from trainoff.runner.faults.schedule import Cue, fault_of
-from trainoff.runner.faults.targets import OfProcesses, Reach
+from trainoff.runner.faults.targets import OfProcesses, Reach, send_all
+from trainoff.runner.status import cannot
 from trainoff.study import read
 
 STUDIES = Path(__file__).parent.parent / "studies"

@@ -19,10 +19,10 @@ from trainoff import engines
 from trainoff.clusters.ssh.client import Ssh
 from trainoff.clusters.ssh.cluster import Hosts, Plan
 from trainoff.clusters.ssh.files import Ledger
-from trainoff.conduct.refusal import cannot
 from trainoff.errors import TrainoffError
 from trainoff.runner.events import Story
 from trainoff.runner.job import GUARD
+from trainoff.runner.status import cannot
 from trainoff.study import read
 
 pytestmark = pytest.mark.cluster

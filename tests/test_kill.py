@@ -103,7 +103,7 @@ def test_the_conductor_is_killed(tmp_path, gate, number):
 @pytest.mark.parametrize("victim", ["trial process", "launcher", "warden"])
 @pytest.mark.parametrize("number", MOMENTS)
 def test_a_process_of_the_trial_is_killed(tmp_path, gate, number, victim):
-    module = "trainoff.runner.trial_main" if victim == "trial process" else "trainoff.conduct.launch"
+    module = "trainoff.runner.trial_main" if victim == "trial process" else "trainoff.runner.supervisor"
     wanted = 2 if victim == "warden" else 1  # the warden is the launcher's child, with the same command line
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     choice = kill_choice(f"{victim} {number}")
@@ -130,7 +130,7 @@ def test_a_trial_whose_conductor_died_before_it_began_ends_at_once(tmp_path, nam
     life_line, conductor = os.pipe()
     os.close(conductor)
     launcher = subprocess.Popen(
-        [sys.executable, "-P", "-m", "trainoff.conduct.launch", str(tmp_path)], stdin=life_line, env=environment()
+        [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(tmp_path)], stdin=life_line, env=environment()
     )
     launcher.wait(HANGS_S)
     assert_nothing_survives(tmp_path)

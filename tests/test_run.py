@@ -27,10 +27,8 @@ from running import (
     wait_until,
 )
 from trainoff import data, engines
-from trainoff.conduct.task import prepare
-from trainoff.conduct.view import Silent
 from trainoff.records import Record, Store
-from trainoff.runner.runner import Conductor, finish_first
+from trainoff.runner.runner import Conductor, Silent, finish_first, prepare
 from trainoff.study import read
 
 pytestmark = pytest.mark.cluster

@@ -12,10 +12,9 @@ import pytest
 
 from running import HANGS_S, assert_nothing_survives, command, environment, trainoff, wait_until
 from trainoff import data, engines, study
-from trainoff.conduct.view import Silent
 from trainoff.data.validation import divide
 from trainoff.records import Store
-from trainoff.runner.runner import Conductor
+from trainoff.runner.runner import Conductor, Silent
 from trainoff.tune.curves import losses
 from trainoff.tune.lane import lanes_of
 from trainoff.tune.pruning import Bar

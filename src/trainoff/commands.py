@@ -197,7 +197,7 @@ def lab_exec(options: argparse.Namespace) -> int:
 
 
 def lab_harm(options: argparse.Namespace) -> int:
-    from trainoff.conduct.mischief import do
+    from trainoff.runner.lab.manage import do
 
     print(do(options.action, options.node, options.lab, options.share))
     return 0

@@ -14,11 +14,11 @@ from typing import Self
 
 import msgspec
 
-from trainoff.conduct.task import Task
 from trainoff.records import Record, Store
 from trainoff.report.lines import keys_of, title_of
 from trainoff.runner.estimate import Clock, samples
 from trainoff.runner.events import Story
+from trainoff.runner.runner import Task
 
 BULLETIN = "bulletin.json"
 PLAN = "plan.json"

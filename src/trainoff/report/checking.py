@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from trainoff import engines
 from trainoff.analyse.words import count
-from trainoff.conduct.view import Silent
 from trainoff.errors import TrainoffError
 from trainoff.records import Store
 from trainoff.runner.contract_tests import cases, check
+from trainoff.runner.runner import Silent
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,11 +7,11 @@ from typing import Any
 
 from trainoff.analyse import failure, varying
 from trainoff.analyse.words import about, called, count, quality, seconds, shown, size
-from trainoff.conduct.task import Task
 from trainoff.records import Record
 from trainoff.report.columns import setting
 from trainoff.runner.estimate import Clock
 from trainoff.runner.events import Story
+from trainoff.runner.runner import Task
 
 
 class Lines:

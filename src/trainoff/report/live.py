@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from trainoff.analyse.words import about, quality, seconds, size
-from trainoff.conduct.task import Task
 from trainoff.records import Record
 from trainoff.report.columns import ALWAYS, Column, heading, table
 from trainoff.report.lines import keys_of, setting_of
 from trainoff.runner.estimate import Clock
 from trainoff.runner.events import Story
+from trainoff.runner.runner import Task
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.analyse import varying
 from trainoff.analyse.words import about, count, seconds, told
-from trainoff.conduct.refusal import cannot
-from trainoff.conduct.task import prepare
 from trainoff.records import Store, scan
 from trainoff.report.columns import Column, heading, setting, table
 from trainoff.runner.estimate import Estimator
+from trainoff.runner.runner import prepare
+from trainoff.runner.status import cannot
 from trainoff.study import Study
 
 if TYPE_CHECKING:

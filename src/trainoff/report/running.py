@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 from trainoff.analyse import by_workload, groups, headline_target
 from trainoff.analyse.words import about, count
-from trainoff.conduct.task import Outcome, Task, prepare
-from trainoff.conduct.view import Together
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Record, Store
 from trainoff.report.bars import Bars
@@ -25,7 +23,7 @@ from trainoff.report.planned import estimator_for
 from trainoff.report.showing import print_board
 from trainoff.runner import machine
 from trainoff.runner.estimate import Clock
-from trainoff.runner.runner import Conductor, get_data
+from trainoff.runner.runner import Conductor, Outcome, Task, Together, get_data, prepare
 from trainoff.runner.status import STATUSES
 from trainoff.study import Study, nearest
 

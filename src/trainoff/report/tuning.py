@@ -9,12 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from trainoff.analyse.words import about, count, mark, quality, seconds
-from trainoff.conduct.task import Task
-from trainoff.conduct.view import Silent
 from trainoff.report.bars import Bars
 from trainoff.report.columns import ALWAYS, Column, table
 from trainoff.runner import machine
 from trainoff.runner.events import Story
+from trainoff.runner.runner import Silent, Task
 from trainoff.study import Study
 from trainoff.tune import Step, Tuned, Tuning, Wish, check, default_place, get_rows, tune, write
 from trainoff.tune.score import time_of

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainoff import data
-from trainoff.conduct.refusal import cannot
-from trainoff.conduct.task import Task
-from trainoff.conduct.view import View
 from trainoff.engines import Engine
 from trainoff.models import ACTIVATIONS, OPTIMIZERS, SCHEDULES
 from trainoff.records import Record, Store
-from trainoff.runner.runner import Conductor
+from trainoff.runner.runner import Conductor, Task, View
+from trainoff.runner.status import cannot
 from trainoff.study import Limits, Trial
 from trainoff.study.expand import FOREIGN
 

@@ -9,14 +9,13 @@ from functools import cache
 from math import isqrt
 
 from trainoff import data
-from trainoff.conduct.task import Task
-from trainoff.conduct.view import Silent
 from trainoff.data import Entry
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.runner import control_kernel
 from trainoff.runner.events import Story
 from trainoff.runner.job import network_of
+from trainoff.runner.runner import Silent, Task
 from trainoff.study import Trial
 
 STARTUP_S = 3.0

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -23,10 +25,11 @@ from typing import IO, Any
 
 import psutil
 
+from trainoff.clusters.local import cpus
 from trainoff.clusters.namespaces import adopt_orphans
 from trainoff.clusters.ssh.connection import SILENCE_S, Head, Wire, take_file
 from trainoff.clusters.ssh.files import Place, files_below, sentence, state
-from trainoff.conduct.host import describe, interface, java_and_spark, pin
+from trainoff.runner.machine import cpu_model
 from trainoff.runner.sampler import Probe
 
 LEAVE_S = 5.0  # how long the end may take, and then what is told of it
@@ -285,6 +288,37 @@ def main() -> None:
         guard.run()
     finally:
         guard.end()
+
+
+def interface(address: str) -> str | None:
+    """The name of the interface that bears an address, which gloo wants to know."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return name
+    return None
+
+
+def java_and_spark() -> dict[str, Any]:
+    """Where this machine has Java and Spark, or what is wrong with them."""
+    from trainoff.clusters.java import INSTALL, LEAST, find_java, home
+
+    java = find_java()
+    if java is None or java.lacks:
+        what = f"another Java ({java.lacks})" if java else f"Java {LEAST} or later"
+        return {"error": f"needs {what}; {INSTALL} there"}
+    return {"java_home": str(java.home), "spark_home": str(home())}
+
+
+def describe(address: str) -> str:
+    """This machine in one line."""
+    pinned, memory = len(cpus()), psutil.virtual_memory().total / 2**30
+    return f"{address}, {pinned} of {psutil.cpu_count()} CPUs ({cpu_model()}), {memory:.1f} GiB, {platform.platform()}"
+
+
+def pin(cores: float) -> None:
+    """Keep this process and those that it starts to so many CPUs."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: max(1, math.ceil(cores))])
 
 
 if __name__ == "__main__":

@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Protocol
 
-from trainoff import data
+from trainoff import data, engines
 from trainoff.clusters import Processes, namespaces
-from trainoff.conduct.refusal import cannot
-from trainoff.conduct.task import Outcome, Task
-from trainoff.conduct.view import View
+from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
 from trainoff.runner.control_kernel import Control
+from trainoff.runner.events import Story
 from trainoff.runner.job import make_job, model_of, rows_of
 from trainoff.runner.lock import machine_lock
 from trainoff.runner.record_builder import Identity, bare_record, full_record
-from trainoff.runner.status import Verdict
+from trainoff.runner.status import Verdict, cannot
 from trainoff.runner.trial_main import threads
 from trainoff.runner.trial_process import Ending, Performance, Stage, choose_cpus
 from trainoff.study import Study, Trial
@@ -157,3 +159,111 @@ def get_data(study: Study, say: data.Progress | None) -> None:
                 f"hidden = {trial.params.get('hidden')} makes a network of {parameters:,} weights; "
                 f"at most {MOST_PARAMETERS:,} can be trained here"
             )
+
+
+@dataclass
+class Task:
+    """A trial with all that the conductor knows of it."""
+
+    trial: Trial
+    engine: Engine
+    trial_id: str
+    record: Record | None = None  # the newest attempt, if there is one
+    again: bool = False  # whether to run it although there is a record
+    give_up: Callable[[Story], str | None] | None = None  # why it need not go on, asked while it runs
+
+    @property
+    def to_run(self) -> bool:
+        return self.record is None or self.again
+
+
+@dataclass
+class Outcome:
+    """What a run came to."""
+
+    tasks: list[Task]
+    interrupted: bool = False
+
+    @property
+    def records(self) -> list[Record]:
+        return [task.record for task in self.tasks if task.record]
+
+
+def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]:
+    """The trials of a study in the order they run, each with its newest record; marks which to run again."""
+    tasks, newest, identity = [], store.newest(), cache(data.identity)
+    known: dict[str, tuple[Engine, str, str]] = {}
+    for trial in study.trials():
+        if trial.engine not in known:
+            engine = engines.broken_or(trial.engine)
+            known[trial.engine] = engine, engines.version_of(engine), engines.source_hash(engine)
+        engine, version, source = known[trial.engine]
+        trial_id = trial.id(version, source, identity(trial.data))
+        record = newest.get(trial_id)
+        again = record is not None and _deserves_another_try(record, trial, engine, retry)
+        tasks.append(Task(trial, engine, trial_id, record, again))
+    return tasks
+
+
+def _deserves_another_try(record: Record, trial: Trial, engine: Engine, retry: Sequence[str]) -> bool:
+    """What was refused before it began is asked again: it costs nothing, and what was missing may be there now."""
+    if record.unfinished or record.status in retry or ("failed" in retry and record.failed):
+        return True
+    refused = record.status == "unsupported" and record.phase in (None, "missing")
+    return refused and cannot(trial, engine) is None
+
+
+class View(Protocol):
+    """Whoever watches a run: a live table, plain lines, a notebook. Every method may do nothing."""
+
+    def planned(self, tasks: Sequence[Task]) -> None:
+        """Before the first trial: all trials in order, those that are already done included."""
+
+    def waiting(self, sentence: str) -> None:
+        """Another run holds the machine."""
+
+    def started(self, task: Task) -> None:
+        """A trial's processes are about to start."""
+
+    def update(self, task: Task, story: Story) -> None:
+        """At least twice a second while a trial runs; must be cheap."""
+
+    def finished(self, task: Task, record: Record) -> None:
+        """A record has been stored, or another run has stored it meanwhile."""
+
+
+class Silent:
+    """A view that shows nothing, and what other views leave out."""
+
+    def planned(self, tasks: Sequence[Task]) -> None: ...
+    def waiting(self, sentence: str) -> None: ...
+    def started(self, task: Task) -> None: ...
+    def update(self, task: Task, story: Story) -> None: ...
+    def finished(self, task: Task, record: Record) -> None: ...
+
+
+class Together:
+    """Several views of one run; each is told everything, in their order."""
+
+    def __init__(self, *views: View) -> None:
+        self._views = views
+
+    def planned(self, tasks: Sequence[Task]) -> None:
+        for view in self._views:
+            view.planned(tasks)
+
+    def waiting(self, sentence: str) -> None:
+        for view in self._views:
+            view.waiting(sentence)
+
+    def started(self, task: Task) -> None:
+        for view in self._views:
+            view.started(task)
+
+    def update(self, task: Task, story: Story) -> None:
+        for view in self._views:
+            view.update(task, story)
+
+    def finished(self, task: Task, record: Record) -> None:
+        for view in self._views:
+            view.finished(task, record)

@@ -7,6 +7,7 @@ and the warden ends everything. While it lives it says through it when a fault i
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -21,15 +22,16 @@ from typing import Any
 
 import psutil
 
+from trainoff.clusters import namespaces
 from trainoff.clusters.lab.cluster import Plan
-from trainoff.clusters.local import GRACE_S
-from trainoff.conduct.sockets import Sockets
+from trainoff.clusters.local import GRACE_S, die_with_parent
 from trainoff.engines.traffic import ALONE, LAB, OWN_NETWORK
 from trainoff.engines.watch import Channel
+from trainoff.errors import TrainoffError
 from trainoff.runner.faults.injector import FAULT, HEAL, Hand
 from trainoff.runner.faults.targets import OfProcesses
 from trainoff.runner.lab.nodes import Lab, OfLab
-from trainoff.runner.sampler import Probe
+from trainoff.runner.sampler import Probe, Sockets
 
 LOOK_S = 0.25  # how often the traffic is looked at
 KEEP_MEMORY = {
@@ -212,3 +214,47 @@ class Warden:
             sampler_s=time.process_time(),
             exit=self._exit,
         )
+
+
+LIFE_LINE = 0
+
+
+def main() -> int:
+    """Fork the warden into the new namespaces and pass on its end; dies with the conductor.
+
+    Without namespaces this process is the warden itself, which must live on until it has killed the others.
+    """
+    orders = Orders.read(Path(sys.argv[1]))
+    if not orders.namespaces:
+        namespaces.adopt_orphans()
+        return _guard(orders)
+    die_with_parent()
+    assert orders.network or not orders.lab, "a lab is made in a network of its own"
+    namespaces.unshare(orders.network, lab=orders.lab is not None)
+    warden = os.fork()
+    if warden == 0:
+        die_with_parent()
+        namespaces.settle(orders.network)
+        os._exit(_guard(orders) & 0xFF)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(warden, signal.SIGTERM))
+    _, status = os.waitpid(warden, 0)
+    return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+def _guard(orders: Orders) -> int:
+    """Be the warden, unless the conductor died before it could be told: then there is nobody to work for."""
+    try:
+        warden = Warden(orders, LIFE_LINE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return 1
+        raise
+    except TrainoffError as error:  # it could not make what the trial needs
+        said = {"status": "start-failed", "reason": str(error), "traceback": None, "unfinished": False}
+        Channel(Path(orders.folder) / "events").say("error", phase="cluster_start", **said)
+        return 1
+    return warden.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -97,7 +97,7 @@ class Performance:
         self._oom_before = oom_kills()
         self.story = Story(time.monotonic())
         self._launcher = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainoff.conduct.launch", str(folder)],
+            [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(folder)],
             stdin=life_line,
             stdout=(folder / "log.txt").open("ab"),
             stderr=subprocess.STDOUT,

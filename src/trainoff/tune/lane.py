@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from trainoff import data, engines
-from trainoff.conduct.task import Task
 from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store
+from trainoff.runner.runner import Task
 from trainoff.study import Study, Trial
 from trainoff.study.expand import cases_of, combinations, swept
 from trainoff.tune.space import Candidate, Space, space_of

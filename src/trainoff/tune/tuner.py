@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainoff import data
-from trainoff.conduct.refusal import cannot
-from trainoff.conduct.view import View
 from trainoff.errors import TrainoffError
 from trainoff.records import Store, scan
 from trainoff.runner.estimate import Estimator
-from trainoff.runner.runner import Conductor
+from trainoff.runner.runner import Conductor, View
+from trainoff.runner.status import cannot
 from trainoff.study import Study
 from trainoff.tune.budget import Budget
 from trainoff.tune.contest import Contest, Place, Stopped

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trainoff.conduct.brake import send
-from trainoff.runner.faults.targets import Reach
+from trainoff.runner.faults.targets import Reach, send
 
 FAULT, HEAL = "fault", "heal"  # the words on the life line
 Say = Callable[..., None]

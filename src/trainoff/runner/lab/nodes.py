@@ -13,8 +13,8 @@ from typing import Any
 from trainoff.clusters.lab.cgroups import LEAVE_S
 from trainoff.clusters.lab.cluster import Plan, gone
 from trainoff.clusters.lab.network import Network, carried
-from trainoff.conduct.sockets import SOCK_DIAG
 from trainoff.runner.faults.targets import OfProcesses
+from trainoff.runner.sampler import SOCK_DIAG
 
 DEVICES = Path("/proc/net/dev")
 
