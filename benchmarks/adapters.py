@@ -49,7 +49,7 @@ def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> 
     """The adapter's turn and the bare script's, on the same job."""
     from trainoff import data, engines, study
     from trainoff.clusters import Cluster
-    from trainoff.engines.watch import Channel, TrialWatch
+    from trainoff.engines.shared.watch import Channel, TrialWatch
     from trainoff.runner.job import make_job
 
     class Watch(TrialWatch):

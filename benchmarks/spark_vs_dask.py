@@ -23,7 +23,7 @@ from typing import Any
 
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS, Processes
-from trainoff.engines.watch import Channel, TrialWatch
+from trainoff.engines.shared.watch import Channel, TrialWatch
 from trainoff.models import flatten
 from trainoff.runner.job import make_job
 

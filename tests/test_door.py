@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from running import HANGS_S
-from trainoff.engines.door import Outside, open_inside
+from trainoff.engines.shared.port_forward import Outside, open_inside
 
 
 class Page(BaseHTTPRequestHandler):

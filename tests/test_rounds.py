@@ -13,13 +13,13 @@ import pytest
 from running import HANGS_S
 from trainoff.data import Csr, Order
 from trainoff.data.order import share, spans
-from trainoff.engines import line
-from trainoff.engines.line import Driver, Leader
 from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
-from trainoff.engines.rounds.desk import Work
 from trainoff.engines.rounds.search import factors
 from trainoff.engines.rounds.timeline import skew
-from trainoff.engines.shipping import in_memory
+from trainoff.engines.shared import control_channel
+from trainoff.engines.shared.control_channel import Driver, Leader
+from trainoff.engines.shared.local_sgd.worker import Work
+from trainoff.engines.shared.shipping import in_memory
 from trainoff.engines.spark.explain import explain
 from trainoff.engines.spark.mllib import SparkMllib
 from trainoff.engines.spark.preflight import check_answers
@@ -155,8 +155,10 @@ def call_in_a_while(driver):
 
 
 def test_who_calls_and_is_silent_or_knows_no_secret_is_sent_away(monkeypatch):
-    wait, patience = line._patience, iter([1])  # short with the first, who is silent
-    monkeypatch.setattr(line, "_patience", lambda caller, seconds: wait(caller, next(patience, seconds and HANGS_S)))
+    wait, patience = control_channel._patience, iter([1])  # short with the first, who is silent
+    monkeypatch.setattr(
+        control_channel, "_patience", lambda caller, seconds: wait(caller, next(patience, seconds and HANGS_S))
+    )
     driver = Driver("127.0.0.1", lambda: None)
     place = (driver.number.host, driver.number.port)
     with socket.create_connection(place):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from running import HANGS_S, only_record, study, trainoff
-from trainoff.engines.storage import PART_ROWS, Storage
+from trainoff.engines.shared.storage import PART_ROWS, Storage
 from trainoff.errors import TrainoffError
 
 KINDS = ("parquet", "tfrecord")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from trainoff.data import Order
-from trainoff.engines.snapshots import Room
-from trainoff.engines.watch import ATOMIC, Channel, Diverged, StopRule, TrialWatch
+from trainoff.engines.shared.snapshots import Room
+from trainoff.engines.shared.watch import ATOMIC, Channel, Diverged, StopRule, TrialWatch
 from trainoff.runner.events import Story
 
 

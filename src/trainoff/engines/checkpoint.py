@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainoff.engines.contract import Knob
 
 if TYPE_CHECKING:
-    from trainoff.engines.line import Leader
+    from trainoff.engines.shared.control_channel import Leader
     from trainoff.models import Weights
 
 CHECKPOINT = Knob(

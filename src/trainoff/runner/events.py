@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainoff.engines.watch import PHASES
+from trainoff.engines.shared.watch import PHASES
 
 Event = dict[str, Any]
 PAUSES = "snapshots"  # what travels while the clock stands is booked apart from the phase

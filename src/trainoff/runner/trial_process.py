@@ -23,7 +23,7 @@ from trainoff.clusters.lab.register import Ground
 from trainoff.clusters.lab.requirements import too_much_memory
 from trainoff.clusters.local import GRACE_S, cpus
 from trainoff.data import cache
-from trainoff.engines.door import Outside
+from trainoff.engines.shared.port_forward import Outside
 from trainoff.runner.events import Story
 from trainoff.runner.faults.schedule import Cue, fault_of
 from trainoff.runner.supervisor import Orders

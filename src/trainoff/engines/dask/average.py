@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.dask.base import DaskEngine
-from trainoff.engines.rounds.averaging import Averaging
+from trainoff.engines.shared.local_sgd.driver import Averaging
 
 
 class OnDask(Averaging, DaskEngine):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from trainoff.engines.contract import Engine, Job, Knob, Watch
-from trainoff.engines.storage import far_away, refuses_storage
+from trainoff.engines.shared.storage import far_away, refuses_storage
 
 if TYPE_CHECKING:
     from trainoff.engines.dask.session import Session

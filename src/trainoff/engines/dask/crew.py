@@ -15,9 +15,9 @@ from trainoff.engines.dask.rows import Share, lay_out, load
 from trainoff.engines.dask.session import DYING_S, Lost, Session
 from trainoff.engines.patience import patiently
 from trainoff.engines.rounds.change import Change
-from trainoff.engines.rounds.desk import Floats, Maker, Work
 from trainoff.engines.rounds.search import Candidate, attempt, factors, take_best
-from trainoff.engines.shipping import without_rows
+from trainoff.engines.shared.local_sgd.worker import Floats, Maker, Work
+from trainoff.engines.shared.shipping import without_rows
 from trainoff.errors import TrainoffError
 
 POLL_S = 0.25

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainoff.engines.contract import Job
 from trainoff.engines.rounds.change import Change
-from trainoff.engines.rounds.desk import Maker, OfEveryBatch, OfItsOwn, Work, make_steps
+from trainoff.engines.shared.local_sgd.worker import Maker, OfEveryBatch, OfItsOwn, Work, make_steps
 from trainoff.models import flatten
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from trainoff.data import Csr
 from trainoff.engines.compact import compact
 from trainoff.engines.contract import Job
-from trainoff.engines.storage import Storage
+from trainoff.engines.shared.storage import Storage
 from trainoff.study.seeds import derive
 
 Piece = tuple[str, int, int]  # a file, and from which row to which in it

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainoff.engines.contract import Knob
 from trainoff.engines.dask.average import OnDask
-from trainoff.engines.rounds.averaging import SklearnAveraging
+from trainoff.engines.shared.local_sgd.driver import SklearnAveraging
 
 if TYPE_CHECKING:
     from trainoff.study import Trial

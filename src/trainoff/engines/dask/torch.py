@@ -30,7 +30,7 @@ class DaskTorch(Followed, DaskEngine):
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
         from trainoff.engines.dask.rows import lay_out
-        from trainoff.engines.line import Driver
+        from trainoff.engines.shared.control_channel import Driver
 
         with watch.phase("import"):
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
@@ -55,7 +55,7 @@ class DaskTorch(Followed, DaskEngine):
     def _distribute(self, job: Job, watch: Watch, shares: list[Share]) -> None:
         """Send every worker its task; they find each other at the first one's."""
         from trainoff.clusters.local import free_ports
-        from trainoff.engines.shipping import without_rows
+        from trainoff.engines.shared.shipping import without_rows
         from trainoff.engines.torch.assignment import Assignment
 
         assert self.session

@@ -12,8 +12,8 @@ from trainoff.clusters.local import free_ports
 from trainoff.clusters.ray import RayCluster
 from trainoff.engines.checkpoint import CHECKPOINT, Keeper, settle_checkpoints
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
-from trainoff.engines.course import Course
-from trainoff.engines.shipping import without_rows
+from trainoff.engines.shared.recovery import Course
+from trainoff.engines.shared.shipping import without_rows
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.errors import TrainoffError
 

@@ -19,7 +19,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from trainoff.clusters.ray import stay_on_loopback
 from trainoff.engines.contract import Job
 from trainoff.engines.ray.worker import train
-from trainoff.engines.shipping import with_rows
+from trainoff.engines.shared.shipping import with_rows
 from trainoff.errors import TrainoffError
 
 CALL_S = 10.0  # how long an existing cluster may take to answer

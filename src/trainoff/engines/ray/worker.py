@@ -12,7 +12,7 @@ def train(given: Mapping[str, Any]) -> None:
     import ray
     import torch
 
-    from trainoff.engines.shipping import arrived
+    from trainoff.engines.shared.shipping import arrived
     from trainoff.engines.torch.together import owning_up, work
 
     assignment = given["assignment"]

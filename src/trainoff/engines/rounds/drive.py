@@ -14,9 +14,9 @@ import numpy as np
 from trainoff.data.order import spans
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.rounds.change import Change
-from trainoff.engines.rounds.desk import Floats, Work
 from trainoff.engines.rounds.timeline import Timeline
-from trainoff.engines.shipping import WEIGHT_BYTES
+from trainoff.engines.shared.local_sgd.worker import Floats, Work
+from trainoff.engines.shared.shipping import WEIGHT_BYTES
 from trainoff.models import flatten, unflatten
 
 

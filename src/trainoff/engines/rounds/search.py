@@ -9,7 +9,7 @@ import numpy as np
 
 from trainoff.engines.compact import expand
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.rounds.desk import Floats, Maker
+from trainoff.engines.shared.local_sgd.worker import Floats, Maker
 from trainoff.models import flatten, unflatten
 
 HELD_BACK = 10  # one row in so many judges the candidates

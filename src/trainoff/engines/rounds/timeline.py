@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from trainoff.engines.contract import Watch
-from trainoff.engines.rounds.desk import Work
+from trainoff.engines.shared.local_sgd.worker import Work
 
 MOST_TASKS = 100  # of every worker; the rest is only added up
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.rounds.averaging import Averaging
+from trainoff.engines.shared.local_sgd.driver import Averaging
 from trainoff.engines.spark.base import SparkEngine
 from trainoff.engines.spark.fit import fit
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainoff.engines.rounds.desk import Learner, Maker, OfEveryBatch, Work, make_steps
+from trainoff.engines.shared.local_sgd.worker import Learner, Maker, OfEveryBatch, Work, make_steps
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainoff.engines.rounds.averaging import SklearnAveraging
+from trainoff.engines.shared.local_sgd.driver import SklearnAveraging
 from trainoff.engines.spark.average import OnSpark
 
 

@@ -31,7 +31,7 @@ class SparkTorch(Followed, SparkEngine):
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
         with watch.phase("import"):
-            from trainoff.engines.line import Driver
+            from trainoff.engines.shared.control_channel import Driver
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
         assert self.session
         self._aside, self._workers = ThreadPoolExecutor(1), self.session.executors
@@ -45,7 +45,7 @@ class SparkTorch(Followed, SparkEngine):
 
     def _ship(self, job: Job) -> None:
         """Send the rows to every executor, which leaves them in files for the processes of torch."""
-        from trainoff.engines.shipping import with_rows
+        from trainoff.engines.shared.shipping import with_rows
 
         assert self.session
         sent = self.session.context.broadcast(with_rows(job))
@@ -58,7 +58,7 @@ class SparkTorch(Followed, SparkEngine):
         """Run the training on the executors; returns when it is over."""
         from pyspark.ml.torch.distributor import TorchDistributor
 
-        from trainoff.engines.shipping import without_rows
+        from trainoff.engines.shared.shipping import without_rows
         from trainoff.engines.torch.together import learn_together
 
         assert self.session
@@ -82,7 +82,7 @@ class SparkTorch(Followed, SparkEngine):
 
 def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     """Leave the rows in the executor's folder. Run by Spark on every executor."""
-    from trainoff.engines.shipping import arrived
+    from trainoff.engines.shared.shipping import arrived
     from trainoff.engines.torch.together import leave_rows
 
     yield from parts

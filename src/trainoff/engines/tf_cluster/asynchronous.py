@@ -10,7 +10,7 @@ from typing import Any
 
 from trainoff.data import Order
 from trainoff.engines.checkpoint import Checkpoint
-from trainoff.engines.line import BEAT_S, Report
+from trainoff.engines.shared.control_channel import BEAT_S, Report
 from trainoff.engines.tf_cluster.gate import Gate
 from trainoff.engines.tf_cluster.scene import (
     FIRST_S,

@@ -17,8 +17,8 @@ from typing import Any
 from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job
 from trainoff.engines.handover import Rows
-from trainoff.engines.line import Leader, Number
 from trainoff.engines.pace import Pace
+from trainoff.engines.shared.control_channel import Leader, Number
 
 
 @dataclass(frozen=True)

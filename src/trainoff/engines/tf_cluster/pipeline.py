@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from trainoff.engines.checkpoint import Checkpoint
-from trainoff.engines.line import Report
+from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.tensorflow.network import pooled, through
 from trainoff.engines.tf_cluster.rows import load, take
 from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, after, row_numbers

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainoff.data.order import share
 from trainoff.engines.checkpoint import Checkpoint
-from trainoff.engines.line import Report
+from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, row_numbers, work
 from trainoff.engines.tf_cluster.store import worker
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Job, Knob, Refused, Watch
+from trainoff.engines.shared.storage import far_away, refuses_storage
 from trainoff.engines.spark.base import SparkEngine
-from trainoff.engines.storage import far_away, refuses_storage
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster.ps import TfPs, refuses_division
 
@@ -140,7 +140,7 @@ class TfOnSpark(SparkEngine):
 
     def _gather(self, job: Job, watch: Watch) -> None:
         """Form the TensorFlow cluster, up to the sign to start."""
-        from trainoff.engines.line import Driver
+        from trainoff.engines.shared.control_channel import Driver
         from trainoff.engines.tf_on_spark.gathering import Gathering
 
         assert self.session

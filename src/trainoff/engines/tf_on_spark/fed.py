@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainoff.engines.contract import Job
-from trainoff.engines.line import Leader
+from trainoff.engines.shared.control_channel import Leader
 from trainoff.engines.tensorflow.network import differentiate, step_numbers
 from trainoff.engines.tf_cluster.asynchronous import Asynchronous, Numbered
 from trainoff.engines.tf_cluster.coordinator import Assignment

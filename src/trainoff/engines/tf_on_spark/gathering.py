@@ -21,8 +21,8 @@ from trainoff.engines.tf_on_spark.roll import Roll
 from trainoff.engines.tf_on_spark.steward import Orders, steward
 
 if TYPE_CHECKING:
+    from trainoff.engines.shared.storage import Storage
     from trainoff.engines.spark.session import Session
-    from trainoff.engines.storage import Storage
 
 FORM_S = 300  # how long the executors may take to find each other
 EXPLAIN_S = 10.0  # how long it may take until it is known why a process is gone

@@ -16,7 +16,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 
 from trainoff.engines.contract import WorkerFailed
-from trainoff.engines.line import Number
+from trainoff.engines.shared.control_channel import Number
 
 
 @dataclass(frozen=True)

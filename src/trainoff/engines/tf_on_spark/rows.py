@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from trainoff.engines.compact import compact
 from trainoff.engines.contract import Job
 from trainoff.engines.handover import InFile
-from trainoff.engines.shipping import arrived, with_rows, without_rows
-from trainoff.engines.storage import Storage
+from trainoff.engines.shared.shipping import arrived, with_rows, without_rows
+from trainoff.engines.shared.storage import Storage
 from trainoff.engines.tf_on_spark.feed import blocks
 
 if TYPE_CHECKING:

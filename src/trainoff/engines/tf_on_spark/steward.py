@@ -19,8 +19,8 @@ from typing import Any
 
 import trainoff
 from trainoff.clusters.local import LOG_TAIL
-from trainoff.engines.line import Number
-from trainoff.engines.storage import Storage
+from trainoff.engines.shared.control_channel import Number
+from trainoff.engines.shared.storage import Storage
 from trainoff.engines.tf_cluster.coordinator import Assignment
 from trainoff.engines.tf_on_spark.roll import Ended, call
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainoff.engines.checkpoint import Keeper
     from trainoff.engines.contract import Job
-    from trainoff.engines.line import Number
     from trainoff.engines.pace import Pace
+    from trainoff.engines.shared.control_channel import Number
 
 
 @dataclass(frozen=True)

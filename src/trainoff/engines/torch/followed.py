@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.line import Driver
+    from trainoff.engines.shared.control_channel import Driver
     from trainoff.study import Trial
 
 READY_S = 300.0  # every process imports torch, and several may share a core
@@ -30,7 +30,7 @@ class Followed(Engine):
 
     def follow(self, job: Job, watch: Watch, workers: int) -> None:
         """Give the sign to start, and pass on what the workers tell, to the end."""
-        from trainoff.engines.shipping import ring_bytes
+        from trainoff.engines.shared.shipping import ring_bytes
 
         weights, report = self.line.follow(job, watch)
         self._trained = replace(job, weights=weights)

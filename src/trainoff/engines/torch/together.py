@@ -25,8 +25,8 @@ from trainoff.data.order import spans
 from trainoff.engines.breakdowns import by_worker
 from trainoff.engines.contract import Job
 from trainoff.engines.handover import InFile
-from trainoff.engines.line import Leader, Number, complain
 from trainoff.engines.pace import Pace
+from trainoff.engines.shared.control_channel import Leader, Number, complain
 from trainoff.engines.torch import predict
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch.network import Network

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.checkpoint import CHECKPOINT, Keeper, settle_checkpoints
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
-from trainoff.engines.course import Course
 from trainoff.engines.handover import hand_over, in_file
 from trainoff.engines.pulse import Lost
-from trainoff.engines.rounds.averaging import TAU, differs
+from trainoff.engines.shared.local_sgd.driver import TAU, differs
+from trainoff.engines.shared.recovery import Course
 from trainoff.engines.torch import Torch
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch_ddp.start import start_agents

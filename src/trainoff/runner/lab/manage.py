@@ -22,7 +22,7 @@ from trainoff.clusters.lab.cgroups import Group, find_groups
 from trainoff.clusters.lab.network import BRIDGE, carried, port_of
 from trainoff.clusters.lab.register import PLAYGROUND, Entry, labs, sweep
 from trainoff.clusters.local import cpus
-from trainoff.engines.watch import Channel
+from trainoff.engines.shared.watch import Channel
 from trainoff.errors import TrainoffError
 from trainoff.records import BY_HAND
 from trainoff.runner.faults.targets import send, send_all

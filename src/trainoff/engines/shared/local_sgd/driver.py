@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.rounds.desk import Floats, Learner
     from trainoff.engines.rounds.drive import Crew
+    from trainoff.engines.shared.local_sgd.worker import Floats, Learner
     from trainoff.study import Trial
 
     class SearchingCrew(Crew, Protocol):
@@ -127,7 +127,7 @@ class SklearnAveraging(Averaging):
     def maker(job: Job) -> Learner:
         import sklearn
 
-        from trainoff.engines.rounds.desk import Silence
+        from trainoff.engines.shared.local_sgd.worker import Silence
         from trainoff.engines.sklearn import make_learner
         from trainoff.engines.sklearn.mlp import UNCHECKED
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.door import open_inside
 from trainoff.engines.pace import Pace
-from trainoff.engines.snapshots import Room
+from trainoff.engines.shared.port_forward import open_inside
+from trainoff.engines.shared.snapshots import Room
 from trainoff.engines.traffic import bytes_so_far
 
 if TYPE_CHECKING:

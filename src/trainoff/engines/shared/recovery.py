@@ -10,10 +10,10 @@ from trainoff.clusters.local import crowded
 from trainoff.data.order import spans
 from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.line import Driver, HungUp, Number
 from trainoff.engines.losses import Losses
 from trainoff.engines.pulse import Lost, Pulse
-from trainoff.engines.shipping import ring_bytes
+from trainoff.engines.shared.control_channel import Driver, HungUp, Number
+from trainoff.engines.shared.shipping import ring_bytes
 
 READY_S = 300.0  # every process imports a framework, and several may share a core
 MOST_RESTARTS = 3  # times that everything is started again

@@ -1,0 +1,1 @@
+"""What several engines share, and what belongs to no single training system."""
