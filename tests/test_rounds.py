@@ -13,13 +13,12 @@ import pytest
 from running import HANGS_S
 from trainoff.data import Csr, Order
 from trainoff.data.order import share, spans
-from trainoff.engines.pace import MOST_SNAPSHOTS, Pace
-from trainoff.engines.rounds.search import factors
-from trainoff.engines.rounds.timeline import skew
 from trainoff.engines.shared import control_channel
 from trainoff.engines.shared.control_channel import Driver, Leader
-from trainoff.engines.shared.local_sgd.worker import Work
+from trainoff.engines.shared.local_sgd.driver import skew
+from trainoff.engines.shared.local_sgd.worker import Work, factors
 from trainoff.engines.shared.shipping import in_memory
+from trainoff.engines.shared.snapshots import MOST_SNAPSHOTS, Pace
 from trainoff.engines.spark.explain import explain
 from trainoff.engines.spark.mllib import SparkMllib
 from trainoff.engines.spark.preflight import check_answers

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from running import HANGS_S
-from trainoff.engines.compact import compact, expand, take
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.shared.control_channel import Number
+from trainoff.engines.shared.shipping import compact, expand, take
 from trainoff.engines.tf_on_spark import package
 from trainoff.engines.tf_on_spark.feed import Push, apportion, blocks, cut, mix
 from trainoff.engines.tf_on_spark.roll import Ended, Roll, call

@@ -16,9 +16,8 @@ import pytest
 from running import HANGS_S
 from trainoff.clusters.local import free_ports
 from trainoff.data import Csr, Order
-from trainoff.engines.checkpoint import Keeper
-from trainoff.engines.handover import in_file
-from trainoff.engines.losses import Losses
+from trainoff.engines.shared.recovery import Keeper, Losses
+from trainoff.engines.shared.shipping import in_file
 from trainoff.engines.tf_cluster import base
 from trainoff.engines.tf_cluster.allreduce import TfAllReduce
 from trainoff.engines.tf_cluster.gate import Deal, Gate
@@ -161,7 +160,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
 
 def test_losses_are_told_only_where_there_were_some(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("trainoff.engines.losses.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("trainoff.engines.shared.recovery.time", SimpleNamespace(monotonic=lambda: now[0]))
     losses = Losses()
     losses.over(now[0])
     assert losses.counts({"workers_lost": 1}) == {"workers_lost": 1}

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.engines import pulse
 from trainoff.engines.dask.average import DaskAverage
 from trainoff.engines.dask.torch import DaskTorch
 from trainoff.engines.ray.engine import RayTorch
+from trainoff.engines.shared import recovery
 from trainoff.engines.spark.average import SparkAverage
 from trainoff.engines.spark.torch import SparkTorch
 from trainoff.engines.tf_cluster import asynchronous
@@ -76,7 +76,7 @@ class HeldRates:
 
 def be_patient() -> None:
     """Let nobody in this process be taken for stuck."""
-    for module in (pulse, asynchronous):
+    for module in (recovery, asynchronous):
         module.STUCK_S = HANGS_S
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trainoff.clusters import Cluster
     from trainoff.data import Data, Matrix, Order
-    from trainoff.engines.pace import Pace
+    from trainoff.engines.shared.snapshots import Pace
     from trainoff.models import Weights
     from trainoff.study import Trial
 

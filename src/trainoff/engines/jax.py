@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import Engine, Job, Watch
-from trainoff.engines.steps import walk
+from trainoff.engines.shared.watch import walk
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ import numpy as np
 
 from trainoff.data.cache import root as cache_folder
 from trainoff.engines import Job
-from trainoff.engines.pace import CERTIFIED_STEPS
+from trainoff.engines.shared.snapshots import CERTIFIED_STEPS
 from trainoff.models import Weights, fingerprint, flatten, trajectory, unflatten
 from trainoff.runner.evaluation import read_snapshot
 from trainoff.runner.events import Story

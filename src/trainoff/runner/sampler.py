@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from trainoff.engines.traffic import bytes_so_far
+from trainoff.engines.shared.watch import bytes_so_far
 
 FIRST_S, PERIOD_S, LONGEST_S = 0.2, 1.0, 2.0  # between samples: often while memory grows, then seldom
 GROWTH = 1.1

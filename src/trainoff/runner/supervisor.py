@@ -25,8 +25,7 @@ import psutil
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab.cluster import Plan
 from trainoff.clusters.local import GRACE_S, die_with_parent
-from trainoff.engines.shared.watch import Channel
-from trainoff.engines.traffic import ALONE, LAB, OWN_NETWORK
+from trainoff.engines.shared.watch import ALONE, LAB, OWN_NETWORK, Channel
 from trainoff.errors import TrainoffError
 from trainoff.runner.faults.injector import FAULT, HEAL, Hand
 from trainoff.runner.faults.targets import OfProcesses

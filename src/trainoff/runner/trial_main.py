@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 from trainoff.clusters import THREADS, Process
 from trainoff.clusters.local import die_with_parent
 from trainoff.engines.contract import Refused, WorkerFailed
-from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch
-from trainoff.engines.traffic import bytes_so_far
+from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch, bytes_so_far
 
 
 class Ended(BaseException):

@@ -13,10 +13,8 @@ from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.dask.desk import Desk, Failure
 from trainoff.engines.dask.rows import Share, lay_out, load
 from trainoff.engines.dask.session import DYING_S, Lost, Session
-from trainoff.engines.patience import patiently
-from trainoff.engines.rounds.change import Change
-from trainoff.engines.rounds.search import Candidate, attempt, factors, take_best
-from trainoff.engines.shared.local_sgd.worker import Floats, Maker, Work
+from trainoff.engines.shared.local_sgd.worker import Candidate, Change, Floats, Maker, Work, attempt, factors, take_best
+from trainoff.engines.shared.recovery import patiently
 from trainoff.engines.shared.shipping import without_rows
 from trainoff.errors import TrainoffError
 

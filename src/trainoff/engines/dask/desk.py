@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainoff.engines.contract import Job
-from trainoff.engines.rounds.change import Change
-from trainoff.engines.shared.local_sgd.worker import Maker, OfEveryBatch, OfItsOwn, Work, make_steps
+from trainoff.engines.shared.local_sgd.worker import Change, Maker, OfEveryBatch, OfItsOwn, Work, make_steps
 from trainoff.models import flatten
 
 

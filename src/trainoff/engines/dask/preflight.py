@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from trainoff.engines.package import as_archive, look
+from trainoff.engines.shared.shipping import as_archive, look
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from trainoff.data import Csr
-from trainoff.engines.compact import compact
 from trainoff.engines.contract import Job
+from trainoff.engines.shared.shipping import compact
 from trainoff.engines.shared.storage import Storage
 from trainoff.study.seeds import derive
 

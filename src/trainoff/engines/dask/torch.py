@@ -96,8 +96,8 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
     import torch.distributed as dist
 
     from trainoff.clusters.local import LOOPBACK
-    from trainoff.engines.compact import expand
     from trainoff.engines.dask.rows import load
+    from trainoff.engines.shared.shipping import expand
     from trainoff.engines.torch import together
 
     os.environ.update({name: str(value) for name, value in group.items()})

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import Engine, Job, Watch
-from trainoff.engines.steps import walk
+from trainoff.engines.shared.watch import walk
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.engines.compact import take
+from trainoff.engines.shared.shipping import take
 from trainoff.models import Mlp, Weights, flatten, unflatten
 
 Floats = NDArray[np.float32]

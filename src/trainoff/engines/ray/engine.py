@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainoff.clusters import Attached
 from trainoff.clusters.local import free_ports
 from trainoff.clusters.ray import RayCluster
-from trainoff.engines.checkpoint import CHECKPOINT, Keeper, settle_checkpoints
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
-from trainoff.engines.shared.recovery import Course
+from trainoff.engines.shared.recovery import CHECKPOINT, Course, Keeper, settle_checkpoints
 from trainoff.engines.shared.shipping import without_rows
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.errors import TrainoffError

@@ -25,7 +25,7 @@ from trainoff.errors import TrainoffError
 from trainoff.models import Weights, flatten, unflatten
 
 if TYPE_CHECKING:
-    from trainoff.engines.pace import Pace
+    from trainoff.engines.shared.snapshots import Pace
 
 BEAT_S = 0.25  # how often progress is told
 POLL_S = 0.05

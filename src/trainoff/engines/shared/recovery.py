@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trainoff.clusters.local import crowded
 from trainoff.data.order import spans
-from trainoff.engines.checkpoint import Keeper
-from trainoff.engines.contract import Job, Watch
-from trainoff.engines.losses import Losses
-from trainoff.engines.pulse import Lost, Pulse
+from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.shared.control_channel import Driver, HungUp, Number
 from trainoff.engines.shared.shipping import ring_bytes
+
+if TYPE_CHECKING:
+    from trainoff.engines.shared.control_channel import Leader
+    from trainoff.models import Weights
+
 
 READY_S = 300.0  # every process imports a framework, and several may share a core
 MOST_RESTARTS = 3  # times that everything is started again
@@ -111,3 +119,157 @@ class Course:
     def close(self) -> None:
         """Hang up, which lets the leader end."""
         self._line.close()
+
+
+FIRST_S = 60.0  # how long the first step may take
+STUCK_S = 15.0  # without a step the training is given up after this time ...
+STUCK_TIMES = 20  # ... or after so many times the longest that a sign of life has taken, if that is longer
+
+
+class Lost(Exception):
+    """A process is gone without which the training cannot go on."""
+
+
+class Stuck(Lost):
+    """All processes live, but no step has been made for long."""
+
+
+class Pulse:
+    """Knows when a step was last heard of."""
+
+    def __init__(self) -> None:
+        self.step, self.heard = 0, time.monotonic()
+        self.beating = False  # whether steps are expected
+        self._longest = 0.0
+
+    def await_beat(self) -> None:
+        """Something is about to begin: count the time from here."""
+        self.heard = time.monotonic()
+
+    def feel(self, step: int) -> bool:
+        """So many steps are done; says whether that is a sign of life, and not the same number again."""
+        now = time.monotonic()
+        if step == self.step:
+            return False
+        self._longest = max(self._longest, now - self.heard)
+        self.step, self.heard = step, now
+        return True
+
+    def check(self) -> None:
+        """Raise if steps are expected and nothing has been heard for too long."""
+        patience = max(STUCK_S, STUCK_TIMES * self._longest) if self._longest else FIRST_S
+        if self.beating and time.monotonic() - self.heard > patience:
+            raise Stuck(f"no step was made for {patience:.0f} s after step {self.step}")
+
+
+class Losses:
+    """How often a training began again, and what that cost it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._figures = dict.fromkeys(("detection_s", "recovery_s", "steps_redone"), 0.0)
+        self._noticed: float | None = None
+
+    def begin(self, heard: float) -> None:
+        """Something is lost; the last sign of life came at that time."""
+        now = time.monotonic()
+        self._figures["detection_s"] += now - heard
+        self._noticed = self._noticed or now  # where a recovery is itself lost, it goes on
+        self.count += 1
+
+    def redo(self, steps: int) -> None:
+        """So many steps that had been made must be made again."""
+        self._figures["steps_redone"] += max(0, steps)
+
+    def over(self, now: float) -> None:
+        """A step has been made; the first one after a loss ends the recovery."""
+        if self._noticed:
+            self._figures["recovery_s"] += now - self._noticed
+            self._noticed = None
+
+    def counts(self, told: Mapping[str, float]) -> dict[str, float]:
+        """The figures for the record, added to those that the leader told of its own losses."""
+        if not self.count:
+            return dict(told)
+        own = {"restarts": float(self.count), **self._figures}
+        return {name: told.get(name, 0.0) + own.get(name, 0.0) for name in {**told, **own}}
+
+
+BEAT_S = 0.5  # between two signs of life
+
+
+def patiently(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
+    """Do something long aside, and say every half second that it is still being done."""
+    aside = ThreadPoolExecutor(1)
+    doing = aside.submit(work)
+    try:
+        while not doing.done():
+            beat()
+            wait([doing], BEAT_S)
+        return doing.result()
+    finally:
+        aside.shutdown(wait=False)  # asked to end meanwhile, nobody waits for it: closing the session ends it
+
+
+CHECKPOINT = Knob(
+    int, 500, "updates between two checkpoints, from which training goes on after a loss; 0: none", minimum=0
+)
+
+
+def settle_checkpoints(values: dict[str, Any]) -> dict[str, Any]:
+    """No checkpoints on hosts: who begins again on one would not find what another has written on its own disk."""
+    return {**values, "checkpoint_every": 0} if values["kind"] == "hosts" else values
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after some updates: all that a step changes, and which batches have been seen."""
+
+    state: list[NDArray[Any]]
+    done: frozenset[int] = field(default_factory=frozenset)
+
+
+class Keeper:
+    """Writes checkpoints: the new one replaces the old one only when it is whole."""
+
+    def __init__(self, path: Path, every: int) -> None:
+        self.path, self._every = path, every
+        self._saved = 0
+
+    def due(self, updates: int) -> bool:
+        """Whether so many updates have been made since the last checkpoint that another one is wanted."""
+        return bool(self._every) and updates - self._saved >= self._every
+
+    def save(self, state: Sequence[Any], done: Collection[int]) -> None:
+        """Fetch the state and write it."""
+        draft = self.path.with_suffix(".draft")
+        with draft.open("wb") as file:
+            arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
+            np.savez(file, done=np.array(sorted(done), np.int64), **arrays)
+        draft.replace(self.path)
+        self.saved(len(done))
+
+    def saved(self, updates: int) -> None:
+        """There is a checkpoint after so many updates, whoever has written it."""
+        self._saved = updates
+
+    def step_done(
+        self, leader: Leader, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
+    ) -> None:
+        """Tell that all steps up to this one are done, and save the state if it is time to."""
+        due = self.due(step)
+        if due:
+            leader.hurry()  # so that the driver knows of every step that a checkpoint holds
+        leader.progress(step, loss, weights)
+        if due and step < leader.pace.order.steps:
+            self.save(state, range(1, step + 1))
+
+    def load(self) -> Checkpoint | None:
+        """The last checkpoint, if there is one."""
+        if not self.path.exists():
+            return None
+        with np.load(self.path) as stored:
+            state = [stored[f"state{number}"] for number in range(len(stored.files) - 1)]
+            done = frozenset(stored["done"].tolist())
+        self.saved(len(done))
+        return Checkpoint(state, done)

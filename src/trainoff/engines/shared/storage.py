@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data import Csr
-from trainoff.engines.compact import compact, expand
+from trainoff.engines.shared.shipping import compact, expand
 from trainoff.errors import TrainoffError
 from trainoff.study.trial import KEY
 

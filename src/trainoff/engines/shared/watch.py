@@ -6,19 +6,26 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.pace import Pace
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.clusters.lab.network import carried
+from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.port_forward import open_inside
-from trainoff.engines.shared.snapshots import Room
-from trainoff.engines.traffic import bytes_so_far
+from trainoff.engines.shared.snapshots import Pace, Room
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from trainoff.data import Order
     from trainoff.models import Weights
+
 
 PHASES = ("import", "cluster_start", "data_load", "ship", "compile", "train", "test", "teardown")
 BEAT_S = 0.5  # how often progress is written at most
@@ -215,3 +222,56 @@ class StopRule:
         self._best = min(self._best, mean)
         self._sum, self._rows = 0.0, 0
         return self._without > self._patience
+
+
+OWN_NETWORK = "TRAINOFF_OWN_NETWORK"  # set by the warden for the trial's processes
+ALONE, LAB = "loopback", "lab"  # of what kind it is
+OF_WARDEN = Path("/proc/1/net/dev")  # where a lab's nodes are joined
+
+
+def bytes_so_far() -> int | None:
+    """All bytes over the trial's network since it began; None where others use the network, too.
+
+    In a lab these are the bytes between nodes.
+    """
+    kind = os.environ.get(OWN_NETWORK)
+    if kind is None:
+        return None
+    if kind == LAB:
+        return sum(sent for sent, _ in carried(OF_WARDEN).values())
+    import psutil
+
+    return int(psutil.net_io_counters(nowrap=False).bytes_recv)
+
+
+Learn = Callable[[int, "NDArray[np.int64]", float], "float | None"]
+
+
+def walk(job: Job, watch: Watch, learn: Learn, weights: Callable[[], Weights]) -> None:
+    """Make every step of the job and tell the watch of it.
+
+    `learn(step, rows, rate)` makes one and returns the loss before it, if it is known; `weights()` fetches the weights
+    for a snapshot.
+    """
+    for step, rows in job.order.batches():
+        watch.progress(step, learn(step, rows, float(job.rates[step - 1])))
+        if watch.due():
+            watch.snapshot(job.order.samples_after(step), weights())
+        if watch.should_stop:
+            break
+
+
+def by_worker(every: NDArray[np.float64], names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The seconds of each worker, by what it did, given those of every worker in every step, and their names.
+
+    Of every step there are its seconds, those of agreeing, and those of waiting for rows where somebody feeds them.
+    Nobody can agree faster than whoever comes last; the others wait for him.
+    """
+    agreeing = every[..., 1]
+    parts = {
+        "computing_s": (every[..., 0] - agreeing).sum(1),
+        "communicating_s": np.full(len(every), agreeing.min(0).sum()),
+    }
+    if every.shape[-1] > 2:
+        parts["feeding_s"] = every[..., 2].sum(1)
+    return {what: dict(zip(names, map(float, values), strict=True)) for what, values in parts.items()}

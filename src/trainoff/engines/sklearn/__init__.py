@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainoff.engines.contract import Engine, Job, Phases, Refused, Watch
+from trainoff.engines.shared.watch import walk
 from trainoff.engines.sklearn.mlp import UNCHECKED, Perceptron
 from trainoff.engines.sklearn.sgd import Logistic
-from trainoff.engines.steps import walk
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.compact import expand, take
 from trainoff.engines.contract import Job, Phases
+from trainoff.engines.shared.shipping import expand, take
 
 if TYPE_CHECKING:
     import numpy as np

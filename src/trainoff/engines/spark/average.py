@@ -32,7 +32,7 @@ class OnSpark(Averaging, SparkEngine):
     def _rows_per_task(self, job: Job) -> int:
         """How many samples a task sees: those of a round, or of a whole candidate."""
         if job.mode == "search":
-            from trainoff.engines.rounds.search import judged
+            from trainoff.engines.shared.local_sgd.worker import judged
 
             return judged(job).order.rows * job.order.epochs
         assert self.session

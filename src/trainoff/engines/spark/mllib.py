@@ -144,7 +144,7 @@ class Fitting:
 
     def fit(self, estimator: Any, rows: Any) -> Any:
         """Fit; meanwhile the watch hears that Spark is alive."""
-        from trainoff.engines.patience import patiently
+        from trainoff.engines.shared.recovery import patiently
 
         def beat() -> None:
             if self._session.alive:

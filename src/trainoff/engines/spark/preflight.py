@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.package import as_archive, look
+from trainoff.engines.shared.shipping import as_archive, look
 from trainoff.engines.spark.explain import PYTHON
 from trainoff.errors import TrainoffError
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.patience import patiently
-from trainoff.engines.rounds.search import Candidate, attempt, factors, take_best
-from trainoff.engines.shared.local_sgd.worker import Floats, Maker, Work
+from trainoff.engines.shared.local_sgd.worker import Candidate, Floats, Maker, Work, attempt, factors, take_best
+from trainoff.engines.shared.recovery import patiently
 from trainoff.engines.shared.shipping import with_rows
 from trainoff.engines.spark import desk
 from trainoff.engines.spark.desk import Errand

@@ -14,7 +14,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Refused, Watch
-from trainoff.engines.steps import walk
+from trainoff.engines.shared.watch import walk
 from trainoff.engines.tensorflow.light import without_neighbours
 
 if TYPE_CHECKING:

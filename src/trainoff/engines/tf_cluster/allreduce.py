@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from trainoff.clusters.local import free_ports
-from trainoff.engines.checkpoint import CHECKPOINT, settle_checkpoints
 from trainoff.engines.contract import Job, Knob
+from trainoff.engines.shared.recovery import CHECKPOINT, settle_checkpoints
 from trainoff.engines.tf_cluster.base import TfClusterEngine
 
 PROGRAM = "trainoff.engines.tf_cluster.mirrored"

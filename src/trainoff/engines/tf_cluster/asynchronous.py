@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainoff.data import Order
-from trainoff.engines.checkpoint import Checkpoint
 from trainoff.engines.shared.control_channel import BEAT_S, Report
+from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tf_cluster.gate import Gate
 from trainoff.engines.tf_cluster.scene import (
     FIRST_S,

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from trainoff.clusters.local import crowded
-from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Engine, Job, Watch, WorkerFailed
-from trainoff.engines.handover import hand_over, in_file
-from trainoff.engines.losses import Losses
-from trainoff.engines.pulse import Lost, Pulse, Stuck
 from trainoff.engines.shared.control_channel import Driver
+from trainoff.engines.shared.recovery import Keeper, Losses, Lost, Pulse, Stuck
+from trainoff.engines.shared.shipping import hand_over, in_file
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster.coordinator import Assignment
 from trainoff.errors import TrainoffError

@@ -14,11 +14,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job
-from trainoff.engines.handover import Rows
-from trainoff.engines.pace import Pace
 from trainoff.engines.shared.control_channel import Leader, Number
+from trainoff.engines.shared.recovery import Keeper
+from trainoff.engines.shared.shipping import Rows
+from trainoff.engines.shared.snapshots import Pace
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainoff.engines.pace import Pace
 from trainoff.engines.shared.control_channel import Leader, Number
+from trainoff.engines.shared.snapshots import Pace
 
 
 class Chronicler(Leader):

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data.order import share
-from trainoff.engines.breakdowns import by_worker
 from trainoff.engines.contract import Job
-from trainoff.engines.handover import Rows, take_over
 from trainoff.engines.shared.control_channel import Leader
+from trainoff.engines.shared.shipping import Rows, take_over
+from trainoff.engines.shared.watch import by_worker
 from trainoff.engines.tensorflow import predict, warm_up
 from trainoff.engines.tensorflow.logistic import Logistic
 from trainoff.engines.tensorflow.network import Network, step_numbers

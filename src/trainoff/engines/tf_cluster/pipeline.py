@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
 
-from trainoff.engines.checkpoint import Checkpoint
 from trainoff.engines.shared.control_channel import Report
+from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tensorflow.network import pooled, through
 from trainoff.engines.tf_cluster.rows import load, take
 from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, after, row_numbers

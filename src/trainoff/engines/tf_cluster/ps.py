@@ -9,9 +9,9 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters.local import crowded, free_ports
-from trainoff.engines.checkpoint import CHECKPOINT, settle_checkpoints
-from trainoff.engines.compact import compact
 from trainoff.engines.contract import Job, Knob
+from trainoff.engines.shared.recovery import CHECKPOINT, settle_checkpoints
+from trainoff.engines.shared.shipping import compact
 from trainoff.engines.tf_cluster.base import READY_S, TfClusterEngine
 from trainoff.engines.tf_cluster.serve import LISTENING
 

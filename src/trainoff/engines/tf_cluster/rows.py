@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainoff.engines.compact import LEVELS
+from trainoff.engines.shared.shipping import LEVELS
 
 CHUNK = 16 * 2**20  # bytes that are read at a time, beside the room for all
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from trainoff.engines.checkpoint import Keeper
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import Leader, Report
+from trainoff.engines.shared.recovery import Keeper
 from trainoff.engines.tensorflow.network import step_numbers
 from trainoff.engines.tf_cluster.packed import Packed
 from trainoff.engines.tf_cluster.store import Store

@@ -169,7 +169,7 @@ class TfOnSpark(SparkEngine):
             broadcast(self.session, job)
 
     def _assignment(self, job: Job, watch: Watch) -> Any:
-        from trainoff.engines.checkpoint import Keeper
+        from trainoff.engines.shared.recovery import Keeper
         from trainoff.engines.tf_cluster.coordinator import Assignment
         from trainoff.engines.tf_on_spark.rows import with_places
 

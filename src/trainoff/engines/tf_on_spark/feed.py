@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.engines.compact import expand
+from trainoff.engines.shared.shipping import expand
 from trainoff.engines.tf_on_spark.package import Access
 
 BLOCK_ROWS = 1000  # so many travel at a time; one by one, a row costs more on its way than in the training

@@ -9,10 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.compact import compact
 from trainoff.engines.contract import Job
-from trainoff.engines.handover import InFile
-from trainoff.engines.shared.shipping import arrived, with_rows, without_rows
+from trainoff.engines.shared.shipping import InFile, arrived, compact, with_rows, without_rows
 from trainoff.engines.shared.storage import Storage
 from trainoff.engines.tf_on_spark.feed import blocks
 

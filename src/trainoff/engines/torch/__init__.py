@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Watch
-from trainoff.engines.steps import walk
+from trainoff.engines.shared.watch import walk
 
 if TYPE_CHECKING:
     import numpy as np

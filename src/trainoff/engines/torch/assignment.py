@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainoff.engines.checkpoint import Keeper
     from trainoff.engines.contract import Job
-    from trainoff.engines.pace import Pace
     from trainoff.engines.shared.control_channel import Number
+    from trainoff.engines.shared.recovery import Keeper
+    from trainoff.engines.shared.snapshots import Pace
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from trainoff.data.order import spans
-from trainoff.engines.breakdowns import by_worker
 from trainoff.engines.contract import Job
-from trainoff.engines.handover import InFile
-from trainoff.engines.pace import Pace
 from trainoff.engines.shared.control_channel import Leader, Number, complain
+from trainoff.engines.shared.shipping import InFile
+from trainoff.engines.shared.snapshots import Pace
+from trainoff.engines.shared.watch import by_worker
 from trainoff.engines.torch import predict
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch.network import Network

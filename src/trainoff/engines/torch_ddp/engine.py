@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.checkpoint import CHECKPOINT, Keeper, settle_checkpoints
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
-from trainoff.engines.handover import hand_over, in_file
-from trainoff.engines.pulse import Lost
 from trainoff.engines.shared.local_sgd.driver import TAU, differs
-from trainoff.engines.shared.recovery import Course
+from trainoff.engines.shared.recovery import CHECKPOINT, Course, Keeper, Lost, settle_checkpoints
+from trainoff.engines.shared.shipping import hand_over, in_file
 from trainoff.engines.torch import Torch
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch_ddp.start import start_agents

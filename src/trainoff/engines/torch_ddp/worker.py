@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 from trainoff.clusters.local import die_with_parent
-from trainoff.engines.handover import take_over
+from trainoff.engines.shared.shipping import take_over
 from trainoff.engines.torch.assignment import Assignment
 from trainoff.engines.torch.together import join, owning_up, work
 

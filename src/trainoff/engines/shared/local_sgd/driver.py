@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+
+from trainoff.data.order import spans
 from trainoff.engines.contract import Engine, Job, Knob, Watch
+from trainoff.engines.shared.local_sgd.worker import Change, Floats, Work
+from trainoff.engines.shared.shipping import WEIGHT_BYTES
 from trainoff.engines.sklearn import Sklearn, check_classes
+from trainoff.models import flatten, unflatten
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -15,20 +23,69 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.rounds.drive import Crew
     from trainoff.engines.shared.local_sgd.worker import Floats, Learner
     from trainoff.study import Trial
-
-    class SearchingCrew(Crew, Protocol):
-        """A crew that can search, too."""
-
-        def search(self, watch: Watch) -> Floats: ...
 
     class Connection(Protocol):
         """A connection to a cluster, which can explain failures and tell what became of the workers."""
 
         def failures(self) -> AbstractContextManager[None]: ...
         def tell(self, watch: Watch) -> None: ...
+
+
+class Crew(Protocol):
+    """The workers of a training, wherever they are."""
+
+    workers: int
+    sparse: bool  # whether only those weights travel that a round has changed
+
+    def round(self, weights: Floats, first: int, last: int) -> Sequence[Work]:
+        """Everybody goes on from the weights with the steps from first to last; what each brings back, in order."""
+
+
+class SearchingCrew(Crew, Protocol):
+    """A crew that can search, too."""
+
+    def search(self, watch: Watch) -> Floats: ...
+
+
+def train(crew: Crew, job: Job, watch: Watch, tau: int) -> Floats:
+    """All rounds of the job, each of `tau` steps; returns the weights they lead to."""
+    weights = flatten(job.weights)
+    rounds = seen = 0
+    timeline = Timeline(watch, time.time())
+    for first, last in spans(job.order, tau):
+        sent = time.time()
+        done = crew.round(weights, first, last)
+        back = time.time()
+        weights, loss = average(weights, done)
+        rounds += 1
+        seen += sum(work.rows for work in done)
+        timeline.add(done, sent, back)
+        watch.progress(last, None if np.isnan(loss) and np.isfinite(weights).all() else loss, seen)
+        if watch.due():
+            watch.snapshot(seen, unflatten(job.model, weights))
+        if watch.should_stop:
+            break
+    watch.count("rounds", rounds)
+    if not crew.sparse:
+        watch.count("least_bytes_per_round", 2 * crew.workers * WEIGHT_BYTES * job.model.parameters)
+    timeline.tell()
+    return weights
+
+
+def average(before: Floats, done: Sequence[Work]) -> tuple[Floats, float]:
+    """The mean of the weights that the workers came to, and of their losses, each counted by its rows."""
+    busy = [work for work in done if work.rows]
+    shares = np.array([work.rows for work in busy]) / sum(work.rows for work in busy)
+    sparse = bool(busy) and isinstance(busy[0].weights, Change)
+    mean = before.copy() if sparse else np.zeros_like(before)
+    for part, work in zip(shares, busy, strict=True):
+        if sparse:
+            work.weights.add_to(mean, before, np.float32(part))
+        else:
+            mean += np.float32(part) * work.weights
+    return mean, float(sum(part * work.loss for part, work in zip(shares, busy, strict=True)))
 
 
 TAU = Knob(int, 10, "steps that every worker makes before the weights are averaged; 1 in the mode sync", minimum=1)
@@ -68,7 +125,6 @@ class Averaging(Engine):
 
     def learn(self, job: Job, watch: Watch) -> None:
         """Train, and keep what came of it."""
-        from trainoff.engines.rounds.drive import train
 
         self.keep(job, train(self.crew, job, watch, job.params["tau"]))
 
@@ -151,3 +207,40 @@ def differs(trial: Trial, workers: int) -> str | None:
     if trial.params["optimizer"] != "sgd":
         return f"every worker keeps the memory of {trial.params['optimizer']} for its own gradients"
     return None
+
+
+MOST_TASKS = 100  # of every worker; the rest is only added up
+
+
+class Timeline:
+    """Tells the watch what the workers did, since training began at some time."""
+
+    def __init__(self, watch: Watch, start: float) -> None:
+        self._watch, self._start = watch, start
+        self._busy: dict[str, float] = defaultdict(float)
+        self._rounds, self._gc_s = 0, 0.0
+
+    def add(self, done: Sequence[Work], sent: float, back: float) -> None:
+        """One round is over, which was sent out and came back at these times of the driver's clock."""
+        self._rounds += 1
+        for number, work in enumerate(done):
+            self._busy[f"worker-{number}"] += work.ended - work.began
+            self._gc_s += work.gc_s
+            if self._rounds <= MOST_TASKS:
+                ahead = skew(work, sent, back) + self._start
+                self._watch.task(f"worker-{number}", work.began - ahead, work.ended - ahead)
+
+    def tell(self) -> None:
+        """Training is over."""
+        self._watch.breakdown("computing_s", self._busy)
+        self._watch.count("python_gc_s", self._gc_s)
+
+
+def skew(work: Work, sent: float, back: float) -> float:
+    """How far a worker's clock is ahead of the driver's: not at all, if its work lies between sending and coming back.
+
+    Else the work is taken to lie in the middle.
+    """
+    if sent <= work.began and work.ended <= back:
+        return 0.0
+    return (work.began + work.ended - sent - back) / 2
