@@ -10,7 +10,7 @@ import pytest
 from trainings import OPTIMIZERS, distances, make_job, train
 from trainoff.engines.contract import Job
 from trainoff.engines.numpy import Numpy
-from trainoff.engines.numpy.network import Network
+from trainoff.engines.numpy.learners import Network
 from trainoff.engines.numpy.sparse import Logistic
 from trainoff.models import SCHEDULES, flatten, labels, loss_and_gradient, unflatten
 

@@ -36,10 +36,10 @@ def torch_job(device: str = "cpu", **other: Any) -> Job:
 
 def resident(job: Job) -> Any:
     """The training as the GPU makes it, on the CPU and without graphs."""
-    from trainoff.engines.torch import resident, rows
+    from trainoff.engines.torch import cuda_graph, rows
 
     source = rows.of(job.data.x_train, job.data.y_train, "cpu")
-    return resident.Resident(job, make_learner(job, "cpu"), source)
+    return cuda_graph.Resident(job, make_learner(job, "cpu"), source)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -64,7 +64,7 @@ def test_steps_that_look_up_their_rows_tell_the_loss_if_training_may_stop_by_it(
 
 @pytest.mark.parametrize("batch_size", [32, 30, 1000])
 def test_every_batch_is_looked_up_as_the_order_has_it(batch_size: int) -> None:
-    from trainoff.engines.torch.resident import padded
+    from trainoff.engines.torch.cuda_graph import padded
 
     order = torch_job(batch_size=batch_size).order
     lines = padded(order).numpy()

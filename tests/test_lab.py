@@ -51,7 +51,7 @@ PLUGIN = """
 import os, time
 from pathlib import Path
 from misbehaving import Family
-from trainoff.engines.torch_ddp.engine import TorchDdp
+from trainoff.engines.torch_ddp import TorchDdp
 
 
 class Household(Family):

@@ -18,7 +18,7 @@ from running import HANGS_S
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.shared.control_channel import Number
 from trainoff.engines.shared.shipping import compact, expand, take
-from trainoff.engines.tf_on_spark import package
+from trainoff.engines.tf_on_spark import compat
 from trainoff.engines.tf_on_spark.feed import Push, apportion, blocks, cut, mix
 from trainoff.engines.tf_on_spark.roll import Ended, Roll, call
 
@@ -30,7 +30,7 @@ def rows(count):
 
 def pushes(sizes, batches, block_rows=7, seed=1):
     """What every partition pushes in an epoch, as lists of batches."""
-    asked = Push(package.Access(None, "", b""), 0, seed, sizes, batches, block_rows, 1)
+    asked = Push(compat.Access(None, "", b""), 0, seed, sizes, batches, block_rows, 1)
     pushed = []
     for partition, size in enumerate(sizes):
         mixed = mix(iter(blocks(*rows(size), 1)), np.random.default_rng(seed))
@@ -110,7 +110,7 @@ class Evidence:
 @pytest.fixture
 def server():
     """The package's server of reservations for one node, with our mends, and its address."""
-    mended = package.mend("127.0.0.1", b"secret")
+    mended = compat.mend("127.0.0.1", b"secret")
     found = mended.reservation.Server(1)
     yield mended.reservation, found, found.start()
     found.stop()
@@ -139,7 +139,7 @@ def test_what_nobody_of_the_trial_signed_is_not_unpickled(server, tmp_path):
 
 def test_the_package_is_loaded_without_tensorflow():
     words = (
-        "import sys; from trainoff.engines.tf_on_spark.package import load; load(); print('tensorflow' in sys.modules)"
+        "import sys; from trainoff.engines.tf_on_spark.compat import load; load(); print('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True).stdout == "False\n"
 

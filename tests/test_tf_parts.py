@@ -18,7 +18,7 @@ from trainoff.clusters.local import free_ports
 from trainoff.data import Csr, Order
 from trainoff.engines.shared.recovery import Keeper, Losses
 from trainoff.engines.shared.shipping import in_file
-from trainoff.engines.tf_cluster import base
+from trainoff.engines.tf_cluster import engine as base
 from trainoff.engines.tf_cluster.allreduce import TfAllReduce
 from trainoff.engines.tf_cluster.gate import Deal, Gate
 from trainoff.engines.tf_cluster.pipeline import spans, stages

@@ -19,17 +19,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.engines.dask.average import DaskAverage
+from trainoff.engines.dask.local_sgd import DaskAverage
 from trainoff.engines.dask.torch import DaskTorch
-from trainoff.engines.ray.engine import RayTorch
+from trainoff.engines.ray import RayTorch
 from trainoff.engines.shared import recovery
-from trainoff.engines.spark.average import SparkAverage
+from trainoff.engines.spark.local_sgd import SparkAverage
 from trainoff.engines.spark.torch import SparkTorch
 from trainoff.engines.tf_cluster import asynchronous
 from trainoff.engines.tf_cluster.allreduce import TfAllReduce
 from trainoff.engines.tf_cluster.ps import TfPs
 from trainoff.engines.tf_on_spark.engine import TfOnSpark
-from trainoff.engines.torch_ddp.engine import TorchDdp
+from trainoff.engines.torch_ddp import TorchDdp
 
 HANGS_S = 300.0  # nobody comes any more
 

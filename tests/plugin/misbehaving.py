@@ -15,13 +15,13 @@ import numpy as np
 import psutil
 
 from trainoff.engines import Missing
-from trainoff.engines.dask.average import DaskAverage
+from trainoff.engines.dask.local_sgd import DaskAverage
 from trainoff.engines.numpy import Numpy
-from trainoff.engines.numpy.network import Network
-from trainoff.engines.ray.engine import RayTorch
-from trainoff.engines.spark.average import SparkAverage
+from trainoff.engines.numpy.learners import Network
+from trainoff.engines.ray import RayTorch
+from trainoff.engines.spark.local_sgd import SparkAverage
 from trainoff.engines.tf_on_spark.engine import TfOnSpark
-from trainoff.engines.torch_ddp.engine import TorchDdp
+from trainoff.engines.torch_ddp import TorchDdp
 from trainoff.runner.sampler import LONGEST_S
 
 HANGS_S = 300.0

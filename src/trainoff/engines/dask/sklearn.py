@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from trainoff.engines.contract import Knob
-from trainoff.engines.dask.average import OnDask
+from trainoff.engines.dask.local_sgd import OnDask
 from trainoff.engines.shared.local_sgd.driver import SklearnAveraging
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Job, Knob, Watch, WorkerFailed
 from trainoff.engines.dask.base import DaskEngine
-from trainoff.engines.torch.followed import READY_S, Followed
+from trainoff.engines.torch.ddp_driver import READY_S, Followed
 
 if TYPE_CHECKING:
     from trainoff.engines.dask.rows import Share
@@ -98,7 +98,7 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
     from trainoff.clusters.local import LOOPBACK
     from trainoff.engines.dask.rows import load
     from trainoff.engines.shared.shipping import expand
-    from trainoff.engines.torch import together
+    from trainoff.engines.torch import ddp_worker
 
     os.environ.update({name: str(value) for name, value in group.items()})
     if group["MASTER_ADDR"].startswith("127."):
@@ -109,8 +109,8 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
         return replace(job, data=replace(job.data, x_train=expand(x), y_train=y))
 
     try:
-        together.join(assignment.job.cores)
-        _, leader = together.learn(assignment, fetch)
+        ddp_worker.join(assignment.job.cores)
+        _, leader = ddp_worker.learn(assignment, fetch)
         if leader:
             leader.close()
         dist.barrier()

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.engines.contract import Job
-from trainoff.engines.numpy.network import PREDICT_ROWS, Floats, Network, buffers, forward
+from trainoff.engines.numpy.learners import PREDICT_ROWS, Floats, Network, buffers, forward
 from trainoff.engines.numpy.updates import make_optimizer
 from trainoff.models import Weights, flatten
 

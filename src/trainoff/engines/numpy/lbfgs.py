@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.numpy.dense import SCIPY_ROWS, Perceptron
-from trainoff.engines.numpy.network import Network
+from trainoff.engines.numpy.learners import Network
 
 CORRECTIONS = 10  # how many past steps shape the next one
 

@@ -13,7 +13,7 @@ def train(given: Mapping[str, Any]) -> None:
     import torch
 
     from trainoff.engines.shared.shipping import arrived
-    from trainoff.engines.torch.together import owning_up, work
+    from trainoff.engines.torch.ddp_worker import owning_up, work
 
     assignment = given["assignment"]
     (sent,) = given["sent"]

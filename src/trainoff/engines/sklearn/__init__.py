@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainoff.engines.contract import Engine, Job, Phases, Refused, Watch
 from trainoff.engines.shared.watch import walk
-from trainoff.engines.sklearn.mlp import UNCHECKED, Perceptron
+from trainoff.engines.sklearn.learners import UNCHECKED, Perceptron
 from trainoff.engines.sklearn.sgd import Logistic
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainoff.engines.shared.local_sgd.driver import SklearnAveraging
-from trainoff.engines.spark.average import OnSpark
+from trainoff.engines.spark.local_sgd import OnSpark
 
 
 class SparkSklearn(SklearnAveraging, OnSpark):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.spark.base import SparkEngine
-from trainoff.engines.torch.followed import READY_S, Followed
+from trainoff.engines.torch.ddp_driver import READY_S, Followed
 
 ROWS = "trainoff-rows"  # in the folder of an executor
 
@@ -59,7 +59,7 @@ class SparkTorch(Followed, SparkEngine):
         from pyspark.ml.torch.distributor import TorchDistributor
 
         from trainoff.engines.shared.shipping import without_rows
-        from trainoff.engines.torch.together import learn_together
+        from trainoff.engines.torch.ddp_worker import learn_together
 
         assert self.session
         self.session.sql  # noqa: B018  # TorchDistributor looks for it
@@ -83,7 +83,7 @@ class SparkTorch(Followed, SparkEngine):
 def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     """Leave the rows in the executor's folder. Run by Spark on every executor."""
     from trainoff.engines.shared.shipping import arrived
-    from trainoff.engines.torch.together import leave_rows
+    from trainoff.engines.torch.ddp_worker import leave_rows
 
     yield from parts
     leave_rows(arrived(sent.value), Path(ROWS))

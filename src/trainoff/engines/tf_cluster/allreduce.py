@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from trainoff.clusters.local import free_ports
 from trainoff.engines.contract import Job, Knob
 from trainoff.engines.shared.recovery import CHECKPOINT, settle_checkpoints
-from trainoff.engines.tf_cluster.base import TfClusterEngine
+from trainoff.engines.tf_cluster.engine import TfClusterEngine
 
-PROGRAM = "trainoff.engines.tf_cluster.mirrored"
+PROGRAM = "trainoff.engines.tf_cluster.allreduce_worker"
 
 
 class TfAllReduce(TfClusterEngine):

@@ -12,7 +12,7 @@ from trainoff.data import Order
 from trainoff.engines.shared.control_channel import BEAT_S, Report
 from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tf_cluster.gate import Gate
-from trainoff.engines.tf_cluster.scene import (
+from trainoff.engines.tf_cluster.ps_context import (
     FIRST_S,
     HERE,
     STUCK_S,

@@ -92,10 +92,10 @@ def lead(assignment: Assignment, set_up: SetUp | None = None) -> None:
 def set_up_mode(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
     """The variables on the servers, the rows on the workers, and the mode that trains with them."""
     from trainoff.engines.tf_cluster.asynchronous import Asynchronous
-    from trainoff.engines.tf_cluster.dense import Dense
+    from trainoff.engines.tf_cluster.gradients import Dense
     from trainoff.engines.tf_cluster.packed import Packed
     from trainoff.engines.tf_cluster.pipeline import Pipeline, spans, stages
-    from trainoff.engines.tf_cluster.scene import Scene
+    from trainoff.engines.tf_cluster.ps_context import Scene
     from trainoff.engines.tf_cluster.sparse import Sparse
     from trainoff.engines.tf_cluster.store import Store
     from trainoff.engines.tf_cluster.synchronous import Synchronous
@@ -116,7 +116,7 @@ def set_up_mode(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, A
 
 def put(scene: Any, state: list[Any]) -> None:
     """Give every variable on the servers its value."""
-    from trainoff.engines.tf_cluster.scene import settle
+    from trainoff.engines.tf_cluster.ps_context import settle
 
     for variable, value in zip(scene.store.state, state, strict=True):
         settle(variable, value)

@@ -12,7 +12,7 @@ from trainoff.clusters.local import crowded, free_ports
 from trainoff.engines.contract import Job, Knob
 from trainoff.engines.shared.recovery import CHECKPOINT, settle_checkpoints
 from trainoff.engines.shared.shipping import compact
-from trainoff.engines.tf_cluster.base import READY_S, TfClusterEngine
+from trainoff.engines.tf_cluster.engine import READY_S, TfClusterEngine
 from trainoff.engines.tf_cluster.serve import LISTENING
 
 if TYPE_CHECKING:

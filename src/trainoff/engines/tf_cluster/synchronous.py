@@ -12,7 +12,7 @@ import numpy as np
 from trainoff.data.order import share
 from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.shared.recovery import Checkpoint
-from trainoff.engines.tf_cluster.scene import HERE, Scene, Spent, row_numbers, work
+from trainoff.engines.tf_cluster.ps_context import HERE, Scene, Spent, row_numbers, work
 from trainoff.engines.tf_cluster.store import worker
 
 Tensor = Any

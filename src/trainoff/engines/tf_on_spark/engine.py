@@ -141,7 +141,7 @@ class TfOnSpark(SparkEngine):
     def _gather(self, job: Job, watch: Watch) -> None:
         """Form the TensorFlow cluster, up to the sign to start."""
         from trainoff.engines.shared.control_channel import Driver
-        from trainoff.engines.tf_on_spark.gathering import Gathering
+        from trainoff.engines.tf_on_spark.cluster import Gathering
 
         assert self.session
         with watch.phase("cluster_start"):

@@ -14,12 +14,12 @@ import numpy as np
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import Leader
 from trainoff.engines.tensorflow.network import differentiate, step_numbers
+from trainoff.engines.tf_cluster.allreduce_worker import MirroredNetwork, Together, end, join
 from trainoff.engines.tf_cluster.asynchronous import Asynchronous, Numbered
 from trainoff.engines.tf_cluster.coordinator import Assignment
-from trainoff.engines.tf_cluster.dense import Dense
-from trainoff.engines.tf_cluster.mirrored import MirroredNetwork, Together, end, join
+from trainoff.engines.tf_cluster.gradients import Dense
 from trainoff.engines.tf_cluster.packed import Packed
-from trainoff.engines.tf_cluster.scene import Scene
+from trainoff.engines.tf_cluster.ps_context import Scene
 from trainoff.engines.tf_cluster.store import worker
 from trainoff.engines.tf_on_spark.feed import Block, Tap
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.engines.shared.shipping import expand
-from trainoff.engines.tf_on_spark.package import Access
+from trainoff.engines.tf_on_spark.compat import Access
 
 BLOCK_ROWS = 1000  # so many travel at a time; one by one, a row costs more on its way than in the training
 MIXED_BLOCKS = 8  # blocks whose rows are mixed with each other

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.engines.tf_on_spark.compat import Access
 from trainoff.engines.tf_on_spark.feed import Tap
-from trainoff.engines.tf_on_spark.package import Access
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def work_together(post: Post) -> None:
 
         learn_together(tf, post.assignment, post.number, tap)
     else:
-        from trainoff.engines.tf_cluster.mirrored import learn
+        from trainoff.engines.tf_cluster.allreduce_worker import learn
 
         learn(tf, post.assignment, post.number, lambda: fetch(post))
     serve_questions(tf, post, tap)

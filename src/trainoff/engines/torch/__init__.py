@@ -74,12 +74,12 @@ class Torch(Engine):
         with watch.phase("import"):
             import torch
 
-            from trainoff.engines.torch import resident, rows
+            from trainoff.engines.torch import cuda_graph, rows
 
             self._device = job.params.get("device", "cpu")
             on_gpu = self._device == "cuda"
             if on_gpu:
-                resident.prepare(tf32=job.params["precision"] == "tf32")
+                cuda_graph.prepare(tf32=job.params["precision"] == "tf32")
         threads = ceil(job.cores)
         torch.set_num_threads(threads)
         watch.count("threads", threads)
@@ -88,7 +88,7 @@ class Torch(Engine):
             self._learner = make_learner(job, self._device)
             self._source = rows.of(job.data.x_train, job.data.y_train, self._device)
             if on_gpu:
-                self._resident = resident.Resident(job, self._learner, self._source)
+                self._resident = cuda_graph.Resident(job, self._learner, self._source)
                 torch.cuda.synchronize()
         with watch.phase("compile"):
             if self._resident:

@@ -1,4 +1,107 @@
-"""torch-ddp: PyTorch's own DistributedDataParallel, its processes started and restarted by torchrun.
+"""torch-ddp: the driver's side. It starts torchrun, follows the worker that leads, and tells what losses cost."""
 
-`engine` is the driver's side, `agent` is torchrun, and `worker` is the program that it runs.
-"""
+from __future__ import annotations
+
+import pickle
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
+from trainoff.engines.shared.local_sgd.driver import TAU, differs
+from trainoff.engines.shared.recovery import CHECKPOINT, Course, Keeper, Lost, settle_checkpoints
+from trainoff.engines.shared.shipping import hand_over, in_file
+from trainoff.engines.torch import Torch
+from trainoff.engines.torch.assignment import Assignment
+from trainoff.engines.torch_ddp.start import start_agents
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.clusters import Process
+    from trainoff.data import Matrix
+    from trainoff.study import Trial
+
+
+END_S = 5.0  # how long torchrun may take to end when its workers have
+RESTARTS = 3  # of all workers, by torchrun
+
+
+class TorchDdp(Engine):
+    """PyTorch on several processes, started and joined by its own means."""
+
+    name = "torch-ddp"
+    about = "PyTorch's DistributedDataParallel by torchrun: a process per worker, gradients averaged over gloo"
+    models = frozenset({"mlp", "cnn"})
+    modes: ClassVar[tuple[str, ...]] = ("sync", "local")
+    package = Torch.package
+    extra = Torch.extra
+    modules = Torch.modules
+    knobs: ClassVar[Mapping[str, Knob]] = {"tau": TAU, "checkpoint_every": CHECKPOINT}
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        return settle_checkpoints({**values, "tau": 1} if values["mode"] == "sync" else values)
+
+    def differs(self, trial: Trial) -> str | None:
+        return differs(trial, trial.workers) if trial.mode == "local" else None
+
+    def refuses(self, trial: Trial) -> str | None:
+        return self.refuses_stop(trial)
+
+    def open(self, job: Job, watch: Watch) -> None:
+        self._job = job
+        self._agents: list[Process] = []
+        keeper = Keeper(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
+        self._course = Course(job, watch, job.cluster.here.address, keeper, self._check, self._restart)
+        with watch.phase("ship"):
+            self._assignment = job.folder / "assignment"
+            self._assignment.touch(mode=0o600)  # it holds the secret of the line
+            given = Assignment(hand_over(job), self._course.number, watch.pace, keeper)
+            self._assignment.write_bytes(pickle.dumps(given))
+        with watch.phase("cluster_start"):
+            self._agents = start_agents(job, self._assignment, RESTARTS)
+            self._course.wait_until("connected")
+        with watch.phase("compile"):
+            self._course.wait_until("ready")
+
+    def _check(self) -> None:
+        """Raise if torchrun has given up, and Lost if one of several machines is gone."""
+        for agent in self._agents:
+            if len(self._agents) > 1 and agent.killed_by == "SIGKILL":
+                raise Lost(f"{agent.role} was killed")
+            if agent.exit_code not in (None, 0):
+                raise WorkerFailed(agent.role, f"{agent.tail()}\n{end_of(agent)}".strip(), agent.tail())
+
+    def _restart(self) -> None:
+        """Begin again: torchrun would wait, for workers that live but do nothing or for a machine that is gone."""
+        self._stop()
+        self._agents = start_agents(self._job, self._assignment, RESTARTS)
+
+    def train(self, job: Job, watch: Watch) -> None:
+        self._course.run()
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self._course.ask(in_file(x, self._job.folder, "x_asked"))
+        return found
+
+    def close(self) -> None:
+        if not hasattr(self, "_course"):
+            return
+        self._course.close()
+        for agent in self._agents if self._course.over else []:
+            with suppress(subprocess.TimeoutExpired):
+                agent.wait(END_S)
+        self._stop()
+
+    def _stop(self) -> None:
+        """End torchrun; its workers end with it."""
+        for agent in self._agents:
+            self._job.cluster.end(agent)
+        self._agents = []
+
+
+def end_of(agent: Process) -> str:
+    """How it ended, if that is not in its log."""
+    return f"torchrun was killed by {agent.killed_by}" if agent.killed_by else ""

@@ -185,7 +185,7 @@ class SklearnAveraging(Averaging):
 
         from trainoff.engines.shared.local_sgd.worker import Silence
         from trainoff.engines.sklearn import make_learner
-        from trainoff.engines.sklearn.mlp import UNCHECKED
+        from trainoff.engines.sklearn.learners import UNCHECKED
 
         sklearn.set_config(**UNCHECKED)
         learner: Learner = make_learner(job, Silence())

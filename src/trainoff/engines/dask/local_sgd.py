@@ -18,7 +18,7 @@ class OnDask(Averaging, DaskEngine):
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-        from trainoff.engines.dask.crew import Crew
+        from trainoff.engines.dask.worker_pool import Crew
 
         assert self.session
         apart = self.apart and job.mode != "search" and job.workers > 1

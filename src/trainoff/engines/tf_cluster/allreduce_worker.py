@@ -1,6 +1,6 @@
 """A worker of tf-allreduce: it learns from its share of every batch, and all add up their gradients.
 
-`python -m trainoff.engines.tf_cluster.mirrored ASSIGNMENT WORKER`. The first worker leads: it speaks with the driver.
+`python -m trainoff.engines.tf_cluster.allreduce_worker ASSIGNMENT WORKER`. The first worker leads: it talks to the driver.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class OnSpark(Averaging, SparkEngine):
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-        from trainoff.engines.spark.rounds import Crew
+        from trainoff.engines.spark.worker_pool import Crew
 
         assert self.session
         with watch.phase("ship"), self.session.failures():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.tf_cluster.coordinator import Assignment
-from trainoff.engines.tf_on_spark.package import Access, end_manager, mend, run_on_executors
+from trainoff.engines.tf_on_spark.compat import Access, end_manager, mend, run_on_executors
 from trainoff.engines.tf_on_spark.roll import Roll
 from trainoff.engines.tf_on_spark.steward import Orders, steward
 
