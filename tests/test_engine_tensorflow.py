@@ -17,7 +17,7 @@ from trainoff.data import Csr, Data
 from trainoff.engines import Job, Refused
 from trainoff.engines import tensorflow as adapter
 from trainoff.engines.tensorflow import NO_GPU, TensorFlow, network
-from trainoff.engines.tensorflow.logistic import Logistic
+from trainoff.engines.tensorflow.network import Logistic
 from trainoff.models import fingerprint
 from trainoff.study import Trial
 from watching import QuietWatch

@@ -36,9 +36,10 @@ def torch_job(device: str = "cpu", **other: Any) -> Job:
 
 def resident(job: Job) -> Any:
     """The training as the GPU makes it, on the CPU and without graphs."""
-    from trainoff.engines.torch import cuda_graph, rows
+    from trainoff.engines.torch import cuda_graph
+    from trainoff.engines.torch import network as rows
 
-    source = rows.of(job.data.x_train, job.data.y_train, "cpu")
+    source = rows.rows_of(job.data.x_train, job.data.y_train, "cpu")
     return cuda_graph.Resident(job, make_learner(job, "cpu"), source)
 
 
@@ -135,7 +136,7 @@ def test_it_books_its_phases_and_warming_up_leaves_no_trace(kind: str, optimizer
 
 
 def test_a_mapped_training_set_is_not_copied_and_nothing_warns(tmp_path: Path) -> None:
-    from trainoff.engines.torch import rows
+    from trainoff.engines.torch import network as rows
 
     data = pictures()
     np.save(tmp_path / "x.npy", data.x_train)
@@ -143,7 +144,7 @@ def test_a_mapped_training_set_is_not_copied_and_nothing_warns(tmp_path: Path) -
     job = torch_job(data=replace(data, x_train=mapped))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert rows.on(mapped, "cpu").data_ptr() == mapped.ctypes.data
+        assert rows.on_device(mapped, "cpu").data_ptr() == mapped.ctypes.data
         assert worst(job, train(Torch(), job)) <= EXACT
 
 

@@ -19,9 +19,8 @@ from trainoff.engines.shared.local_sgd.driver import skew
 from trainoff.engines.shared.local_sgd.worker import Work, factors
 from trainoff.engines.shared.shipping import in_memory
 from trainoff.engines.shared.snapshots import MOST_SNAPSHOTS, Pace
-from trainoff.engines.spark.explain import explain
 from trainoff.engines.spark.mllib import SparkMllib
-from trainoff.engines.spark.preflight import check_answers
+from trainoff.engines.spark.session import check_answers, explain
 from trainoff.errors import TrainoffError
 from trainoff.models import Mlp, flatten, initial_weights
 

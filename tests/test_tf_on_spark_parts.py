@@ -19,8 +19,8 @@ from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.shared.control_channel import Number
 from trainoff.engines.shared.shipping import compact, expand, take
 from trainoff.engines.tf_on_spark import compat
+from trainoff.engines.tf_on_spark.cluster import Ended, Roll, call
 from trainoff.engines.tf_on_spark.feed import Push, apportion, blocks, cut, mix
-from trainoff.engines.tf_on_spark.roll import Ended, Roll, call
 
 
 def rows(count):

@@ -19,10 +19,10 @@ from trainoff.data import Csr, Order
 from trainoff.engines.shared.recovery import Keeper, Losses
 from trainoff.engines.shared.shipping import in_file
 from trainoff.engines.tf_cluster import engine as base
-from trainoff.engines.tf_cluster.allreduce import TfAllReduce
-from trainoff.engines.tf_cluster.gate import Deal, Gate
+from trainoff.engines.tf_cluster.asynchronous import Deal, Gate
+from trainoff.engines.tf_cluster.engine import TfAllReduce
 from trainoff.engines.tf_cluster.pipeline import spans, stages
-from trainoff.engines.tf_cluster.store import place
+from trainoff.engines.tf_cluster.ps_context import place
 from trainoff.models import Cnn, Mlp
 from trainoff.runner.faults import targets
 from trainoff.runner.faults.targets import PERIOD_S, Brake

@@ -26,8 +26,7 @@ from trainoff.engines.shared import recovery
 from trainoff.engines.spark.local_sgd import SparkAverage
 from trainoff.engines.spark.torch import SparkTorch
 from trainoff.engines.tf_cluster import asynchronous
-from trainoff.engines.tf_cluster.allreduce import TfAllReduce
-from trainoff.engines.tf_cluster.ps import TfPs
+from trainoff.engines.tf_cluster.engine import TfAllReduce, TfPs
 from trainoff.engines.tf_on_spark.engine import TfOnSpark
 from trainoff.engines.torch_ddp import TorchDdp
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.dask.base import DaskEngine
-from trainoff.engines.shared.local_sgd.driver import Averaging
+from trainoff.engines.shared.local_sgd.driver import Averaging, SklearnAveraging
+
+if TYPE_CHECKING:
+    from trainoff.study import Trial
 
 
 class OnDask(Averaging, DaskEngine):
@@ -35,3 +38,19 @@ class DaskAverage(OnDask):
 
     name = "dask-average"
     about = "SparkNet's algorithm on Dask: tau local steps in numpy on every worker, then an average"
+
+
+class DaskSklearn(SklearnAveraging, OnDask):
+    """MLPClassifier and SGDClassifier on every worker. The mode search is joblib's, which cannot spread one fit."""
+
+    name = "dask-sklearn"
+    about = "scikit-learn's MLPClassifier and SGDClassifier on every Dask worker's own rows, weights averaged"
+    modules = (*OnDask.modules, "sklearn", "joblib")
+    on_workers = (*OnDask.on_workers, "sklearn")
+    knobs: ClassVar[Mapping[str, Knob]] = {**SklearnAveraging.knobs, **OnDask.knobs}
+    apart = True
+
+    def differs(self, trial: Trial) -> str | None:
+        if trial.mode != "search" and trial.workers > 1:
+            return "every worker draws its batches from its own part of the rows"
+        return super().differs(trial)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import platform
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 import distributed
@@ -17,7 +20,7 @@ from distributed.comm.core import CommClosedError
 from trainoff.clusters import Attached
 from trainoff.clusters.dask import Certificate, DaskCluster
 from trainoff.engines.contract import Job, Watch, WorkerFailed
-from trainoff.engines.dask.preflight import check_answers, examine
+from trainoff.engines.shared.shipping import as_archive, look
 from trainoff.errors import TrainoffError
 
 CONNECT_S = 30.0
@@ -223,3 +226,30 @@ class Session:
 def words(error: BaseException) -> str:
     """The first line of what an error says, or its kind if it says nothing."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def check_answers(address: str, timeout_s: float) -> None:
+    """See that a scheduler listens, because Dask itself would try until its time is over; raises an OSError if not."""
+    place = urlsplit(address)
+    if place.scheme in ("tcp", "tls") and place.hostname and place.port:
+        socket.create_connection((place.hostname, place.port), timeout_s).close()
+
+
+def examine(session: Session, modules: Sequence[str]) -> str:
+    """What the workers are, in one sentence; an error if they cannot run the engine.
+
+    Where trainoff is not installed on them it is sent along.
+    """
+    found = list(session.client.run(look(modules), workers=session.addresses).values())
+    lacking = sorted({name for each in found for name in each["lacks"] if name in modules})
+    if lacking:
+        raise TrainoffError(
+            f"the workers' Python ({found[0]['python']}) lacks {', '.join(lacking)}; install it on every node"
+        )
+    pythons = {each["version"].rsplit(".", 1)[0] for each in found}
+    if pythons != {(own := platform.python_version().rsplit(".", 1)[0])}:
+        raise TrainoffError(f"the workers run Python {', '.join(sorted(pythons))} and this machine {own}; use the same")
+    if any("trainoff" in each["lacks"] for each in found):
+        session.client.upload_file(as_archive(session.job.folder / "dask"))
+    hosts = ", ".join(sorted({each["host"] for each in found}))
+    return f"{session.workers} workers of {session.threads} threads on {hosts}, Python {found[0]['version']}"

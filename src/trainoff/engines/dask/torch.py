@@ -11,8 +11,8 @@ from trainoff.engines.dask.base import DaskEngine
 from trainoff.engines.torch.ddp_driver import READY_S, Followed
 
 if TYPE_CHECKING:
-    from trainoff.engines.dask.rows import Share
-    from trainoff.engines.torch.assignment import Assignment
+    from trainoff.engines.dask.worker_pool import Share
+    from trainoff.engines.torch.ddp_driver import Assignment
 
 
 class DaskTorch(Followed, DaskEngine):
@@ -29,7 +29,7 @@ class DaskTorch(Followed, DaskEngine):
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-        from trainoff.engines.dask.rows import lay_out
+        from trainoff.engines.dask.worker_pool import lay_out
         from trainoff.engines.shared.control_channel import Driver
 
         with watch.phase("import"):
@@ -56,7 +56,7 @@ class DaskTorch(Followed, DaskEngine):
         """Send every worker its task; they find each other at the first one's."""
         from trainoff.clusters.local import free_ports
         from trainoff.engines.shared.shipping import without_rows
-        from trainoff.engines.torch.assignment import Assignment
+        from trainoff.engines.torch.ddp_driver import Assignment
 
         assert self.session
         client, addresses = self.session.client, self.session.addresses
@@ -96,7 +96,7 @@ def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> Non
     import torch.distributed as dist
 
     from trainoff.clusters.local import LOOPBACK
-    from trainoff.engines.dask.rows import load
+    from trainoff.engines.dask.worker_pool import load
     from trainoff.engines.shared.shipping import expand
     from trainoff.engines.torch import ddp_worker
 

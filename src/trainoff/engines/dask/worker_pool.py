@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from dask.delayed import delayed
 
+from trainoff.data import Csr
 from trainoff.engines.contract import Job, Watch, WorkerFailed
-from trainoff.engines.dask.desk import Desk, Failure
-from trainoff.engines.dask.rows import Share, lay_out, load
 from trainoff.engines.dask.session import DYING_S, Lost, Session
-from trainoff.engines.shared.local_sgd.worker import Candidate, Change, Floats, Maker, Work, attempt, factors, take_best
+from trainoff.engines.shared.local_sgd.worker import (
+    Candidate,
+    Change,
+    Floats,
+    Maker,
+    OfEveryBatch,
+    OfItsOwn,
+    Work,
+    attempt,
+    factors,
+    make_steps,
+    take_best,
+)
 from trainoff.engines.shared.recovery import patiently
-from trainoff.engines.shared.shipping import without_rows
+from trainoff.engines.shared.shipping import compact, without_rows
+from trainoff.engines.shared.storage import Storage
 from trainoff.errors import TrainoffError
+from trainoff.models import flatten
+from trainoff.study.seeds import derive
 
 POLL_S = 0.25
 NOT_YET = (TimeoutError, UnboundLocalError)  # the latter is Dask's own, of an answer that is cancelled
@@ -172,3 +188,104 @@ def _attempt(maker: Maker, lean: Job, share: Share, factor: float) -> Any:
 
     x, y = load(share)
     return attempt(maker, replace(lean, data=replace(lean.data, x_train=x, y_train=np.asarray(y))), factor)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong on a worker, in its own words; an exception would lose its traceback on the way."""
+
+    said: str
+
+
+class Desk:
+    """One worker's place. With `apart`, its rows are its own; else it has all, and takes its slice of every batch.
+
+    With `sparse`, it tells only which weights have changed.
+    """
+
+    def __init__(
+        self, rows: tuple[Any, Any], job: Job, maker: Maker, worker: int, *, apart: bool, sparse: bool
+    ) -> None:
+        x, y = rows
+        self._sparse = sparse
+        self._job = replace(job, data=replace(job.data, x_train=x, y_train=y))
+        self._portion = OfItsOwn(job.order, worker, len(y)) if apart else OfEveryBatch(job.order, worker, job.workers)
+        self._learner = maker(self._job)
+        self._weights = flatten(job.weights)
+
+    def work(self, weights: Any, first: int, last: int) -> Work | Failure:
+        """Go on from these weights, or from the last ones with a change, with the steps from first to last."""
+        try:
+            if isinstance(weights, Change):
+                weights.apply(self._weights)
+            else:
+                self._weights = np.array(weights)
+            done = make_steps(self._learner, self._job, self._portion, self._weights, first, last)
+            return replace(done, weights=Change.between(self._weights, done.weights)) if self._sparse else done
+        except Exception:
+            return Failure(traceback.format_exc())
+
+    def rest(self) -> None:
+        """Nothing, to see what asking takes."""
+
+
+Piece = tuple[str, int, int]  # a file, and from which row to which in it
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows that one worker loads."""
+
+    storage: Storage
+    pieces: Sequence[Piece]
+
+
+def lay_out(job: Job, apart: bool) -> list[Share]:
+    """See that the rows are where the workers find them; for every worker which it loads: a part each, or all."""
+    shares = _laid_out(job, apart)
+    if not job.params["storage"]:
+        job.cluster.bring([job.folder / "rows"])
+    return shares
+
+
+def _laid_out(job: Job, apart: bool) -> list[Share]:
+    """See that the rows are in the store.
+
+    Parts are drawn at random, because the rows of a file may be in the order of their classes.
+    """
+    data, rows = job.data, len(job.data.y_train)
+    name = f"{data.name.replace('/', '_')}-{data.identity[:12]}-{rows}"
+    url = job.params["storage"] or str(job.folder / "rows")
+    if not apart:
+        storage = Storage(url, "parquet", name)
+        storage.put(data.x_train, data.y_train)
+        return [Share(storage, storage.shares(rows, 1)[0])] * job.workers
+    storage = Storage(url, "parquet", f"{name}-mixed-{job.order.seed}")
+    if not storage.parts():
+        mixed = np.random.default_rng(derive("parts", data.identity, job.order.seed)).permutation(rows)
+        small = data.x_train if isinstance(data.x_train, Csr) else compact(data.x_train)
+        storage.put(small[mixed], np.asarray(data.y_train)[mixed])
+    return [Share(storage, pieces) for pieces in storage.shares(rows, job.workers)]
+
+
+def load(share: Share) -> tuple[Any, Any]:
+    """The rows of a share and their classes. Run by Dask on the worker that will learn from them."""
+    found = [_piece(share.storage, *piece) for piece in share.pieces]
+    y = np.concatenate([labels for _, labels in found])
+    if isinstance(found[0][0], Csr):
+        return _stacked([rows for rows, _ in found]), y
+    return np.concatenate([rows for rows, _ in found]), y
+
+
+def _piece(storage: Storage, part: str, first: int, last: int) -> tuple[Any, Any]:
+    x, y = storage.read(part)
+    return x[first:last], y[first:last]
+
+
+def _stacked(parts: Sequence[Csr]) -> Csr:
+    """Sparse rows of several files as one."""
+    parts = [part.compact() for part in parts]
+    offsets = np.cumsum([0, *(part.nonzeros for part in parts)])
+    starts = [part.starts[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
+    columns, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("columns", "values"))
+    return Csr(np.concatenate([*starts, offsets[-1:]]), columns, values, parts[0].width)

@@ -60,7 +60,7 @@ class Numpy(Engine):
         learner = self._learner
         with np.errstate(over="ignore", invalid="ignore"):  # the watch notices a loss that is no number
             if job.params["optimizer"] == "l-bfgs":
-                from trainoff.engines.numpy.lbfgs import minimize
+                from trainoff.engines.numpy.learners import minimize
 
                 minimize(learner, job, watch)
             else:
@@ -74,9 +74,9 @@ class Numpy(Engine):
 def make_learner(job: Job) -> Any:
     """What learns the job's model: it makes a `step` on some rows, and has `weights` and `labels`."""
     if job.model.kind == "logreg":
-        from trainoff.engines.numpy.sparse import Logistic
+        from trainoff.engines.numpy.learners import Logistic
 
         return Logistic(job)
-    from trainoff.engines.numpy.dense import Perceptron
+    from trainoff.engines.numpy.learners import Perceptron
 
     return Perceptron(job)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from math import sqrt
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.data import Csr
+from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.shipping import take
-from trainoff.models import Mlp, Weights, flatten, unflatten
+from trainoff.models import BETA1, BETA2, EPSILON, Mlp, Weights, flatten, unflatten
 
 Floats = NDArray[np.float32]
 
@@ -120,3 +124,219 @@ def times_slope(name: str, delta: Floats, outputs: Floats, mask: NDArray[np.bool
         np.square(outputs, out=outputs)
     np.subtract(1, outputs, out=outputs)
     delta *= outputs
+
+
+SCIPY_ROWS = 4096  # of all rows, so many are looked at at a time
+
+
+class Perceptron:
+    """The network, its optimiser, and the rows it learns from."""
+
+    def __init__(self, job: Job) -> None:
+        whole = job.params["optimizer"] == "l-bfgs"
+        rows = min(SCIPY_ROWS if whole else job.order.batch_size, job.order.rows)
+        self.network = Network(job.model, job.weights, rows)
+        self._optimizer = make_optimizer(job.params, job.model.parameters)
+        # Without the memory map's class around them, the arrays are taken from with less ado.
+        self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
+
+    @property
+    def weights(self) -> Weights:
+        return self.network.weights
+
+    def put(self, weights: Weights) -> None:
+        """Go on from these weights."""
+        self.network.flat[...] = flatten(weights)
+
+    def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+        """Learn from these rows; returns the loss before."""
+        loss = self.network.differentiate(self._x, self._y, rows)
+        self._optimizer.step(self.network.flat, self.network.flat_gradient, rate)
+        return loss
+
+    def labels(self, x: Floats) -> NDArray[np.int64]:
+        model = self.network.model
+        found = np.empty(len(x), np.int64)
+        layers = buffers(model.sizes[1:], PREDICT_ROWS)
+        for start in range(0, len(x), PREDICT_ROWS):
+            part = np.asarray(x[start : start + PREDICT_ROWS])
+            outputs = [part, *(layer[: len(part)] for layer in layers)]
+            forward(model, self.weights, outputs)
+            np.argmax(outputs[-1], axis=1, out=found[start : start + len(part)])
+        return found
+
+
+class Optimizer(Protocol):
+    """What turns a gradient into a step."""
+
+    def step(self, weights: Floats, gradient: Floats, rate: float) -> None:
+        """Move the weights in place by one step. May overwrite the gradient."""
+
+
+class Sgd:
+    """Plain gradient descent."""
+
+    def step(self, weights: Floats, gradient: Floats, rate: float) -> None:
+        gradient *= rate
+        weights -= gradient
+
+
+class Momentum:
+    """Gradient descent with a velocity."""
+
+    def __init__(self, size: int, momentum: float) -> None:
+        self._momentum = momentum
+        self._velocity = np.zeros(size, np.float32)
+
+    def step(self, weights: Floats, gradient: Floats, rate: float) -> None:
+        self._velocity *= self._momentum
+        self._velocity += gradient
+        np.multiply(self._velocity, rate, out=gradient)
+        weights -= gradient
+
+
+class Adam:
+    """Adam, with both bias corrections drawn out of the vectors and into the rate and epsilon."""
+
+    def __init__(self, size: int) -> None:
+        self._steps = 0
+        self._mean, self._square, self._scratch = np.zeros((3, size), np.float32)
+
+    def step(self, weights: Floats, gradient: Floats, rate: float) -> None:
+        self._steps += 1
+        unbias = sqrt(1 - BETA2**self._steps)
+        scratch = np.multiply(gradient, 1 - BETA1, out=self._scratch)
+        self._mean *= BETA1
+        self._mean += scratch
+        np.square(gradient, out=gradient)
+        gradient *= 1 - BETA2
+        self._square *= BETA2
+        self._square += gradient
+        np.sqrt(self._square, out=scratch)
+        scratch += EPSILON * unbias
+        np.divide(self._mean, scratch, out=scratch)
+        scratch *= rate * unbias / (1 - BETA1**self._steps)
+        weights -= scratch
+
+
+def make_optimizer(params: Mapping[str, Any], size: int) -> Optimizer:
+    """The optimiser that the trial names, for so many weights."""
+    if params["optimizer"] == "adam":
+        return Adam(size)
+    if params["optimizer"] == "momentum":
+        return Momentum(size, float(params["momentum"]))
+    return Sgd()
+
+
+SPARSE_PREDICT_ROWS = 10_000
+
+
+class Logistic:
+    """One weight per feature and a bias."""
+
+    def __init__(self, job: Job) -> None:
+        self.weights: Weights = [part.copy() for part in job.weights]
+        x = job.data.x_train
+        self._x = Csr(np.asarray(x.starts), np.asarray(x.columns), np.asarray(x.values), x.width)
+        self._y = np.asarray(job.data.y_train)
+
+    def put(self, weights: Weights) -> None:
+        """Go on from these weights."""
+        self.weights = [part.copy() for part in weights]
+
+    def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+        """Learn from these rows; returns the loss before."""
+        x, y = self._x[rows], self._y[rows]
+        owners = x.row_numbers()
+        z = self._scores(x, owners)
+        delta = (1 / (1 + np.exp(-z)) - y) / len(y)
+        slopes = x.values * delta[owners].astype(np.float32)
+        slopes *= np.float32(rate)
+        np.subtract.at(self.weights[0], x.columns, slopes)
+        self.weights[1] -= np.float32(rate * delta.sum())
+        return float(np.logaddexp(0, np.where(y == 1, -z, z)).mean())
+
+    def _scores(self, x: Csr, owners: NDArray[np.int64]) -> NDArray[np.float64]:
+        products = x.values * self.weights[0][x.columns]
+        sums = np.bincount(owners, products, minlength=len(x)).astype(np.float64, copy=False)
+        return sums + float(self.weights[1][0])
+
+    def labels(self, x: Csr) -> NDArray[np.int64]:
+        found = np.empty(len(x), np.int64)
+        for start in range(0, len(x), SPARSE_PREDICT_ROWS):
+            part = x[start : start + SPARSE_PREDICT_ROWS].compact()
+            found[start : start + len(part)] = self._scores(part, part.row_numbers()) > 0
+        return found
+
+
+CORRECTIONS = 10  # how many past steps shape the next one
+
+
+def minimize(learner: Perceptron, job: Job, watch: Watch) -> None:
+    """As many iterations as there are epochs, or until scipy can get no further."""
+    from scipy.optimize import minimize as scipy_minimize
+
+    network = learner.network
+    objective = Objective(network, job)
+    progress = Iterations(network, job, watch, objective)
+    # Only the number of iterations ends it, not a loss that changes little.
+    options = {"maxiter": job.order.epochs, "maxfun": 10**9, "maxcor": CORRECTIONS, "ftol": 0.0, "gtol": 0.0}
+    start = network.flat.astype(np.float64)
+    result = scipy_minimize(objective, start, jac=True, method="L-BFGS-B", callback=progress, options=options)
+    progress.finish()
+    watch.count("evaluations", objective.evaluations)
+    if not watch.should_stop and progress.step < job.order.epochs:
+        print(f"scipy gave up after {progress.step} iterations: {result.message}")
+        watch.count("gave_up_after", progress.step)
+
+
+class Objective:
+    """The loss over all rows and its gradient, summed up part by part."""
+
+    def __init__(self, network: Network, job: Job) -> None:
+        self.evaluations = 0
+        self._network = network
+        self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
+        count = len(self._y)
+        self._parts = [np.arange(start, min(start + SCIPY_ROWS, count)) for start in range(0, count, SCIPY_ROWS)]
+
+    def __call__(self, flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        self.evaluations += 1
+        network = self._network
+        network.flat[...] = flat
+        loss, gradient = 0.0, np.zeros_like(flat)
+        for rows in self._parts:
+            share = len(rows) / len(self._y)
+            loss += share * network.differentiate(self._x, self._y, rows)
+            gradient += share * network.flat_gradient
+        return loss, gradient
+
+
+class Iterations:
+    """Tells the watch of each iteration, and ends the training when it says so."""
+
+    def __init__(self, network: Network, job: Job, watch: Watch, objective: Objective) -> None:
+        self._network, self._rows, self._watch, self._objective = network, job.order.rows, watch, objective
+        self.step = self._seen = self._handed = 0
+        self._last = network.flat.astype(np.float64)
+
+    def __call__(self, intermediate_result: Any) -> None:
+        self.step += 1
+        self._seen = self._objective.evaluations * self._rows  # each looks at all rows
+        self._last = intermediate_result.x.copy()
+        self._watch.progress(self.step, float(intermediate_result.fun), self._seen)
+        if self._watch.due():
+            self._hand_over()
+        if self._watch.should_stop:
+            raise StopIteration
+
+    def _hand_over(self) -> None:
+        self._network.flat[...] = self._last
+        self._watch.snapshot(self._seen, self._network.weights)
+        self._handed = self.step
+
+    def finish(self) -> None:
+        """Leave the network with the last iteration's weights, and hand them over if nobody has."""
+        self._network.flat[...] = self._last
+        if self.step > self._handed:
+            self._hand_over()

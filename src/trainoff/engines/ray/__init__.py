@@ -13,7 +13,7 @@ from trainoff.clusters.ray import RayCluster
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.shared.recovery import CHECKPOINT, Course, Keeper, settle_checkpoints
 from trainoff.engines.shared.shipping import without_rows
-from trainoff.engines.torch.assignment import Assignment
+from trainoff.engines.torch.ddp_driver import Assignment
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from trainoff.clusters.ray import stay_on_loopback
 from trainoff.engines.contract import Job
-from trainoff.engines.ray.worker import train
 from trainoff.engines.shared.shipping import with_rows
 from trainoff.errors import TrainoffError
 
@@ -96,3 +95,18 @@ def disconnect(alive: bool) -> None:
     atexit.unregister(ray.shutdown)
     if alive:
         ray.shutdown()
+
+
+def train(given: Mapping[str, Any]) -> None:
+    """Fetch the rows from Ray's store and learn from them, to the end; Ray Train has formed the process group."""
+    import ray
+    import torch
+
+    from trainoff.engines.shared.shipping import arrived
+    from trainoff.engines.torch.ddp_worker import owning_up, work
+
+    assignment = given["assignment"]
+    (sent,) = given["sent"]
+    with owning_up(assignment):
+        torch.set_num_threads(ceil(assignment.job.cores))
+        work(assignment, lambda job: arrived(ray.get(sent)))

@@ -170,7 +170,7 @@ def _read_parquet(files: Any, path: str) -> tuple[Any, Any]:
 
 
 def _write_tfrecord(files: Any, path: str, x: Any, y: Any) -> None:
-    from trainoff.engines.tensorflow.light import light_tensorflow
+    from trainoff.engines.tensorflow import light_tensorflow
 
     light_tensorflow()
     from tensorflow.core.example.example_pb2 import Example
@@ -197,7 +197,7 @@ def _read_tfrecord(files: Any, path: str) -> tuple[Any, Any]:
 
 
 def _examples(files: Any, path: str) -> Iterator[Any]:
-    from trainoff.engines.tensorflow.light import light_tensorflow
+    from trainoff.engines.tensorflow import light_tensorflow
 
     light_tensorflow()
     from tensorflow.core.example.example_pb2 import Example

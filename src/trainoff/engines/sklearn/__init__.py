@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainoff.engines.contract import Engine, Job, Phases, Refused, Watch
 from trainoff.engines.shared.watch import walk
-from trainoff.engines.sklearn.learners import UNCHECKED, Perceptron
-from trainoff.engines.sklearn.sgd import Logistic
+from trainoff.engines.sklearn.learners import UNCHECKED, Logistic, Perceptron
 
 if TYPE_CHECKING:
     import numpy as np

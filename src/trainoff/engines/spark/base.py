@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from math import ceil
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from trainoff.clusters.spark import Executors, allocate
 from trainoff.engines.contract import Engine, Job, Missing, Watch
-from trainoff.engines.spark.fit import fit
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from trainoff.engines.spark.session import Session
     from trainoff.study import Trial
 
@@ -58,7 +62,7 @@ class SparkEngine(Engine):
             self.session = Session(job, self.whole_executors, self.properties, self.others(job))
             self.session.start()
             if self.session.attached:
-                from trainoff.engines.spark.preflight import examine
+                from trainoff.engines.spark.session import examine
 
                 watch.note("executors", examine(self.session, self.on_executors))
 
@@ -76,3 +80,28 @@ def refuses_executors(trial: Trial) -> str | None:
     except TrainoffError as error:
         return str(error)
     return None
+
+
+HEAP_SHARE = 0.5  # of a worker's memory; the rest is for its Python, for Spark's worker and outside the heap
+HEAP_GB, LEAST_HEAP_GB = 2.0, 0.5
+
+
+class Asks(Protocol):
+    """What decides about the executors; a trial and a job both have it."""
+
+    @property
+    def workers(self) -> int: ...
+    @property
+    def cores(self) -> float: ...
+    @property
+    def memory_gb(self) -> float | None: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+
+
+def fit(asks: Asks) -> Executors:
+    """One executor per worker, with all its cores; or, given `executor_cores`, as many as the workers' nodes hold."""
+    cores, memory = ceil(asks.cores), asks.memory_gb
+    if executor_cores := asks.params.get("executor_cores"):
+        return allocate(asks.workers, cores, memory or 0.0, executor_cores)
+    return Executors(asks.workers, cores, max(LEAST_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)

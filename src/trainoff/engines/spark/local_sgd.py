@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.shared.local_sgd.driver import Averaging
-from trainoff.engines.spark.base import SparkEngine
-from trainoff.engines.spark.fit import fit
+from trainoff.engines.shared.local_sgd.driver import Averaging, SklearnAveraging
+from trainoff.engines.spark.base import SparkEngine, fit
 
 if TYPE_CHECKING:
     from trainoff.study import Trial
@@ -44,3 +43,12 @@ class SparkAverage(OnSpark):
 
     name = "spark-average"
     about = "SparkNet: tau local steps in numpy on every executor, then an average"
+
+
+class SparkSklearn(SklearnAveraging, OnSpark):
+    """MLPClassifier and SGDClassifier on every executor."""
+
+    name = "spark-sklearn"
+    about = "scikit-learn's MLPClassifier and SGDClassifier on every executor, weights averaged"
+    modules = (*OnSpark.modules, "sklearn")
+    on_executors = ("numpy", "sklearn")

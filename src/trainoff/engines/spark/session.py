@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,18 +20,18 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
-from trainoff.clusters import Attached
+from trainoff.clusters import THREADS, Attached
+from trainoff.clusters.java import LIGHT_JVM
 from trainoff.clusters.local import crowded
-from trainoff.clusters.spark import SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
+from trainoff.clusters.spark import Executors, SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
 from trainoff.engines.contract import Job, Watch, WorkerFailed
-from trainoff.engines.spark.explain import PYTHON, explain
-from trainoff.engines.spark.fit import fit
-from trainoff.engines.spark.preflight import check_answers
-from trainoff.engines.spark.properties import common, of_own_cluster
+from trainoff.engines.shared.shipping import as_archive, look
+from trainoff.engines.spark.base import fit
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 FIRST_S, NEXT_S = 90.0, 30.0  # how long the first executor may take to come, and each after it
 ATTACHED = 2  # a cluster that others use may take so many times as long
@@ -199,3 +201,118 @@ def _replaced_after(found: list[Any], lost: Any) -> float:
         return 0.0
     later = [each.addTime().getTime() - gone.get().getTime() for each in found if each.addTime().after(gone.get())]
     return min(later) / 1000 if later else 0.0
+
+
+DRIVER_MB = 2048
+
+
+def common(executors: Executors, java: str, whole_executors: bool) -> dict[str, str]:
+    """On every cluster; `whole_executors` if a task takes all cores of its executor."""
+    return {
+        "spark.driver.memory": f"{DRIVER_MB}m",
+        "spark.driver.maxResultSize": "0",
+        "spark.driver.extraJavaOptions": f"{java} {LIGHT_JVM}",
+        "spark.executor.cores": str(executors.cores),
+        "spark.executor.instances": str(executors.count),
+        "spark.executor.memory": f"{executors.memory_mb}m",
+        "spark.cores.max": str(executors.count * executors.cores),
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.task.cpus": str(executors.cores if whole_executors else 1),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.retainedJobs": "1000000",  # they are counted
+        # Weights do not compress, and a result that fits is sent at once instead of being asked for.
+        "spark.broadcast.compress": "false",
+        "spark.task.maxDirectResultSize": "64m",
+        # Between a JVM and its own Python nothing travels over the network. The path is relative, because the trial's
+        # folder may be too deep for the 107 characters of a socket's address.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": ".",
+        # Too few slots are said in seconds.
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+        **{f"spark.executorEnv.{name}": str(executors.cores) for name in THREADS},
+    }
+
+
+def of_own_cluster(java: str, whole_executors: bool, here: str) -> dict[str, str]:
+    """Besides, on a cluster that the trial starts for itself; `here` is the driver's address."""
+    alone = here == "127.0.0.1"
+    return {
+        "spark.master.rest.enabled": "false",  # nobody hands in applications that way
+        "spark.driver.host": here,
+        "spark.driver.bindAddress": here,
+        # Where Python does the work, the compilers of the JVMs should not take the cores from it.
+        "spark.executor.extraJavaOptions": f"{java} {LIGHT_JVM}" if whole_executors else java,
+        # Else gloo asks for the machine's name, often in vain.
+        **({"spark.executorEnv.GLOO_SOCKET_IFNAME": "lo"} if alone else {}),
+        "spark.python.daemon.module": "trainoff.engines.spark.daemon",
+    }
+
+
+PYTHON = "spark.pyspark.python"
+NAME_IT = f'name theirs in [cluster.spark]: "{PYTHON}" = "/path/to/python"'
+
+
+def explain(text: str, log_of: Callable[[str], str]) -> Exception:
+    """The error to raise instead of Spark's; `log_of` gives the end of an executor's log by its number."""
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return TrainoffError(f"the executors run another Python than this machine; {NAME_IT}")
+    if "Cannot run program" in text:
+        return TrainoffError(f"the executors have no Python at {os.environ['PYSPARK_PYTHON']}; {NAME_IT}")
+    executor = re.search(r"\(\S+ executor (\d+)\)", text)
+    traceback = re.search(r"Traceback \(most recent call last\):\n(?:(?!\tat ).*\n?)*", text)
+    said = traceback[0].strip() if traceback else text.splitlines()[0]
+    if not executor:  # of a barrier's tasks Spark does not say where they ran
+        return WorkerFailed("executor", said) if traceback else TrainoffError(text)
+    return WorkerFailed(f"executor-{executor[1]}", said, log_of(executor[1]))
+
+
+ANSWER_S = 5.0
+
+
+def check_answers(address: str) -> None:
+    """See that a standalone master listens, because Spark itself would try for a minute. Others are not asked."""
+    if not address.startswith("spark://"):
+        return
+    for place in address.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), ANSWER_S):
+                return
+        except (OSError, ValueError):
+            continue
+    raise TrainoffError(f"no Spark master answers at {address}; is it running, and can it be reached from here?")
+
+
+def examine(session: Session, modules: Sequence[str]) -> str:
+    """What the executors are, in one sentence; an error if they cannot run the engine.
+
+    Where trainoff is not installed on them it is sent along.
+    """
+    count = session.executors
+    with session.failures():
+        found = session.context.parallelize(range(count), count).mapPartitions(_each(look(modules))).collect()
+    lacking = sorted({name for each in found for name in each["lacks"] if name in modules})
+    if lacking:
+        raise TrainoffError(
+            f"the executors' Python ({found[0]['python']}) lacks {', '.join(lacking)}; install it on every node, or "
+            f'name another Python in [cluster.spark]: "{PYTHON}" = "/path/to/python"'
+        )
+    if any("trainoff" in each["lacks"] for each in found):
+        session.context.addPyFile(as_archive(session.job.folder / "spark"))
+    pythons, hosts = {each["version"] for each in found}, sorted({each["host"] for each in found})
+    return (
+        f"{count} executors of {session.cores} cores and {session.heap_mb} MB on {', '.join(hosts)}, "
+        f"Python {', '.join(sorted(pythons))}"
+    )
+
+
+def _each(tell: Callable[[], dict[str, Any]]) -> Callable[[Iterator[int]], list[dict[str, Any]]]:
+    """The same, as Spark asks a part of it."""
+
+    def ask(parts: Iterator[int]) -> list[dict[str, Any]]:
+        list(parts)
+        return [tell()]
+
+    return ask

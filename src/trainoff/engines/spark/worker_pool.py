@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.shared.local_sgd.worker import Candidate, Floats, Maker, Work, attempt, factors, take_best
+from trainoff.engines.shared.local_sgd.worker import (
+    Candidate,
+    Floats,
+    Learner,
+    Maker,
+    OfEveryBatch,
+    Work,
+    attempt,
+    factors,
+    make_steps,
+    take_best,
+)
 from trainoff.engines.shared.recovery import patiently
 from trainoff.engines.shared.shipping import with_rows
-from trainoff.engines.spark import desk
-from trainoff.engines.spark.desk import Errand
 from trainoff.models import flatten
 
 if TYPE_CHECKING:
@@ -34,15 +45,15 @@ class Crew:
     def ship(self) -> None:
         """Send the rows to every executor, once and as arrays."""
         self._shipped = self._spark.broadcast(with_rows(self._job))
-        self._send(desk.sit_down, flatten(self._job.weights), 1, 0)
+        self._send(sit_down, flatten(self._job.weights), 1, 0)
 
     def round(self, weights: Floats, first: int, last: int) -> list[Work]:
         """Everybody makes the steps from first to last."""
-        return self._send(desk.work, weights, first, last)
+        return self._send(work, weights, first, last)
 
     def rest(self) -> None:
         """A round in which nothing travels and nobody works: what it takes is Spark's own."""
-        self._send(desk.do_nothing, np.zeros(0, np.float32), 1, 0)
+        self._send(do_nothing, np.zeros(0, np.float32), 1, 0)
 
     def search(self, watch: Watch) -> Floats:
         """Try every candidate, one a task; returns the weights of the best."""
@@ -66,3 +77,45 @@ class Crew:
 
 def _attempt(maker: Maker, shipped: Any, factor: float) -> Candidate:
     return attempt(maker, shipped.value, factor)
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What the driver asks of every worker in one round: the steps from first to last, on its share of each batch."""
+
+    trial: str
+    maker: Maker
+    job: Any  # broadcast: the Job with the training rows, without what only the driver has
+    weights: Any  # broadcast: one vector
+    first: int
+    last: int
+    workers: int
+
+
+_desks: dict[str, Learner] = {}
+
+
+def work(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[Work]:
+    """Do the errand. Run by Spark in an executor's Python process."""
+    list(parts)  # Spark uses a process again only if it has read all that was sent to it
+    job, learner = errand.job.value, desk(errand)
+    portion = OfEveryBatch(job.order, worker, errand.workers)
+    yield make_steps(learner, job, portion, errand.weights.value, errand.first, errand.last)
+
+
+def sit_down(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[int]:
+    """Fetch the rows and prepare the learner, before the clock starts."""
+    yield from parts
+    desk(errand)
+
+
+def do_nothing(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[int]:
+    """A round without weights and without work."""
+    yield from parts
+
+
+def desk(errand: Errand) -> Learner:
+    """The learner of this process; made on first use, and again in a process that stands in for a lost one."""
+    if errand.trial not in _desks:
+        _desks[errand.trial] = errand.maker(errand.job.value)
+    return _desks[errand.trial]

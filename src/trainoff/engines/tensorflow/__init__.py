@@ -6,25 +6,28 @@ kernels. Keras is not used; its momentum keeps the rate inside the velocity, whi
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Refused, Watch
 from trainoff.engines.shared.watch import walk
-from trainoff.engines.tensorflow.light import without_neighbours
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.tensorflow.logistic import Logistic
-    from trainoff.engines.tensorflow.network import Network
+    from trainoff.engines.tensorflow.network import Logistic, Network
     from trainoff.study import Trial
+
 
 DISTRIBUTIONS = ("tensorflow-cpu", "tensorflow")  # without and with the parts for a GPU
 PREDICT_ROWS = 1024  # so many rows and their hidden layers stay in the cache
@@ -123,7 +126,7 @@ def find_device(tf: Any, name: str) -> str:
 def make_learner(tf: Any, job: Job) -> Network | Logistic:
     """What learns the job's model."""
     if job.model.kind == "logreg":
-        from trainoff.engines.tensorflow.logistic import Logistic
+        from trainoff.engines.tensorflow.network import Logistic
 
         return Logistic(tf, job)
     from trainoff.engines.tensorflow.network import Network
@@ -141,3 +144,42 @@ def warm_up(job: Job, learner: Network | Logistic) -> None:
     started = [*job.weights, *(np.zeros(part.shape, np.float32) for part in learner.state[len(job.weights) :])]
     for part, value in zip(learner.state, started, strict=True):
         part.assign(value)
+
+
+NEIGHBOURS = ("jax", "sklearn")  # which TensorFlow loads where they are installed, for a converter and for Keras
+
+
+@contextmanager
+def without_neighbours() -> Iterator[None]:
+    """While this lasts, TensorFlow does not find other frameworks, and loads in two thirds of the time.
+
+    It makes no use of them here, and should not take longer because they are compared with it.
+    """
+    hidden = [name for name in NEIGHBOURS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: Python will not find them
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+def light_tensorflow() -> None:
+    """Let TensorFlow's modules be imported one by one, without all that `import tensorflow` brings along.
+
+    For processes that need but a few of them; nothing changes where it is loaded already.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    found = importlib.util.find_spec("tensorflow")
+    if not found or not found.submodule_search_locations:
+        raise ImportError("TensorFlow is not installed")
+    package = types.ModuleType("tensorflow")
+    package.__path__ = list(found.submodule_search_locations)
+    package.__spec__ = found
+    sys.modules["tensorflow"] = package
+    try:
+        importlib.import_module("tensorflow.python.training.server_lib")
+    except ImportError:  # another TensorFlow, laid out in another way
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
+            del sys.modules[name]

@@ -1,6 +1,6 @@
 """A worker of tf-allreduce: it learns from its share of every batch, and all add up their gradients.
 
-`python -m trainoff.engines.tf_cluster.allreduce_worker ASSIGNMENT WORKER`. The first worker leads: it talks to the driver.
+`python -m trainoff.engines.tf_cluster.allreduce_worker ASSIGNMENT WORKER`; the first one leads and talks to the driver.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from trainoff.engines.shared.control_channel import Leader
 from trainoff.engines.shared.shipping import Rows, take_over
 from trainoff.engines.shared.watch import by_worker
 from trainoff.engines.tensorflow import predict, warm_up
-from trainoff.engines.tensorflow.logistic import Logistic
-from trainoff.engines.tensorflow.network import Network, step_numbers
+from trainoff.engines.tensorflow.network import Logistic, Network, step_numbers
 from trainoff.engines.tf_cluster.coordinator import Assignment, prepare_tensorflow, read_assignment
 
 Tensor = Any

@@ -34,7 +34,6 @@ class Assignment:
 
     def call(self) -> Leader:
         """The line to the driver, for who leads."""
-        from trainoff.engines.tf_cluster.events import Chronicler
 
         return Chronicler(self.number, self.pace, self.events) if self.events else Leader(self.number, self.pace)
 
@@ -52,8 +51,7 @@ def read_assignment(path: str) -> Assignment:
 def prepare_tensorflow(cores: float) -> Any:
     """TensorFlow, with as many threads as the worker has cores."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from trainoff.engines.tensorflow import set_threads
-    from trainoff.engines.tensorflow.light import without_neighbours
+    from trainoff.engines.tensorflow import set_threads, without_neighbours
 
     with without_neighbours():
         import tensorflow as tf
@@ -92,12 +90,9 @@ def lead(assignment: Assignment, set_up: SetUp | None = None) -> None:
 def set_up_mode(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
     """The variables on the servers, the rows on the workers, and the mode that trains with them."""
     from trainoff.engines.tf_cluster.asynchronous import Asynchronous
-    from trainoff.engines.tf_cluster.gradients import Dense
-    from trainoff.engines.tf_cluster.packed import Packed
+    from trainoff.engines.tf_cluster.gradients import Dense, Sparse
     from trainoff.engines.tf_cluster.pipeline import Pipeline, spans, stages
-    from trainoff.engines.tf_cluster.ps_context import Scene
-    from trainoff.engines.tf_cluster.sparse import Sparse
-    from trainoff.engines.tf_cluster.store import Store
+    from trainoff.engines.tf_cluster.ps_context import Packed, Scene, Store
     from trainoff.engines.tf_cluster.synchronous import Synchronous
 
     job, servers = assignment.job, len(assignment.addresses["ps"])
@@ -125,12 +120,30 @@ def put(scene: Any, state: list[Any]) -> None:
 def labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
     """The class of each row, by the weights; computed here."""
     from trainoff.engines.tensorflow import predict
-    from trainoff.engines.tensorflow.logistic import Logistic
-    from trainoff.engines.tensorflow.network import labeller
+    from trainoff.engines.tensorflow.network import Logistic, labeller
 
     if job.model.kind == "logreg":
         return predict(Logistic(tf, replace(job, weights=weights)).labels, rows.mapped())
     return predict(labeller(tf, job.model, [tf.constant(part) for part in weights]), rows.mapped())
+
+
+class Chronicler(Leader):
+    """A leader that also writes down what it tells: the loss and the samples seen, at the step."""
+
+    def __init__(self, number: Number, pace: Pace, folder: str) -> None:
+        import tensorflow as tf
+
+        super().__init__(number, pace)
+        self._tf = tf
+        self._writer = tf.summary.create_file_writer(folder)
+
+    def told(self, step: int, loss: float | None, samples_seen: int) -> None:
+        tf = self._tf
+        with self._writer.as_default(step=step):
+            if loss is not None:
+                tf.summary.scalar("loss", loss)
+            tf.summary.scalar("samples_seen", samples_seen)
+        self._writer.flush()
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from typing import Any
 from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tensorflow.network import pooled, through
-from trainoff.engines.tf_cluster.ps_context import HERE, Scene, Spent, after, row_numbers
-from trainoff.engines.tf_cluster.rows import load, take
-from trainoff.engines.tf_cluster.store import Span, Store, worker
+from trainoff.engines.tf_cluster.gradients import load, take
+from trainoff.engines.tf_cluster.ps_context import HERE, Scene, Span, Spent, Store, after, row_numbers, worker
 from trainoff.models import Layer, Pool
 
 Tensor = Any

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import Leader, Report
 from trainoff.engines.shared.recovery import Keeper
-from trainoff.engines.tensorflow.network import step_numbers
-from trainoff.engines.tf_cluster.packed import Packed
-from trainoff.engines.tf_cluster.store import Store
+from trainoff.engines.tensorflow.network import MEMORY, step_numbers, update
+from trainoff.models import Weights
 
 HERE = "/job:chief/replica:0/task:0/device:CPU:0"  # the coordinator
 FIRST_S = 60.0  # how long the first update of a worker may take
@@ -110,3 +112,188 @@ def settle(variable: Tensor, value: Any) -> None:
 def row_numbers(rows: Any) -> Any:
     """Rows as the workers are told them."""
     return rows.astype(np.int32)
+
+
+WHOLE = 1024  # numbers; a smaller variable is not worth cutting
+
+Span = tuple[int, int]  # from and to, along the last axis
+
+
+def server(number: int) -> str:
+    """TensorFlow's name of a parameter server."""
+    return f"/job:ps/replica:0/task:{number}/device:CPU:0"
+
+
+def worker(number: int) -> str:
+    """TensorFlow's name of a worker."""
+    return f"/job:worker/replica:0/task:{number}/device:CPU:0"
+
+
+@dataclass
+class Piece:
+    """A part of one weight on one server, and what the optimiser remembers of it there."""
+
+    span: Span
+    server: int
+    variable: Tensor
+    memory: list[Tensor] = field(default_factory=list)
+
+
+class Store:
+    """All pieces. `parts` says into which spans the workers divide each weight; one whole span by default."""
+
+    def __init__(self, tf: Any, job: Job, servers: int, parts: Sequence[Sequence[Span]] | None = None) -> None:
+        self._tf, self.momentum = tf, job.params["momentum"]
+        copies = MEMORY[job.params["optimizer"]]
+        shapes = [part.shape for part in job.weights]
+        spans = parts or [[(0, shape[-1])] for shape in shapes]
+        self.pieces: list[list[Piece]] = []
+        self._initial: list[NDArray[np.float32]] = []
+        for initial, placed in zip(job.weights, place(shapes, spans, servers), strict=True):
+            self.pieces.append([self._make(initial, span, number, copies) for span, number in placed])
+
+    def _make(self, initial: NDArray[np.float32], span: Span, number: int, copies: int) -> Piece:
+        tf = self._tf
+        part = np.ascontiguousarray(initial[..., slice(*span)])
+        self._initial += [part, *(np.zeros_like(part) for _ in range(copies))]
+        with tf.device(server(number)):
+            variable = tf.Variable(part)
+            return Piece(span, number, variable, [tf.Variable(tf.zeros_like(variable)) for _ in range(copies)])
+
+    def pull(self, weight: int, span: Span | None = None) -> Tensor:
+        """One weight, or a span of it, as a tensor on the device that the graph is being built for."""
+        pieces = self.within(weight, span)
+        parts = [self._tf.identity(piece.variable.read_value()) for piece in pieces]
+        return parts[0] if len(parts) == 1 else self._tf.concat(parts, -1)
+
+    def push(self, weight: int, slope: Tensor, numbers: Tensor, span: Span | None = None) -> list[Tensor]:
+        """Let the servers move one weight, or a span of it, against its slope; returns the operations."""
+        pieces, done = self.within(weight, span), []
+        for piece, part in zip(pieces, self.cut(pieces, slope), strict=True):
+            with self._tf.device(server(piece.server)):
+                done.append(update(self._tf, piece.variable, piece.memory, part, numbers, self.momentum))
+        return done
+
+    def within(self, weight: int, span: Span | None) -> list[Piece]:
+        """The pieces that a span is made of."""
+        first, last = span or (0, self.pieces[weight][-1].span[1])
+        return [piece for piece in self.pieces[weight] if first <= piece.span[0] and piece.span[1] <= last]
+
+    def cut(self, pieces: Sequence[Piece], whole: Tensor) -> list[Tensor]:
+        """A tensor in the parts that the pieces want."""
+        if len(pieces) == 1:
+            return [whole]
+        parts: list[Tensor] = self._tf.split(whole, [piece.span[1] - piece.span[0] for piece in pieces], -1)
+        return parts
+
+    @property
+    def state(self) -> list[Tensor]:
+        """All that a step changes."""
+        return [part for pieces in self.pieces for piece in pieces for part in (piece.variable, *piece.memory)]
+
+    @property
+    def initial(self) -> list[NDArray[np.float32]]:
+        """What all of that begins with."""
+        return self._initial
+
+    def weights(self) -> Weights:
+        """The weights as they are now."""
+        return [np.concatenate([piece.variable.numpy() for piece in pieces], -1) for pieces in self.pieces]
+
+
+def place(
+    shapes: Sequence[tuple[int, ...]], parts: Sequence[Sequence[Span]], servers: int
+) -> list[list[tuple[Span, int]]]:
+    """For every weight its pieces and the server of each; small ones go to the server that has least so far."""
+    load = [0] * servers
+    placed: list[list[tuple[Span, int]]] = []
+    for shape, spans in zip(shapes, parts, strict=True):
+        depth = prod(shape[:-1])
+        pieces = []
+        for first, last in spans:
+            count = servers if (last - first) * depth >= WHOLE and last - first >= servers else 1
+            edges = [first + (last - first) * number // count for number in range(count + 1)]
+            for number, span in enumerate(pairwise(edges)):
+                chosen = number if count > 1 else min(range(servers), key=load.__getitem__)
+                load[chosen] += (span[1] - span[0]) * depth
+                pieces.append((span, chosen))
+        placed.append(pieces)
+    return placed
+
+
+class Packed:
+    """The vectors, and what the optimiser remembers of each."""
+
+    def __init__(self, tf: Any, job: Job, servers: int) -> None:
+        self._tf, self._momentum = tf, job.params["momentum"]
+        self._shapes = [part.shape for part in job.weights]
+        placed = place(self._shapes, [[(0, shape[-1])] for shape in self._shapes], servers)
+        # What lies in each vector, one after the other.
+        self._pieces: list[list[tuple[int, Span]]] = [[] for _ in range(servers)]
+        for weight, pieces in enumerate(placed):
+            for span, number in pieces:
+                self._pieces[number].append((weight, span))
+        self._pieces = [pieces for pieces in self._pieces if pieces]  # the last servers may have nothing to hold
+        self._initial = self._pack(job.weights)
+        self.vectors, self._memory = [], []
+        for number, vector in enumerate(self._initial):
+            with tf.device(server(number)):
+                self.vectors.append(tf.Variable(vector))
+                copies = MEMORY[job.params["optimizer"]]
+                self._memory.append([tf.Variable(tf.zeros_like(vector)) for _ in range(copies)])
+
+    def _pack(self, weights: Weights) -> list[NDArray[np.float32]]:
+        return [
+            np.concatenate([weights[weight][..., slice(*span)].ravel() for weight, span in pieces])
+            for pieces in self._pieces
+        ]
+
+    def _shape(self, weight: int, span: Span) -> tuple[int, ...]:
+        return (*self._shapes[weight][:-1], span[1] - span[0])
+
+    def pull(self) -> list[Tensor]:
+        """All weights, on the device that the graph is being built for."""
+        return self._unpack([self._tf.identity(vector.read_value()) for vector in self.vectors])
+
+    def _unpack(self, vectors: list[Tensor]) -> list[Tensor]:
+        tf = self._tf
+        parts: list[list[Tensor]] = [[] for _ in self._shapes]
+        for vector, pieces in zip(vectors, self._pieces, strict=True):
+            shapes = [self._shape(*piece) for piece in pieces]
+            for (weight, _), shape, part in zip(pieces, shapes, tf.split(vector, [*map(prod, shapes)]), strict=True):
+                parts[weight].append(tf.reshape(part, shape))
+        return [each[0] if len(each) == 1 else tf.concat(each, -1) for each in parts]
+
+    def pack(self, slopes: list[Tensor]) -> list[Tensor]:
+        """Slopes as one vector for every server."""
+        tf = self._tf
+        return [
+            tf.concat([tf.reshape(slopes[weight][..., slice(*span)], [-1]) for weight, span in pieces], 0)
+            for pieces in self._pieces
+        ]
+
+    def move(self, number: int, slope: Tensor, numbers: Tensor) -> Tensor:
+        """Let one server move its vector against the slope; returns the operation."""
+        with self._tf.device(server(number)):
+            return update(self._tf, self.vectors[number], self._memory[number], slope, numbers, self._momentum)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """All that a step changes."""
+        return [part for vector, memory in zip(self.vectors, self._memory, strict=True) for part in (vector, *memory)]
+
+    @property
+    def initial(self) -> list[NDArray[np.float32]]:
+        """What all of that begins with."""
+        pairs = zip(self._initial, self._memory, strict=True)
+        return [part for vector, memory in pairs for part in (vector, *(np.zeros_like(vector) for _ in memory))]
+
+    def weights(self) -> Weights:
+        """The weights as they are now."""
+        found: list[list[NDArray[np.float32]]] = [[] for _ in self._shapes]
+        for vector, pieces in zip(self.vectors, self._pieces, strict=True):
+            shapes, whole = [self._shape(*piece) for piece in pieces], vector.numpy()
+            edges = pairwise(accumulate(map(prod, shapes), initial=0))
+            for (weight, _), shape, edge in zip(pieces, shapes, edges, strict=True):
+                found[weight].append(whole[slice(*edge)].reshape(shape))
+        return [np.concatenate(parts, -1) for parts in found]

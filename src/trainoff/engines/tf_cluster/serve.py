@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from trainoff.engines.tensorflow.light import light_tensorflow
+from trainoff.engines.tensorflow import light_tensorflow
 
 LISTENING = "listening on port "
 

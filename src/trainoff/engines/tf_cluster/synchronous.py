@@ -12,8 +12,7 @@ import numpy as np
 from trainoff.data.order import share
 from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.shared.recovery import Checkpoint
-from trainoff.engines.tf_cluster.ps_context import HERE, Scene, Spent, row_numbers, work
-from trainoff.engines.tf_cluster.store import worker
+from trainoff.engines.tf_cluster.ps_context import HERE, Scene, Spent, row_numbers, work, worker
 
 Tensor = Any
 

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import os
+import pickle
 import secrets
 import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from multiprocessing.managers import RemoteError
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import trainoff
+from trainoff.clusters.local import LOG_TAIL
 from trainoff.engines.contract import WorkerFailed
+from trainoff.engines.shared.control_channel import Number
+from trainoff.engines.shared.storage import Storage
 from trainoff.engines.tf_cluster.coordinator import Assignment
 from trainoff.engines.tf_on_spark.compat import Access, end_manager, mend, run_on_executors
-from trainoff.engines.tf_on_spark.roll import Roll
-from trainoff.engines.tf_on_spark.steward import Orders, steward
 
 if TYPE_CHECKING:
     from trainoff.engines.shared.storage import Storage
     from trainoff.engines.spark.session import Session
+
 
 FORM_S = 300  # how long the executors may take to find each other
 EXPLAIN_S = 10.0  # how long it may take until it is known why a process is gone
@@ -142,3 +154,176 @@ def _end_here(host: str, secret: bytes, nodes: Any, parts: Iterator[int]) -> Ite
             os.kill(node["tb_pid"], signal.SIGTERM)
     end_manager()
     package.TFManager.mgr = package.TFSparkNode.TFSparkNode.mgr = None  # it would be asked how it is
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a TensorFlow process has left."""
+
+    code: int
+    log: str
+
+
+class Roll:
+    """The driver's end."""
+
+    def __init__(self, host: str) -> None:
+        secret = secrets.token_bytes(32)
+        self._listener = Listener((host, 0))
+        self.number = Number(host, self._listener.address[1], secret)
+        self._present: dict[str, Connection] = {}
+        self._failed: WorkerFailed | None = None
+        self._lost: str | None = None
+        self._over = False
+        threading.Thread(target=self._call, daemon=True).start()
+
+    def _call(self) -> None:
+        while not self._over:
+            try:
+                line = self._listener.accept()
+            except OSError:
+                continue
+            threading.Thread(target=self._hear, args=(line,), daemon=True).start()
+
+    def _hear(self, line: Connection) -> None:
+        role = ""
+        try:
+            deliver_challenge(line, self.number.secret)
+            answer_challenge(line, self.number.secret)
+            role = line.recv()
+            self._present[role] = line
+            if self._over:
+                line.close()  # too late
+            ended: Ended = line.recv()
+        except (OSError, EOFError, AuthenticationError):
+            if role and not self._over:
+                self._lost = self._lost or role
+            return
+        if not self._over:
+            said = ended.log if ended.code > 0 else f"TensorFlow's process ended with code {ended.code}"
+            self._failed = self._failed or WorkerFailed(role, said, ended.log)
+
+    def check(self) -> None:
+        """Raise if a process has failed and said why."""
+        if self._failed:
+            raise self._failed
+
+    @property
+    def lost(self) -> str | None:
+        """The role of a process of which nothing is heard any more, though it never said that it ended."""
+        return self._lost
+
+    def close(self) -> None:
+        """Send all home: their stewards end the processes."""
+        self._over = True
+        for line in list(self._present.values()):
+            with suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as sock:
+                sock.shutdown(socket.SHUT_RDWR)  # to close it would not do while a thread listens to it
+        with suppress(OSError):
+            waiting = self._listener._listener._socket  # type: ignore[attr-defined]  # to wake up who waits there
+            waiting.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def call(number: Number, role: str) -> Connection:
+    """Say to the driver that somebody is there; when it hangs up, it is time to go."""
+    line: Connection = Client((number.host, number.port), authkey=number.secret)
+    line.send(role)
+    return line
+
+
+PROGRAM = "trainoff.engines.tf_on_spark.node"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What every TensorFlow process of a cluster is given. The addresses of all are added on the executor."""
+
+    assignment: Assignment
+    roll: Number
+    servers: int  # how many of those that Spark calls parameter servers are; the one after them coordinates
+    storage: Storage | None  # from which every process reads the rows; else they are here, or are pushed
+
+
+@dataclass(frozen=True)
+class Post:
+    """What one of them is given: its job and number, and where rows come from."""
+
+    job: str
+    number: int
+    assignment: Assignment
+    queues: tuple[Any, bytes] | None  # the address and key of the manager that has them
+    storage: Storage | None
+
+    @property
+    def role(self) -> str:
+        """Its name among the processes of the trial."""
+        return role_of(self.job, self.number)
+
+    @property
+    def address(self) -> str:
+        return self.assignment.addresses[self.job][self.number]
+
+
+def role_of(job: str, number: int) -> str:
+    """The name of a TensorFlow process."""
+    return "tf-chief" if job == "chief" else f"tf-{job}-{number}"
+
+
+def place_of(orders: Orders, context: Any) -> tuple[str, int]:
+    """The job and number of the process here, by what tensorflowonspark says of it."""
+    job, number = context.job_name, context.task_index
+    return ("chief", 0) if (job, number) == ("ps", orders.servers) else (job, number)
+
+
+def steward(given: dict[str, Orders], context: Any) -> None:
+    """Run one TensorFlow process to its end, or to the driver's."""
+    orders = given["orders"]
+    line = call(orders.roll, role_of(*place_of(orders, context)))
+    try:
+        ended = watch_over(assign(orders, context), line)
+    except Exception:
+        ended = Ended(1, traceback.format_exc())
+    with suppress(OSError):
+        line.send(ended)
+
+
+def watch_over(post: Post, line: Connection) -> Ended:
+    """Run the process of a post; when the driver hangs up, it is ended."""
+    log = Path(f"{post.role}.txt")
+    with start(post, log) as process:
+        while process.poll() is None:
+            if line.poll(POLL_S):  # the driver says nothing; it hung up
+                process.kill()
+    return Ended(process.returncode, tail(log))
+
+
+def assign(orders: Orders, context: Any) -> Post:
+    """What the process here is to do, by what tensorflowonspark says of it."""
+    spec, (job, number) = context.cluster_spec, place_of(orders, context)
+    servers = spec.get("ps", [])
+    addresses = {"worker": spec["worker"], "ps": servers[: orders.servers], "chief": servers[orders.servers :]}
+    queues = (context.mgr.address, bytes(context.mgr._authkey)) if job == "worker" else None
+    return Post(job, number, replace(orders.assignment, addresses=addresses), queues, orders.storage)
+
+
+def start(post: Post, log: Path) -> subprocess.Popen[bytes]:
+    """Start the process. Its standard input closes with this one, however that ends."""
+    path = Path(f"{post.role}.post")
+    path.touch(mode=0o600)  # it holds secrets
+    path.write_bytes(pickle.dumps(post))
+    here = str(Path(trainoff.__file__).parent.parent)  # where Spark may have put it
+    python_path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    with log.open("wb") as sink:
+        return subprocess.Popen(
+            [sys.executable, "-m", PROGRAM, str(path)],
+            env={**os.environ, "TRAINOFF_ROLE": post.role, "PYTHONPATH": python_path},
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def tail(log: Path) -> str:
+    """The end of what the process has said."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:])

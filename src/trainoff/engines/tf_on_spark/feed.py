@@ -147,3 +147,43 @@ class Tap:
     def give(self, result: Any) -> None:
         """Answer what was pushed."""
         self._feed.batch_results([result])
+
+
+@dataclass(frozen=True)
+class Question:
+    """Rows whose classes are asked for; by the weights that came last."""
+
+    x: NDArray[np.float32]
+    weights: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What the driver asks of every executor."""
+
+    access: Access
+    weights: Any  # broadcast: one vector
+
+
+def ask(asking: Asking, blocks: Iterator[NDArray[np.float32]]) -> Iterator[NDArray[np.int64]]:
+    """The classes of a partition's rows, in their order. Run by Spark."""
+    manager = asking.access.manager()
+    there, back = manager.get_queue("input"), manager.get_queue("output")
+    weights = asking.weights.value
+    for x in blocks:
+        there.put(Question(x, weights))
+        weights = None
+        yield back.get()
+        back.task_done()
+
+
+def answer(tf: Any, model: Any, question: Question, tap: Tap, labels: Any) -> Any:
+    """Answer a question; returns what labels by its weights, for the next one."""
+    from trainoff.engines.tensorflow import predict
+    from trainoff.engines.tensorflow.network import labeller
+    from trainoff.models import unflatten
+
+    if question.weights is not None:
+        labels = labeller(tf, model, [tf.constant(part) for part in unflatten(model, question.weights)])
+    tap.give(predict(labels, question.x))
+    return labels

@@ -74,7 +74,7 @@ class Torch(Engine):
         with watch.phase("import"):
             import torch
 
-            from trainoff.engines.torch import cuda_graph, rows
+            from trainoff.engines.torch import cuda_graph, network
 
             self._device = job.params.get("device", "cpu")
             on_gpu = self._device == "cuda"
@@ -86,7 +86,7 @@ class Torch(Engine):
         self._resident = None
         with watch.phase("ship"):
             self._learner = make_learner(job, self._device)
-            self._source = rows.of(job.data.x_train, job.data.y_train, self._device)
+            self._source = network.rows_of(job.data.x_train, job.data.y_train, self._device)
             if on_gpu:
                 self._resident = cuda_graph.Resident(job, self._learner, self._source)
                 torch.cuda.synchronize()
@@ -120,7 +120,7 @@ class Torch(Engine):
 def make_learner(job: Job, device: str) -> Learner:
     """What learns the job's model."""
     if job.model.kind == "logreg":
-        from trainoff.engines.torch.logistic import Logistic
+        from trainoff.engines.torch.network import Logistic
 
         return Logistic(job, device)
     from trainoff.engines.torch.network import Network
@@ -133,13 +133,13 @@ def predict(learner: Learner, x: Matrix, device: str) -> NDArray[np.int64]:
     import numpy as np
     import torch
 
-    from trainoff.engines.torch import rows
+    from trainoff.engines.torch import network
 
     found = np.empty(len(x), np.int64)
     with torch.inference_mode():
         for start in range(0, len(x), PREDICT_ROWS):
             part = x[start : start + PREDICT_ROWS]
-            source = rows.of(part, np.zeros(len(part), np.int64), device)
+            source = network.rows_of(part, np.zeros(len(part), np.int64), device)
             found[start : start + len(part)] = learner.labels(source.all()).cpu().numpy()
     return found
 

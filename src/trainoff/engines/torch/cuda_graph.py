@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from trainoff.engines.contract import Job, Refused, Watch
-from trainoff.engines.torch.rows import Sparse
+from trainoff.engines.torch.network import SparseRows
 
 if TYPE_CHECKING:
     from trainoff.data import Order
@@ -54,7 +54,7 @@ class Resident:
         self._rates = torch.tensor(job.rates, dtype=torch.float32, device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)  # of the step, counted from 0
         self._loss = torch.zeros((), device=device)
-        if isinstance(source, Sparse):
+        if isinstance(source, SparseRows):
             source.nonzeros = most_nonzeros(np.diff(job.data.x_train.starts), job.order)
         self._sizes = job.order.batch_sizes
         self._plays: list[Callable[[], None]] = [partial(self.step, size) for size in self._sizes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainoff.engines.contract import Engine, Job, Watch
@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.shared.control_channel import Driver
+    from trainoff.engines.contract import Job
+    from trainoff.engines.shared.control_channel import Driver, Number
+    from trainoff.engines.shared.recovery import Keeper
+    from trainoff.engines.shared.snapshots import Pace
     from trainoff.study import Trial
+
 
 READY_S = 300.0  # every process imports torch, and several may share a core
 
@@ -49,3 +53,13 @@ class Followed(Engine):
         if hasattr(self, "line"):
             self.line.close()
         super().close()
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The job, how to reach the driver, when it wants snapshots, and where checkpoints are kept, if they are."""
+
+    job: Job
+    number: Number
+    pace: Pace
+    keeper: Keeper | None = None

@@ -8,29 +8,30 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
-from trainoff.data.order import spans
+from trainoff.data.order import share, spans
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import Leader, Number, complain
 from trainoff.engines.shared.shipping import InFile
 from trainoff.engines.shared.snapshots import Pace
 from trainoff.engines.shared.watch import by_worker
-from trainoff.engines.torch import predict
-from trainoff.engines.torch.assignment import Assignment
-from trainoff.engines.torch.network import Network
-from trainoff.engines.torch.ways import WAYS, Way, Worker, make_worker
+from trainoff.engines.torch import predict, warm_up
+from trainoff.engines.torch.ddp_driver import Assignment
+from trainoff.engines.torch.network import Batch, DenseRows, Network, on_device
 
 JOIN_S = 120
 Fetch = Callable[[Job], Job]
@@ -182,3 +183,184 @@ def leave_rows(job: Job, folder: Path) -> None:
 def fetch_rows(folder: Path) -> dict[str, Any]:
     """The training rows as fields of a dataset, mapped from the files."""
     return {f"{name}_train": np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("x", "y")}
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One member of the process group, with what it learns and what from."""
+
+    job: Job
+    network: Network
+    source: DenseRows
+    rank: int
+    workers: int
+
+    def share(self, step: int) -> tuple[Tensor, float]:
+        """This worker's rows of a batch, and which part of it they are."""
+        batch = self.job.order.batch(step)
+        mine = share(batch, self.rank, self.workers)
+        return torch.from_numpy(mine), len(mine) / len(batch)
+
+    def learn(self, step: int, mine: Tensor) -> float:
+        """Make a step on these rows; returns the loss before it."""
+        return self.network.learn(self.source.take(mine), float(self.job.rates[step - 1])).item()
+
+    def warm_up(self) -> None:
+        """Make a step of every size that a share has: all workers equally many."""
+        sizes = (max(1, -(-size // self.workers)) for size in self.job.order.batch_sizes)
+        warm_up(sizes, self.network, self.source)
+
+
+def make_worker(job: Job) -> Worker:
+    """This process as a member of the group."""
+    source = DenseRows(on_device(job.data.x_train, "cpu"), on_device(job.data.y_train, "cpu"))
+    return Worker(job, Network(job, "cpu"), source, dist.get_rank(), dist.get_world_size())
+
+
+class Way(Protocol):
+    """How workers agree."""
+
+    tau: int  # steps between two agreements
+
+    def learn(self, first: int, last: int) -> tuple[float, float]:
+        """Make the steps from first to last and agree; returns the loss, and the seconds that agreeing took."""
+
+    def state(self) -> Sequence[Tensor]:
+        """All that must be kept to go on from here, for the leader; every worker must ask at the same time."""
+
+    def put(self, state: Sequence[Any]) -> None:
+        """Go on from what was kept."""
+
+
+class Sync:
+    """Every step's gradients are averaged over all workers, weighted by their rows."""
+
+    tau = 1
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._agreement = worker.network.slopes = Agreement(worker.network)
+
+    def learn(self, first: int, last: int) -> tuple[float, float]:
+        mine, self._agreement.part = self._worker.share(first)
+        if not len(mine):  # the others still need this worker's part, even if it is nothing
+            mine = torch.zeros(1, dtype=torch.int64)
+        return self._worker.learn(first, mine), self._agreement.took
+
+    def state(self) -> Sequence[Tensor]:
+        return self._worker.network.state
+
+    def put(self, state: Sequence[Any]) -> None:
+        put(self._worker.network.state, state)
+
+
+class Local:
+    """Every worker makes some steps of its own, with a memory of its own; then the weights are averaged."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self.tau = worker, worker.job.params["tau"]
+        self._sizes = [len(part) for part in worker.network.flat]
+        self._room = torch.empty(sum(self._sizes) + 1)
+
+    def learn(self, first: int, last: int) -> tuple[float, float]:
+        order, seen, total = self._worker.job.order, 0, 0.0
+        for step in range(first, last + 1):
+            mine, _ = self._worker.share(step)
+            if len(mine):
+                seen += len(mine)
+                total += len(mine) * self._worker.learn(step, mine)
+        rows = order.samples_after(last) - order.samples_after(first - 1)
+        start = time.monotonic()
+        loss = self._average(seen / rows, total / rows)
+        return loss, time.monotonic() - start
+
+    def _average(self, part: float, loss: float) -> float:
+        """Replace the weights by the average of all workers', of which these are a part; returns the sum of losses."""
+        flat = self._worker.network.flat
+        weights = self._room[:-1]
+        torch.cat(flat, out=weights)
+        weights *= part
+        self._room[-1] = loss
+        dist.all_reduce(self._room)
+        put(flat, torch.split_with_sizes(weights, self._sizes))
+        return float(self._room[-1])
+
+    def state(self) -> Sequence[Tensor]:
+        network = self._worker.network
+        return [*network.flat, *self._memories()]
+
+    def _memories(self) -> list[Tensor]:
+        """What every worker's optimiser remembers, one vector each, for the leader."""
+        if not self._worker.network.memory:
+            return []
+        own = torch.cat([part.view(-1) for part in self._worker.network.memory])
+        found = [torch.empty_like(own) for _ in range(self._worker.workers)] if self._worker.rank == 0 else None
+        dist.gather(own, found)
+        return found or []
+
+    def put(self, state: Sequence[Any]) -> None:
+        network = self._worker.network
+        put(network.flat, state[: len(network.flat)])
+        if network.memory:
+            own = torch.from_numpy(state[len(network.flat) + self._worker.rank])
+            parts = torch.split_with_sizes(own, [part.numel() for part in network.memory])
+            put([part.view(-1) for part in network.memory], parts)
+
+
+def put(tensors: Sequence[Tensor], values: Sequence[Any]) -> None:
+    """Give every tensor its value."""
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(torch.as_tensor(value))
+
+
+WAYS: dict[str, Callable[[Worker], Way]] = {"sync": Sync, "local": Local}
+
+
+class Shared(torch.nn.Module):
+    """The loss of a worker's share as a module, which is what torch can distribute.
+
+    The loss travels as a gradient among the others: it is the slope along a parameter that nobody changes.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self._loss = network.loss
+        self.weights = torch.nn.ParameterList(network.parameters)
+        self.echo = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor, y: Tensor, part: float) -> Tensor:
+        loss = self._loss(Batch(x, y)) * part
+        return loss + self.echo * loss.detach()
+
+
+class Agreement:
+    """The gradient of the whole batch: the workers' gradients, each weighted by its part of the rows.
+
+    `took` is how long the last agreeing took here, after this worker's own gradient was known.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network, self._shared = network, Shared(network)
+        self._spread = DistributedDataParallel(self._shared, gradient_as_bucket_view=True)
+        self._workers = dist.get_world_size()
+        self.part = 1.0 / self._workers
+        self._known = self.took = 0.0
+        for first in network.parameters[:2]:  # their gradients are the last to be known
+            hook = first.register_post_accumulate_grad_hook
+            hook(self._look_at_the_clock)  # type: ignore[no-untyped-call]  # torch has no types here
+
+    def _look_at_the_clock(self, _: Tensor) -> None:
+        self._known = time.monotonic()
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        self._spread.zero_grad()
+        # The average over the workers is taken; it should be the sum.
+        self._spread(batch.x, batch.y, self.part * self._workers).backward()
+        self.took = time.monotonic() - self._known
+        return grad_of(self._shared.echo), [grad_of(part).view(-1) for part in self._network.parameters]
+
+
+def grad_of(parameter: Tensor) -> Tensor:
+    """The gradient that was found last."""
+    assert parameter.grad is not None
+    return parameter.grad

@@ -6,8 +6,10 @@ network's step.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,9 +17,100 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainoff.data import Csr
 from trainoff.engines.contract import Job
-from trainoff.engines.torch.rows import Batch
 from trainoff.models import BETA1, BETA2, EPSILON, Conv, Dense, Layer, Pool, Weights
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.data import Matrix
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows and their labels."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class SparseBatch:
+    """The non-zeros of some rows, each with the row of the batch that owns it, and the labels.
+
+    Where the owner is the row after the last, a non-zero belongs to no row: it only fills the batch up.
+    """
+
+    columns: Tensor
+    values: Tensor
+    owners: Tensor
+    y: Tensor
+
+
+class DenseRows:
+    """Rows of a matrix; a batch is gathered into the same memory every time."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self._x, self._y = x, y
+        self._room = x.new_empty(0)
+
+    def take(self, rows: Tensor) -> Batch:
+        """The batch of these rows; it is overwritten by the next."""
+        if len(rows) > len(self._room):
+            self._room = self._x.new_empty(len(rows), self._x.shape[1])
+        x = torch.index_select(self._x, 0, rows, out=self._room[: len(rows)])
+        return Batch(x, self._y.index_select(0, rows))
+
+    def all(self) -> Batch:
+        """Every row, as they lie."""
+        return Batch(self._x, self._y)
+
+
+class SparseRows:
+    """Sparse rows. `nonzeros` makes all batches the same size, which must hold those of any one."""
+
+    def __init__(self, x: tuple[Tensor, Tensor, Tensor], y: Tensor) -> None:
+        self.starts, self._columns, self._values = x
+        self._y = y
+        self.nonzeros: int | None = None
+
+    def take(self, rows: Tensor) -> SparseBatch:
+        begins = self.starts.index_select(0, rows)
+        counts = self.starts.index_select(0, rows + 1) - begins
+        ends = counts.cumsum(0)
+        size = int(ends[-1]) if self.nonzeros is None else self.nonzeros
+        # One more row, after the last, owns what is left over.
+        counts = torch.cat([counts, size - ends[-1:]])
+        owners = torch.repeat_interleave(counts, output_size=size)
+        shifts = torch.cat([begins - ends + counts[:-1], -ends[-1:]])
+        places = shifts.index_select(0, owners) + torch.arange(size, device=owners.device)
+        columns = self._columns.index_select(0, places).long()
+        return SparseBatch(columns, self._values.index_select(0, places), owners, self._y.index_select(0, rows))
+
+    def all(self) -> SparseBatch:
+        """Every row."""
+        return self.take(torch.arange(len(self._y), device=self._y.device))
+
+
+def rows_of(x: Matrix, y: NDArray[np.integer[Any]], device: str) -> DenseRows | SparseRows:
+    """The rows on that device; on the CPU neither features nor labels are copied."""
+    if isinstance(x, Csr):
+        x = x.compact()
+        return SparseRows(
+            (on_device(x.starts, device), on_device(x.columns, device), on_device(x.values, device)),
+            on_device(y, device),
+        )
+    return DenseRows(on_device(x, device), on_device(y, device))
+
+
+def on_device(array: NDArray[Any], device: str) -> Tensor:
+    """The array on that device. Mapped arrays are read-only, which torch would warn of; nothing here writes to them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(array).to(device)
+
 
 ACTIVATIONS = {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}  # in place
 
@@ -190,3 +283,35 @@ def make_update(params: Mapping[str, Any], weights: list[Tensor], l2: float) -> 
     if params["optimizer"] == "adam":
         return Adam(weights, l2)
     return Descent(weights, l2, params["momentum"] if params["optimizer"] == "momentum" else 0.0)
+
+
+class Logistic:
+    """One weight per feature and a bias. The gradient of one layer is short enough to be written down."""
+
+    def __init__(self, job: Job, device: str) -> None:
+        self.state = [torch.tensor(part, device=device) for part in job.weights]  # all that a step changes
+        self._weights, self._bias = self.state
+
+    def learn(self, batch: SparseBatch, rate: Rate) -> Tensor:
+        """Make one step; returns the loss before it."""
+        z = self._scores(batch)
+        y = batch.y.to(z.dtype)
+        loss = F.binary_cross_entropy_with_logits(z, y)
+        moves = F.pad(y.sub_(z.sigmoid_()).mul_(rate).div_(len(y)), (0, 1))  # what only fills up moves nothing
+        self._weights.scatter_add_(0, batch.columns, moves.index_select(0, batch.owners).mul_(batch.values))
+        self._bias.add_(moves.sum())
+        return loss
+
+    def labels(self, batch: SparseBatch) -> Tensor:
+        """The class of each row: 1 where the odds are better than even."""
+        return self._scores(batch) > 0
+
+    def weights(self) -> Weights:
+        """The weights and the bias."""
+        return [part.cpu().numpy() for part in self.state]
+
+    def _scores(self, batch: SparseBatch) -> Tensor:
+        """The log-odds of each row."""
+        products = self._weights.index_select(0, batch.columns).mul_(batch.values)
+        sums = products.new_zeros(len(batch.y) + 1).scatter_add_(0, batch.owners, products)
+        return sums[:-1].add_(self._bias)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainoff.clusters.local import die_with_parent
 from trainoff.engines.shared.shipping import take_over
-from trainoff.engines.torch.assignment import Assignment
+from trainoff.engines.torch.ddp_driver import Assignment
 from trainoff.engines.torch.ddp_worker import join, owning_up, work
 
 
