@@ -8,7 +8,7 @@ from trainoff.models.layers import ACTIVATIONS, Conv, Dense, Layer, Pool
 from trainoff.models.logreg import Logreg
 from trainoff.models.mlp import Mlp
 from trainoff.models.network import Model, Network
-from trainoff.models.optimisers import BETA1, BETA2, EPSILON, OPTIMIZERS, make_optimizer
+from trainoff.models.optimizers import BETA1, BETA2, EPSILON, OPTIMIZERS, make_optimizer
 from trainoff.models.reference import evaluate, labels, logits, loss_and_gradient, trajectory
 from trainoff.models.schedules import SCHEDULES, rates
 from trainoff.models.weights import Weights, fingerprint, flatten, initial_weights, unflatten

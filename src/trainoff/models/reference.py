@@ -13,7 +13,7 @@ from trainoff.data.sparse import Csr, Matrix
 from trainoff.models import layered, logistic
 from trainoff.models.logreg import Logreg
 from trainoff.models.network import Model, Network
-from trainoff.models.optimisers import make_optimizer
+from trainoff.models.optimizers import make_optimizer
 from trainoff.models.weights import Array, Weights
 
 Labels = NDArray[np.integer[Any]]
