@@ -15,7 +15,7 @@ from trainoff.data.dataset import silent
 from trainoff.data.fields import CATEGORIES, NUMBERS, Fields
 from trainoff.data.hidden import best
 from trainoff.errors import TrainoffError
-from trainoff.models.logistic import auc, log_losses, scores
+from trainoff.models.logreg import auc, log_losses, scores
 
 SMALL = "clicks:rows=20000,test_rows=5000"
 

@@ -21,7 +21,7 @@ from trainoff.models import (
     loss_and_gradient,
     unflatten,
 )
-from trainoff.models.logistic import auc
+from trainoff.models.logreg import auc
 
 
 def nudged(model: Model, seed: int = 3) -> list[np.ndarray]:

@@ -4,14 +4,24 @@ Every engine starts from `initial_weights` and is held against `trajectory`.
 """
 
 from trainoff.models.cnn import Cnn
-from trainoff.models.layers import ACTIVATIONS, Conv, Dense, Layer, Pool
 from trainoff.models.logreg import Logreg
 from trainoff.models.mlp import Mlp
-from trainoff.models.network import Model, Network
-from trainoff.models.optimizers import BETA1, BETA2, EPSILON, OPTIMIZERS, make_optimizer
+from trainoff.models.network import (
+    ACTIVATIONS,
+    Conv,
+    Dense,
+    Layer,
+    Model,
+    Network,
+    Pool,
+    Weights,
+    fingerprint,
+    flatten,
+    initial_weights,
+    unflatten,
+)
+from trainoff.models.optimizers import BETA1, BETA2, EPSILON, OPTIMIZERS, SCHEDULES, make_optimizer, rates
 from trainoff.models.reference import evaluate, labels, logits, loss_and_gradient, trajectory
-from trainoff.models.schedules import SCHEDULES, rates
-from trainoff.models.weights import Weights, fingerprint, flatten, initial_weights, unflatten
 
 __all__ = [
     "ACTIVATIONS",

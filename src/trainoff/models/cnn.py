@@ -8,8 +8,7 @@ from math import prod
 from typing import ClassVar
 
 from trainoff.errors import TrainoffError
-from trainoff.models.layers import Conv, Dense, Layer, Picture, Pool
-from trainoff.models.network import Network, check_network
+from trainoff.models.network import Conv, Dense, Layer, Network, Picture, Pool, check_network
 
 
 @dataclass(frozen=True)

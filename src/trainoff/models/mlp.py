@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from trainoff.errors import TrainoffError
-from trainoff.models.layers import Dense, Layer
-from trainoff.models.network import Network, check_network
+from trainoff.models.network import Dense, Layer, Network, check_network
 
 
 @dataclass(frozen=True)
