@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from trainoff import data
-from trainoff.data import Order, cache, distort, emnist, mnist, share
+from trainoff.data import Order, cache, emnist, mnist, mnist_large, share
 from trainoff.data.dataset import Recipe
 from trainoff.errors import TrainoffError
 
@@ -241,14 +241,14 @@ def test_mnist_large_is_mnist_a_little_distorted():
     train = np.frombuffer(raw[NAMES[0]][16:], np.uint8).reshape(30, -1)
     parent = data.Data("mnist", (train / 255).astype(np.float32), np.arange(30) % 10,
                        (train[:5] / 255).astype(np.float32), np.arange(5), 10, "id", (28, 28))  # fmt: skip
-    one, again = distort.make(parent, quiet), distort.make(parent, quiet)
+    one, again = mnist_large.make(parent, quiet), mnist_large.make(parent, quiet)
     assert one.x_train.shape == (120, 784)
     assert one.x_test.shape == (20, 784)
     assert np.array_equal(one.x_train, again.x_train)
     assert one.y_train.tolist() == (np.arange(30) % 10).tolist() * 4
     assert len(np.unique(one.x_train, axis=0)) == 120
     still = np.tile(np.array([[[1, 0, 0], [0, 1, 0]]], np.int32) << 16, (30, 1, 1))
-    assert np.array_equal(distort.distort(train, still), train), "the map that changes nothing changes nothing"
+    assert np.array_equal(mnist_large.distort(train, still), train), "the map that changes nothing changes nothing"
 
 
 def emnist_archive(path, rows=20):

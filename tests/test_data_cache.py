@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from trainoff import data
-from trainoff.data import cache, distort
+from trainoff.data import cache, mnist_large
 from trainoff.data.dataset import Made, Recipe, silent
 from trainoff.errors import TrainoffError
 
@@ -136,7 +136,7 @@ def test_identities_are_known_without_any_data(cache_folder):
 
 def test_every_machine_distorts_alike():
     pixels = np.random.default_rng(3).integers(0, 256, (100, 784)).astype(np.float32) / np.float32(255)
-    made = distort.copies(pixels, "train", lambda done: None)
+    made = mnist_large.copies(pixels, "train", lambda done: None)
     assert hashlib.sha256(made.tobytes()).hexdigest()[:16] == "ba7e1922a173e286"
 
 
@@ -146,7 +146,7 @@ def test_a_shift_shifts_and_half_a_pixel_is_the_mean_of_two():
 
     def seen(across: int, down: int) -> np.ndarray:
         maps = np.array([[[one, 0, across], [0, one, down]]] * 2, np.int32)
-        return distort.distort(images.reshape(2, -1), maps).reshape(2, 28, 28)
+        return mnist_large.distort(images.reshape(2, -1), maps).reshape(2, 28, 28)
 
     assert np.array_equal(seen(-2 * one, 0)[:, :, 2:], images[:, :, :-2])
     assert not seen(-2 * one, 0)[:, :, :2].any()

@@ -12,7 +12,7 @@ import pytest
 
 from running import HANGS_S
 from trainoff.data import Csr, Order
-from trainoff.data.order import share, spans
+from trainoff.data.batch_order import share, spans
 from trainoff.engines.shared import control_channel
 from trainoff.engines.shared.control_channel import Driver, Leader
 from trainoff.engines.shared.local_sgd.driver import skew

@@ -5,9 +5,9 @@ them) or are the user's own, by path: a folder of IDX files, .npz, .csv or .parq
 click log or an svmlight file. `Order` and `share` say which rows make up which batch.
 """
 
+from trainoff.data.batch_order import Order, share
 from trainoff.data.catalogue import Entry, catalogue, entry, get, identity, load, verify
 from trainoff.data.dataset import Data, Progress
-from trainoff.data.order import Order, share
 from trainoff.data.sparse import Csr, Matrix
 from trainoff.data.validation import validation_of
 

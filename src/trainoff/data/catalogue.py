@@ -13,9 +13,9 @@ from trainoff.data import (
     cache,
     clicks,
     digits,
-    distort,
     emnist,
     mnist,
+    mnist_large,
     options,
     own,
     sparse_readers,
@@ -53,7 +53,7 @@ class Entry:
 
 
 def _make_large(folder: Path | None, say: Progress) -> Made:
-    return distort.make(get("mnist", folder=folder, say=say), say)
+    return mnist_large.make(get("mnist", folder=folder, say=say), say)
 
 
 _CLICKS = "a click log made here, 13 numbers and 26 categories a row"
@@ -78,7 +78,7 @@ RECIPES = {
     for name, identity, make in (
         ("mnist", mnist.IDENTITY, mnist.make),
         ("digits", digits.IDENTITY, digits.make),
-        ("mnist-large", distort.identity(mnist.IDENTITY), _make_large),
+        ("mnist-large", mnist_large.identity(mnist.IDENTITY), _make_large),
         ("emnist-digits", emnist.IDENTITY, emnist.make),
         ("open-bandit", bandit.IDENTITY, bandit.make),
     )

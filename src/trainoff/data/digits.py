@@ -11,7 +11,7 @@ import numpy as np
 from trainoff.data import idx
 from trainoff.data.dataset import Made, Progress
 from trainoff.data.fingerprint import combine
-from trainoff.data.holdout import hold_out
+from trainoff.data.split import hold_out
 from trainoff.errors import TrainoffError
 
 SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # of the uncompressed table

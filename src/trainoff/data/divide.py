@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data.dataset import Made
-from trainoff.data.holdout import hold_out
 from trainoff.data.sparse import Csr, Selection
+from trainoff.data.split import hold_out
 
 _CHUNK_ROWS = 1 << 16
 

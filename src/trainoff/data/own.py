@@ -13,9 +13,9 @@ from trainoff.data import cache, options, readers, sparse_readers
 from trainoff.data.dataset import Made, Progress, Recipe
 from trainoff.data.divide import divide
 from trainoff.data.fingerprint import combine, remembered
-from trainoff.data.holdout import hold_out
 from trainoff.data.readers import Part
 from trainoff.data.sparse_readers import Format
+from trainoff.data.split import hold_out
 from trainoff.errors import TrainoffError
 
 _VERSION = 1  # of what follows; a change makes every cached dataset be made again

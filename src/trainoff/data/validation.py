@@ -13,8 +13,8 @@ import numpy as np
 
 from trainoff.data.dataset import Data, Made, Progress, Recipe
 from trainoff.data.fingerprint import combine
-from trainoff.data.holdout import hold_out
 from trainoff.data.sparse import Csr, Selection
+from trainoff.data.split import hold_out
 
 PREFIX = "validation-of:"
 _VERSION = 1

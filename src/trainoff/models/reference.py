@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data.order import Order
+from trainoff.data.batch_order import Order
 from trainoff.data.sparse import Csr, Matrix
 from trainoff.models import logreg
 from trainoff.models.logreg import Logreg

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.clusters.local import crowded
-from trainoff.data.order import spans
+from trainoff.data.batch_order import spans
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.shared.control_channel import Driver, HungUp, Number
 from trainoff.engines.shared.shipping import ring_bytes

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data.order import share
+from trainoff.data.batch_order import share
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import Leader
 from trainoff.engines.shared.shipping import Rows, take_over

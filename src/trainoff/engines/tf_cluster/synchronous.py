@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainoff.data.order import share
+from trainoff.data.batch_order import share
 from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tf_cluster.ps_context import HERE, Scene, Spent, row_numbers, work, worker

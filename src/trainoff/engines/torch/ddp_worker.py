@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from trainoff.data.order import share, spans
+from trainoff.data.batch_order import share, spans
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import Leader, Number, complain
 from trainoff.engines.shared.shipping import InFile

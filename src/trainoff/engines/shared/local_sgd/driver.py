@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from trainoff.data.order import spans
+from trainoff.data.batch_order import spans
 from trainoff.engines.contract import Engine, Job, Knob, Watch
 from trainoff.engines.shared.local_sgd.worker import Change, Floats, Work
 from trainoff.engines.shared.shipping import WEIGHT_BYTES

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data import Order
-from trainoff.data.order import share
+from trainoff.data.batch_order import share
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.shipping import expand
 from trainoff.models import Weights, flatten, unflatten
