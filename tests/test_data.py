@@ -278,7 +278,7 @@ def test_emnist_from_a_folder_must_be_the_published_archive(tmp_path, monkeypatc
     emnist_archive(tmp_path / "gzip.zip")
     with pytest.raises(TrainoffError, match="is not the published archive"):
         data.get("emnist-digits", folder=tmp_path)
-    from trainoff.data.fingerprint import sha256
+    from trainoff.data.cache import sha256
 
     known = emnist.Archive("https://example.org/gzip.zip", sha256(tmp_path / "gzip.zip"))
     recipe = Recipe("emnist-digits", "emnist-digits", "emnist-digits", "id", lambda folder, say: None)

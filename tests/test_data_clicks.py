@@ -10,10 +10,8 @@ import pytest
 
 from trainoff import data
 from trainoff.data import Csr, Order, cache, clicks
-from trainoff.data.clicks import Log
+from trainoff.data.clicks import CATEGORIES, NUMBERS, Fields, Log, best_possible
 from trainoff.data.dataset import silent
-from trainoff.data.fields import CATEGORIES, NUMBERS, Fields
-from trainoff.data.hidden import best
 from trainoff.errors import TrainoffError
 from trainoff.models.logreg import auc, log_losses, scores
 
@@ -89,11 +87,11 @@ def test_seeds_make_other_rows_and_another_hidden_model_of_the_same_strength():
 
 def test_the_best_error_is_that_of_who_knows_the_chances():
     p = np.array([0.1, 0.2, 0.7, 0.4])
-    facts = best(p)
+    facts = best_possible(p)
     assert facts["best_error"] == pytest.approx(np.mean([0.1, 0.2, 0.3, 0.4]))
     rng = np.random.default_rng(0)
     p = rng.beta(1, 3, 200_000)
-    y, z, facts = (rng.random(len(p)) < p).astype(int), np.log(p / (1 - p)), best(p)
+    y, z, facts = (rng.random(len(p)) < p).astype(int), np.log(p / (1 - p)), best_possible(p)
     assert facts["best_error"] == pytest.approx(((z > 0) != y).mean(), abs=0.005)
     assert facts["best_log_loss"] == pytest.approx(log_losses(z, y).mean(), abs=0.005)
     assert facts["best_auc"] == pytest.approx(auc(z, y), abs=0.005)

@@ -16,8 +16,7 @@ import pytest
 
 from trainoff.data import emnist, mnist
 from trainoff.data.dataset import silent
-from trainoff.data.download import download
-from trainoff.data.sources import Unavailable
+from trainoff.data.sources import Unavailable, download
 from trainoff.errors import TrainoffError
 
 CONTENT = bytes(range(256)) * 20

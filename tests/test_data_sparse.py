@@ -13,8 +13,7 @@ import pytest
 
 from trainoff import data, study
 from trainoff.data import Csr, bandit, cache, text
-from trainoff.data.dataset import Made, Recipe, silent
-from trainoff.data.sparse import Selection
+from trainoff.data.dataset import Made, Recipe, Selection, silent
 from trainoff.engines import facts
 from trainoff.errors import TrainoffError
 

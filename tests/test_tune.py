@@ -12,7 +12,7 @@ import pytest
 
 from running import HANGS_S, assert_nothing_survives, command, environment, trainoff, wait_until
 from trainoff import data, engines, study
-from trainoff.data.validation import divide
+from trainoff.data.split import hold_out_validation
 from trainoff.records import Store
 from trainoff.runner.runner import Conductor, Silent
 from trainoff.tune.curves import losses
@@ -88,7 +88,7 @@ def test_validation_rows_are_training_rows_and_each_is_in_one_part() -> None:
     whole = data.get("digits")
     numbered = whole.x_train.copy()
     numbered[:, 0] = np.arange(len(numbered))
-    parts = divide(type(whole)(**{**vars(whole), "x_train": numbered}))
+    parts = hold_out_validation(type(whole)(**{**vars(whole), "x_train": numbered}))
     train, held = (np.asarray(part)[:, 0].astype(int) for part in (parts.x_train, parts.x_test))
     assert sorted([*train, *held]) == list(range(len(whole.x_train)))
     assert np.array_equal(whole.y_train[held], parts.y_test)

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import clicklog, sources, text
-from trainoff.data.dataset import Made, Progress
-from trainoff.data.divide import divide
-from trainoff.data.fingerprint import combine
+from trainoff.data import sources, text
+from trainoff.data import text as clicklog
+from trainoff.data.cache import combine
+from trainoff.data.dataset import Csr, Made, Progress
 from trainoff.data.sources import Unavailable
-from trainoff.data.sparse import Csr
+from trainoff.data.split import split_sparse
 
 _NEEDED = ("timestamp", "item_id", "position", "click", "propensity_score")
 BITS = 18
@@ -39,7 +39,7 @@ OPEN_BANDIT = Payload(  # 10,000 rows of the campaign `all`, whose items were ch
 IDENTITY = combine("open-bandit", 1, BITS, OPEN_BANDIT.sha256)
 
 
-def is_one(path: Path) -> bool:
+def is_open_bandit(path: Path) -> bool:
     """Whether the head of a CSV file is that of such a log."""
     return set(_NEEDED) <= set(_names(path))
 
@@ -53,7 +53,7 @@ def read(path: Path, width: int, say: Progress) -> tuple[Csr, NDArray[np.int64]]
 
     The time and the propensity score are no features.
     """
-    return clicklog.gather(_parts(path, width, say), width)
+    return clicklog.gather_rows(_parts(path, width, say), width)
 
 
 def _parts(path: Path, width: int, say: Progress) -> Iterator[clicklog.Part]:
@@ -62,8 +62,8 @@ def _parts(path: Path, width: int, say: Progress) -> Iterator[clicklog.Part]:
     categories = [names.index("item_id"), names.index("position")]
     categories += [place for place, name in enumerate(names) if name.startswith("user_feature_")]
     for table in text.tables(path, b",", len(names), say, skip=1):
-        hashed = clicklog.categories(table, categories, len(numbers), width)
-        yield clicklog.labels(table, names.index("click")), table.decimals(numbers), *hashed
+        hashed = clicklog.hash_categories(table, categories, len(numbers), width)
+        yield clicklog.click_labels(table, names.index("click")), table.decimals(numbers), *hashed
 
 
 def make(folder: Path | None, say: Progress, payload: Payload = OPEN_BANDIT) -> Made:
@@ -77,7 +77,7 @@ def make(folder: Path | None, say: Progress, payload: Payload = OPEN_BANDIT) -> 
         path = Path(place) / name
         path.write_bytes(raw)
         x, y = read(path, 1 << BITS, say)
-    return divide(x, y, classes=2)
+    return split_sparse(x, y, classes=2)
 
 
 def _from_folder(payload: Payload, folder: Path | None) -> bytes:

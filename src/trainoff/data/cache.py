@@ -10,18 +10,21 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from trainoff.data import npy
-from trainoff.data.dataset import Data, Made, Progress, Recipe
-from trainoff.data.sparse import Csr, Selection
+import numpy as np
+from numpy.typing import NDArray
+
+from trainoff.data import cache
+from trainoff.data.dataset import Csr, Data, Made, Progress, Recipe, Selection, silent
 from trainoff.errors import TrainoffError
 
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
@@ -96,7 +99,9 @@ def store(recipe: Recipe, made: Made, say: Progress) -> None:
                 "identity": recipe.identity,
                 "classes": made.classes,
                 "image": made.image,
-                "arrays": {name: about for part in _PARTS for name, about in npy.write(draft, part, made, say).items()},
+                "arrays": {
+                    name: about for part in _PARTS for name, about in write_arrays(draft, part, made, say).items()
+                },
             }
             if isinstance(made.x_train, (Csr, Selection)):
                 manifest["width"] = made.x_train.width
@@ -130,7 +135,7 @@ def read(recipe: Recipe) -> Data | None:
         return None
     check_sizes(folder, about)
     try:
-        parts = {part: npy.read(folder, part, about.get("width")) for part in _PARTS}
+        parts = {part: map_arrays(folder, part, about.get("width")) for part in _PARTS}
     except (OSError, ValueError, EOFError) as error:
         raise Damaged(str(error)) from error
     return Data(
@@ -149,7 +154,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         about = json.loads((folder / "manifest.json").read_bytes())
-        arrays = {name for part in _PARTS for name in npy.names(part, "width" in about)}
+        arrays = {name for part in _PARTS for name in array_names(part, "width" in about)}
         whole = set(about) - _SOMETIMES == _MANIFEST and set(about["arrays"]) == arrays
     except (OSError, ValueError, TypeError):
         whole = False
@@ -165,3 +170,163 @@ def check_sizes(folder: Path, about: dict[str, Any]) -> None:
         size = path.stat().st_size if path.exists() else 0
         if size != array["bytes"]:
             raise Damaged(f"{name}.npy has {size:,} bytes instead of {array['bytes']:,}")
+
+
+SPARSE_ARRAYS = ("starts", "columns", "values")  # the arrays of sparse rows, as Csr calls them
+_CHUNK_ROWS = 4096
+
+About = dict[str, Any]  # what the manifest says of one array
+
+
+class _File:
+    """One .npy file while it is written; its SHA-256 grows with it."""
+
+    def __init__(self, file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None:
+        self._file, self._dtype, self._shape = file, np.dtype(dtype), shape
+        header: Any = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": shape,
+        }
+        np.lib.format.write_array_header_1_0(file, header)
+        file.seek(0)
+        self._digest = hashlib.sha256(file.read())
+
+    def add(self, values: NDArray[Any]) -> None:
+        chunk = np.ascontiguousarray(values, self._dtype)
+        self._digest.update(chunk.data)
+        self._file.write(chunk.data)
+
+    def close(self) -> About:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return {"bytes": self._file.tell(), "sha256": self._digest.hexdigest(), "shape": self._shape}
+
+
+@contextmanager
+def _open(folder: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> Iterator[_File]:
+    with (folder / f"{name}.npy").open("wb+") as file:
+        yield _File(file, dtype, shape)
+
+
+def write_arrays(folder: Path, name: str, made: Made, say: Progress) -> dict[str, About]:
+    """Write one part of a dataset, scaled, as one array or, where its rows are sparse, as three."""
+    part = getattr(made, name)
+    if isinstance(part, (Csr, Selection)):
+        return _write_sparse(folder, name, part, made.scale, say)
+    dtype = np.dtype(np.float32 if name.startswith("x") else np.int64)
+    with _open(folder, name, dtype, part.shape) as file:
+        for start in range(0, len(part), _CHUNK_ROWS):
+            chunk = np.ascontiguousarray(part[start : start + _CHUNK_ROWS], dtype)
+            if dtype == np.float32 and made.scale != 1:
+                chunk = chunk / np.float32(made.scale)
+            file.add(chunk)
+            say(f"writing {name}", start + len(chunk), len(part))
+        return {name: file.close()}
+
+
+def _write_sparse(
+    folder: Path, name: str, part: Csr | Selection, scale: float | NDArray[np.float32], say: Progress
+) -> dict[str, About]:
+    shapes = (len(part) + 1,), (part.nonzeros,), (part.nonzeros,)
+    with ExitStack() as stack:
+        files = {
+            f"{name}.{array}": stack.enter_context(_open(folder, f"{name}.{array}", dtype, shape))
+            for array, dtype, shape in zip(SPARSE_ARRAYS, (np.int64, np.int32, np.float32), shapes, strict=True)
+        }
+        starts, columns, values = files.values()
+        starts.add(np.zeros(1))
+        written = 0
+        for start in range(0, len(part), _CHUNK_ROWS):
+            rows = part[start : start + _CHUNK_ROWS].compact()
+            starts.add(written + rows.starts[1:])
+            columns.add(rows.columns)
+            values.add(rows.values / (scale[rows.columns] if isinstance(scale, np.ndarray) else np.float32(scale)))
+            written += rows.nonzeros
+            say(f"writing {name}", start + len(rows), len(part))
+        return {array: file.close() for array, file in files.items()}
+
+
+def array_names(name: str, sparse: bool) -> list[str]:
+    """The arrays that one part of a dataset is made of."""
+    return [f"{name}.{array}" for array in SPARSE_ARRAYS] if sparse and name.startswith("x") else [name]
+
+
+def map_arrays(folder: Path, name: str, width: int | None) -> Any:
+    """One part of a dataset, mapped read-only; `width` is that of sparse rows, None where they are dense."""
+    arrays = [np.load(folder / f"{array}.npy", mmap_mode="r") for array in array_names(name, width is not None)]
+    if width is None or len(arrays) == 1:
+        return arrays[0]
+    starts, columns, values = arrays
+    return Csr(starts, columns, values, width)
+
+
+class Spool:
+    """Takes sparse rows piece by piece, however many they are, and gives all of them, mapped from a file.
+
+    The files lie beside the datasets of the cache and have no name: nothing is left of them if the process dies.
+    """
+
+    def __init__(self) -> None:
+        folder = cache.root() / "data"
+        with cache.written():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._columns: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the spool)
+            self._values: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (as long as the spool)
+        self._counts: list[NDArray[np.int64]] = []
+
+    def add(self, counts: NDArray[np.integer[Any]], columns: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+        """Add rows: how many non-zeros each has, and all of these, row after row."""
+        with cache.written():
+            self._columns.write(np.ascontiguousarray(columns, np.int32).data)
+            self._values.write(np.ascontiguousarray(values, np.float32).data)
+        self._counts.append(counts.astype(np.int64))
+
+    def rows(self, width: int) -> Csr:
+        """All rows that were added. Their arrays can be changed in place."""
+        starts = np.concatenate([np.zeros(1, np.int64), *self._counts])
+        np.cumsum(starts, out=starts)
+        return Csr(starts, _mapped(self._columns, np.int32), _mapped(self._values, np.float32), width)
+
+
+def _mapped(file: IO[bytes], dtype: type[Any]) -> NDArray[Any]:
+    with cache.written():
+        file.flush()
+        return np.memmap(file, dtype, "r+") if file.tell() else np.empty(0, dtype)
+
+
+_CHUNK = 1 << 20
+
+
+def combine(*parts: object) -> str:
+    """One SHA-256 for several named parts: a maker, its version, what it is made from."""
+    return hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).hexdigest()
+
+
+def sha256(path: Path, say: Progress = silent) -> str:
+    """The SHA-256 of a file's content."""
+    digest, total = hashlib.sha256(), path.stat().st_size
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            say(f"checking {path.name}", file.tell(), total)
+    return digest.hexdigest()
+
+
+def remembered_sha256(path: Path, memory: Path) -> str:
+    """The SHA-256 of a file, computed anew only if its size or its time of change differs from last time."""
+    path = path.resolve()
+    stat = path.stat()
+    seen = {"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    note = memory / f"{combine(path)[:32]}.json"
+    with suppress(OSError, ValueError):
+        known = json.loads(note.read_text())
+        if isinstance(known, dict) and all(known.get(key) == value for key, value in seen.items()):
+            return str(known["sha256"])
+    digest = sha256(path)
+    with suppress(OSError):  # a cache that cannot be written only costs time here
+        memory.mkdir(parents=True, exist_ok=True)
+        draft = note.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps({**seen, "sha256": digest}))
+        draft.replace(note)
+    return digest

@@ -8,22 +8,9 @@ from pathlib import Path
 from shlex import quote
 from shutil import rmtree
 
-from trainoff.data import (
-    bandit,
-    cache,
-    clicks,
-    digits,
-    emnist,
-    mnist,
-    mnist_large,
-    options,
-    own,
-    sparse_readers,
-    validation,
-)
-from trainoff.data.cache import Damaged
+from trainoff.data import bandit, cache, clicks, dataset, digits, emnist, mnist, mnist_large, own, sparse_readers, split
+from trainoff.data.cache import Damaged, sha256
 from trainoff.data.dataset import Data, Made, Progress, Recipe, silent
-from trainoff.data.fingerprint import sha256
 from trainoff.data.readers import SUFFIXES
 from trainoff.errors import TrainoffError
 
@@ -131,7 +118,7 @@ def catalogue() -> list[Entry]:
 
 def entry(name_or_path: str | Path) -> Entry | None:
     """What is known of a dataset before it is made; of the user's own nothing, unless it is in the cache."""
-    head, text = options.split(str(name_or_path))
+    head, text = dataset.split_options(str(name_or_path))
     if head == "clicks":
         return _clicks(clicks.log_of(text))
     return next((known for known in catalogue() if known.name == str(name_or_path)), None)
@@ -151,15 +138,15 @@ def _find(name_or_path: str | Path) -> Recipe:
     name = str(name_or_path)
     if name in RECIPES:
         return RECIPES[name]
-    if name.startswith(validation.PREFIX):
-        whole = name.removeprefix(validation.PREFIX)
-        return validation.recipe(_find(whole), lambda say: get(whole, say=say))
+    if name.startswith(split.PREFIX):
+        whole = name.removeprefix(split.PREFIX)
+        return split.validation_recipe(_find(whole), lambda say: get(whole, say=say))
     text, path = "", Path(name).expanduser()
     if not path.exists():
         head, _, text = name.partition(":")
         if head in RECIPES:
             return clicks.recipe(text) if head == "clicks" else _plain(head, text)
-        name, text = options.split(name)
+        name, text = dataset.split_options(name)
         path = Path(name).expanduser()
     if path.exists() or "/" in name or {path.suffix.lower(), sparse_readers.suffix(path)} & _SUFFIXES:
         return own.recipe(path, text)
@@ -170,7 +157,7 @@ def _find(name_or_path: str | Path) -> Recipe:
 
 def _plain(name: str, text: str) -> Recipe:
     """The recipe of a dataset that has no options."""
-    options.parse(name, text, {})
+    dataset.parse_options(name, text, {})
     return RECIPES[name]
 
 
@@ -209,8 +196,8 @@ def _own_entry(folder: Path) -> Entry | None:
 
 def _told(name: str) -> str:
     """What a dataset is that is in the cache and not in ENTRIES."""
-    if name.startswith(validation.PREFIX):
-        return f"the training rows of {name.removeprefix(validation.PREFIX)} divided again, for tuning"
+    if name.startswith(split.PREFIX):
+        return f"the training rows of {name.removeprefix(split.PREFIX)} divided again, for tuning"
     return _CLICKS if name.startswith("clicks:") else "your own data"
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainoff.data import idx
+from trainoff.data import readers
+from trainoff.data.cache import combine
 from trainoff.data.dataset import Made, Progress
-from trainoff.data.fingerprint import combine
 from trainoff.data.split import hold_out
 from trainoff.errors import TrainoffError
 
@@ -24,7 +24,7 @@ def make(folder: Path | None, say: Progress) -> Made:
     if spec is None or not spec.submodule_search_locations:
         raise TrainoffError("digits comes with scikit-learn, which is not installed; run: pip install scikit-learn")
     path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    table = idx.content(path)
+    table = readers.read_unzipped(path)
     if hashlib.sha256(table).hexdigest() != SHA256:
         raise TrainoffError(f"{path} is not the table it should be; run: pip install --force-reinstall scikit-learn")
     values = np.loadtxt(table.decode().splitlines(), delimiter=",", dtype=np.float32)

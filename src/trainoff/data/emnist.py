@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import cache, fingerprint, idx, sources
+from trainoff.data import cache, readers, sources
+from trainoff.data import cache as fingerprint
 from trainoff.data.dataset import Made, Progress
-from trainoff.data.download import download
-from trainoff.data.sources import Unavailable
+from trainoff.data.sources import Unavailable, download
 from trainoff.errors import TrainoffError
 
 
@@ -75,7 +75,7 @@ def read(path: Path) -> Made:
         with zipfile.ZipFile(path) as archive:
             for part in ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1"):
                 member = f"gzip/emnist-digits-{part}-ubyte.gz"
-                parts[part] = idx.parse(idx.unzip(archive.read(member), member), f"{member} in {path}")
+                parts[part] = readers.parse_idx(readers.unzip(archive.read(member), member), f"{member} in {path}")
     except (KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise TrainoffError(f"{path} is not the EMNIST archive ({error}); fetch it again") from error
     x_train, y_train, x_test, y_test = parts.values()

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from trainoff.data import cache, idx, sources
+from trainoff.data import cache, readers, sources
+from trainoff.data.cache import combine
 from trainoff.data.dataset import Made, Progress
-from trainoff.data.download import download
-from trainoff.data.fingerprint import combine
-from trainoff.data.sources import Unavailable
+from trainoff.data.sources import Unavailable, download
 from trainoff.errors import TrainoffError
 
 
@@ -53,7 +52,7 @@ def make(folder: Path | None, say: Progress, payload: Payload = MNIST) -> Made:
         offered += [sources.network_refused]
     advice = f"put {', '.join(payload.files)} (or their .gz) into a folder and set TRAINOFF_DATA to it"
     raw = sources.first_of("mnist", offered, advice)
-    x_train, y_train, x_test, y_test = (idx.parse(*item) for item in zip(raw, payload.files, strict=True))
+    x_train, y_train, x_test, y_test = (readers.parse_idx(*item) for item in zip(raw, payload.files, strict=True))
     height, width = x_train.shape[1:]
     return Made(
         x_train.reshape(len(x_train), -1),
@@ -70,10 +69,10 @@ def _from_folder(payload: Payload, folder: Path | None) -> Files:
     places = sources.folder_of_the_user("mnist", folder)
     raw = []
     for name, sha256 in payload.files.items():
-        path = next((found for place in places if (found := idx.find(place, name))), None)
+        path = next((found for place in places if (found := readers.find_idx(place, name))), None)
         if path is None:
             raise Unavailable(f"{places[0]} holds no {name}")
-        raw.append(sources.checked(idx.content(path), sha256, str(path)))
+        raw.append(sources.checked(readers.read_unzipped(path), sha256, str(path)))
     return raw
 
 
@@ -83,7 +82,7 @@ def _from_web(payload: Payload, address: str, say: Progress) -> Files:
     for name, sha256 in payload.files.items():
         path = download(f"{address}{name}.gz", cache.downloads("mnist") / host, say)
         try:
-            raw.append(sources.checked(idx.content(path), sha256, f"{name} from {host}"))
+            raw.append(sources.checked(readers.read_unzipped(path), sha256, f"{name} from {host}"))
         except (Unavailable, TrainoffError):
             path.unlink()  # or it would stand in the way of a good one
             raise

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.data.cache import combine
 from trainoff.data.dataset import Data, Made, Progress
-from trainoff.data.fingerprint import combine
 from trainoff.study.seeds import derive
 
 COPIES = 4

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import cache, options, readers, sparse_readers
+from trainoff.data import cache, dataset, readers, sparse_readers
+from trainoff.data.cache import combine, remembered_sha256
 from trainoff.data.dataset import Made, Progress, Recipe
-from trainoff.data.divide import divide
-from trainoff.data.fingerprint import combine, remembered
 from trainoff.data.readers import Part
 from trainoff.data.sparse_readers import Format
-from trainoff.data.split import hold_out
+from trainoff.data.split import hold_out, split_sparse
 from trainoff.errors import TrainoffError
 
 _VERSION = 1  # of what follows; a change makes every cached dataset be made again
@@ -25,11 +24,13 @@ _SPARSE_VERSION = 1  # the same for sparse files
 def recipe(path: Path, text: str = "") -> Recipe:
     """How to make the dataset at a path, with the options behind it; known by the content of its files."""
     try:
-        sparse = sparse_readers.find(path)
-        content = [remembered(file, cache.root() / "paths") for file in ([path] if sparse else readers.files(path))]
+        sparse = sparse_readers.find_format(path)
+        content = [
+            remembered_sha256(file, cache.root() / "paths") for file in ([path] if sparse else readers.files(path))
+        ]
     except OSError as error:
         raise TrainoffError(f"{path} cannot be read: {error.strerror}") from error
-    given = options.parse(str(path), text, sparse.options if sparse else {})
+    given = dataset.parse_options(str(path), text, sparse.options if sparse else {})
     if sparse is None:
         identity = combine("own", _VERSION, *content)
         return Recipe(str(path.absolute()), path.name, f"own-{identity[:16]}", identity, partial(_make, path))
@@ -45,7 +46,7 @@ def _make_sparse(path: Path, sparse: Format, bits: int, folder: Path | None, say
     if not len(x):
         raise TrainoffError(f"{path} is empty")
     (numbers, _), classes = _numbered([labels], path)
-    return divide(x, numbers, classes)
+    return split_sparse(x, numbers, classes)
 
 
 def _make(path: Path, folder: Path | None, say: Progress) -> Made:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import math
 import re
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import idx, sparse_readers
+from trainoff.data import sparse_readers
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
     import polars
+
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 _LABELS = ("label", "target", "class", "y")
@@ -50,7 +54,7 @@ def files(path: Path) -> list[Path]:
 def _pair(folder: Path, part: str) -> list[Path] | None:
     """The images and labels of one part, None if it is not there; half a part is a mistake."""
     images, labels = f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"
-    found = [idx.find(folder, name) for name in (images, labels)]
+    found = [find_idx(folder, name) for name in (images, labels)]
     if found == [None, None]:
         return None
     for path, name in zip(found, (images, labels), strict=True):
@@ -62,7 +66,7 @@ def _pair(folder: Path, part: str) -> list[Path] | None:
 def read(path: Path) -> list[Part]:
     """The training part of the data at a path, and its test part if it has one."""
     if path.is_dir():
-        arrays = [idx.parse(idx.content(file), str(file)) for file in files(path)]
+        arrays = [parse_idx(read_unzipped(file), str(file)) for file in files(path)]
         return [Part(x, y) for x, y in zip(arrays[::2], arrays[1::2], strict=True)]
     return _npz(path) if path.suffix.lower() == ".npz" else [_table(path)]
 
@@ -142,3 +146,51 @@ def _labels(column: polars.Series, path: Path) -> NDArray[Any]:
             f"{path}: column {column.name!r} holds {column.dtype}; labels must be whole numbers or text"
         )
     return column.to_numpy() if column.dtype.is_numeric() else column.cast(str).to_numpy().astype(str)
+
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def spellings(name: str) -> list[str]:
+    """The file names under which an IDX file is found: `-idx3-` or `.idx3-`, raw or gzipped."""
+    raw = [name, name.replace("-idx", ".idx")]
+    return raw + [f"{spelling}.gz" for spelling in raw]
+
+
+def find_idx(folder: Path, name: str) -> Path | None:
+    """The IDX file of that name in a folder, in whichever spelling it is there."""
+    return next((folder / s for s in spellings(name) if (folder / s).is_file()), None)
+
+
+def read_unzipped(path: Path) -> bytes:
+    """The uncompressed bytes of a raw or gzipped file."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise TrainoffError(f"{path} cannot be read: {error.strerror}") from error
+    return unzip(raw, str(path))
+
+
+def unzip(raw: bytes, where: str) -> bytes:
+    """The bytes without their gzip wrapping, if they have one."""
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TrainoffError(f"{where} is not a whole gzip file ({error}); fetch it again") from error
+
+
+def parse_idx(raw: bytes, where: str) -> NDArray[Any]:
+    """The array in an IDX file's bytes, without copying them."""
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _TYPES or raw[3] == 0:
+        raise TrainoffError(f"{where} is not an IDX file: it begins with {raw[:4].hex(' ') or 'nothing'}")
+    dtype, start = np.dtype(_TYPES[raw[2]]), 4 + 4 * raw[3]
+    if len(raw) < start:
+        raise TrainoffError(f"{where} is truncated: it ends within its header")
+    shape = tuple(int(size) for size in np.frombuffer(raw, ">u4", raw[3], 4))
+    expected = start + math.prod(shape) * dtype.itemsize
+    if len(raw) != expected:
+        fault = "is truncated" if len(raw) < expected else "is too long"
+        raise TrainoffError(f"{where} {fault}: {expected:,} bytes expected, {len(raw):,} found; fetch it again")
+    return np.frombuffer(raw, dtype, offset=start).reshape(shape)

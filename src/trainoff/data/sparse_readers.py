@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import bandit, criteo, svmlight
-from trainoff.data.dataset import Progress
-from trainoff.data.options import Ranges
-from trainoff.data.sparse import Csr
+from trainoff.data import bandit, text
+from trainoff.data import text as clicklog
+from trainoff.data.cache import Spool
+from trainoff.data.dataset import Csr, Progress, Ranges
 from trainoff.errors import TrainoffError
+
+NUMBERS, CATEGORIES = range(1, 14), range(14, 40)  # their places in a line; the label is at 0
+_COLUMNS = 40
+
+
+def check_criteo(path: Path) -> None:
+    """Refuse a file whose first line is not of that format."""
+    line = text.first_line(path)
+    found = line.count(b"\t") + 1 if line else 0
+    if found != _COLUMNS:
+        raise TrainoffError(
+            f"{path} is not a click log like Criteo's: its first line has {found} columns separated by tabs, not "
+            f"{_COLUMNS} (a label, {len(NUMBERS)} whole numbers, {len(CATEGORIES)} categories)"
+        )
+
+
+def read_criteo(path: Path, width: int, say: Progress) -> tuple[Csr, NDArray[np.int64]]:
+    """The rows as log(1 + x) of the numbers, below 0 as 0, in columns 0 to 12, and categories hashed into the others.
+
+    An empty cell gives no entry, and neither does a number of 0.
+    """
+    return clicklog.gather_rows(_parts(path, width, say), width)
+
+
+def _parts(path: Path, width: int, say: Progress) -> Iterator[clicklog.Part]:
+    for table in text.tables(path, b"\t", _COLUMNS, say):
+        numbers, _ = table.whole_numbers(NUMBERS)
+        logs = np.log1p(np.maximum(numbers, 0)).astype(np.float32)
+        yield clicklog.click_labels(table, 0), logs, *clicklog.hash_categories(table, CATEGORIES, len(NUMBERS), width)
+
 
 SUFFIXES = (".tsv", ".txt", ".svm", ".svmlight", ".libsvm")  # each also with .gz
 BITS = 18  # categories are hashed into 2 ** BITS columns, unless `:bits=` behind the path says otherwise
@@ -28,9 +60,9 @@ class Format:
 
 
 _HASHED: Ranges = {"bits": (10, 28)}
-_CRITEO = Format(criteo.read, _HASHED)
+_CRITEO = Format(read_criteo, _HASHED)
 _BANDIT = Format(bandit.read, _HASHED)
-_SVMLIGHT = Format(lambda path, width, say: svmlight.read(path, say), {})
+_SVMLIGHT = Format(lambda path, width, say: read_svmlight(path, say), {})
 
 
 def suffix(path: Path) -> str:
@@ -39,17 +71,132 @@ def suffix(path: Path) -> str:
     return Path(name).suffix
 
 
-def find(path: Path) -> Format | None:
+def find_format(path: Path) -> Format | None:
     """The format of a sparse file; None if it is another one, and so one of dense rows."""
     if path.is_dir() or not path.exists():
         return None
     kind = suffix(path)
     if kind in (".tsv", ".txt"):
-        criteo.check(path)
+        check_criteo(path)
         return _CRITEO
     if kind == ".csv":
-        if bandit.is_one(path):
+        if bandit.is_open_bandit(path):
             return _BANDIT
         if path.suffix.lower() == ".gz":
             raise TrainoffError(f"{path} is gzipped, and of tables only click logs are read so; unzip it first")
     return _SVMLIGHT if kind in SUFFIXES else None
+
+
+LARGEST = 2**28  # the largest index; a model has a weight for every index up to the largest
+
+_WORD = rb"[^\s:#]{1,40}"
+_LINE = re.compile(rb"\s*(%b)(?:\s+qid:%b)?((?:\s+\d{1,12}:%b)*)\s*(?:#.*)?" % (_WORD, _WORD, _WORD))
+_EMPTY = re.compile(rb"\s*(?:#.*)?")
+_PAIR = re.compile(rb"\d{1,12}:%b" % _WORD)
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows: their labels, how many pairs each has, and all pairs, each with the line in which it stands."""
+
+    labels: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    values: NDArray[np.float32]
+    lines: NDArray[np.int64]
+
+
+def read_svmlight(path: Path, say: Progress) -> tuple[Csr, NDArray[np.float64]]:
+    """The rows, and the labels as they stand there.
+
+    Indices count from 0 if an index 0 occurs anywhere, otherwise from 1. A value of 0 gives no entry.
+    """
+    spool, labels, least, most = Spool(), [np.empty(0)], LARGEST, -1
+    for first, piece in text.pieces(path, say):
+        rows = _ascending(_parsed(piece, first, path), path)
+        least, most = min(least, int(rows.indices.min(initial=LARGEST))), max(most, int(rows.indices.max(initial=-1)))
+        kept = rows.values != 0
+        counts = np.bincount(_row_numbers(rows)[kept], minlength=len(rows.counts))
+        spool.add(counts, rows.indices[kept].astype(np.int32), rows.values[kept])
+        labels.append(rows.labels)
+    if most < 0:
+        raise TrainoffError(f"{path} is empty; expected lines of a label and pairs of index:value")
+    whole = spool.rows(width=most + (least == 0))
+    for start in range(0, whole.nonzeros if least else 0, _CHUNK):
+        whole.columns[start : start + _CHUNK] -= 1
+    return whole, np.concatenate(labels)
+
+
+def _parsed(piece: bytes, first: int, path: Path) -> _Rows:
+    """The rows in a piece of the file that begins at line `first`."""
+    labels, pairs, lines = [], [], []
+    for line, content in enumerate(piece.split(b"\n")[:-1], first):
+        if found := _LINE.fullmatch(content):
+            labels.append(found[1])
+            pairs.append(found[2].replace(b":", b" ").split())
+            lines.append(line)
+        elif not _EMPTY.fullmatch(content):
+            raise _unlike(content, f"{path}: line {line}")
+    counts = np.array([len(pair) // 2 for pair in pairs], np.int64)
+    at = np.repeat(np.array(lines, np.int64), counts)
+    words = [word for pair in pairs for word in pair]
+    indices = _numbers(words[::2], at, "index", path)
+    values = _numbers(words[1::2], at, "value", path)
+    if indices.max(initial=0) > LARGEST:
+        odd = int(np.argmax(indices > LARGEST))
+        raise TrainoffError(f"{path}: line {at[odd]}: the index {words[2 * odd].decode()} is above {LARGEST:,}")
+    known = _numbers(labels, np.array(lines, np.int64), "label", path)
+    return _Rows(known, counts, indices.astype(np.int64), values.astype(np.float32), at)
+
+
+def _unlike(content: bytes, where: str) -> TrainoffError:
+    """The sentence about a line that does not look like the others."""
+    label, *pairs = content.split(b"#")[0].split()
+    if pairs and pairs[0].startswith(b"qid:"):
+        pairs = pairs[1:]
+    odd = label if b":" in label else next((word for word in pairs if not _PAIR.fullmatch(word)), label)
+    shown = odd.decode(errors="replace")
+    shown = repr(shown if len(shown) <= 40 else f"{shown[:37]}...")
+    if odd is label:
+        return TrainoffError(f"{where} begins with {shown}; expected a label, then pairs of index:value")
+    if odd.startswith(b"-"):
+        return TrainoffError(f"{where}: {shown} has a negative index; indices count from 0 or 1")
+    return TrainoffError(f"{where}: {shown} is not a pair of index:value")
+
+
+def _numbers(words: list[bytes], lines: NDArray[np.int64], what: str, path: Path) -> NDArray[np.float64]:
+    """The words as numbers; one that is none, not finite or too large for float32 is refused with its line."""
+    try:
+        numbers = np.fromiter(map(float, words), np.float64, len(words))
+    except ValueError:
+        numbers = np.fromiter(map(_number, words), np.float64, len(words))
+    odd = np.flatnonzero(~(np.abs(numbers) <= np.finfo(np.float32).max))
+    if len(odd):
+        shown = words[odd[0]].decode(errors="replace")
+        raise TrainoffError(f"{path}: line {lines[odd[0]]}: the {what} {shown!r} is not a finite number")
+    return numbers
+
+
+def _number(word: bytes) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return float("nan")
+
+
+def _row_numbers(rows: _Rows) -> NDArray[np.int64]:
+    return np.repeat(np.arange(len(rows.counts)), rows.counts)
+
+
+def _ascending(rows: _Rows, path: Path) -> _Rows:
+    """The same rows with the indices of each in ascending order; an index that comes twice in a row is refused."""
+    of_row = _row_numbers(rows)
+    same_row = of_row[1:] == of_row[:-1]
+    if (same_row & (np.diff(rows.indices) <= 0)).any():
+        order = np.lexsort((rows.indices, of_row))
+        rows = replace(rows, indices=rows.indices[order], values=rows.values[order])
+    twice = np.flatnonzero(same_row & (np.diff(rows.indices) == 0))
+    if len(twice):
+        raise TrainoffError(f"{path}: line {rows.lines[twice[0]]}: the index {rows.indices[twice[0]]} comes twice")
+    return rows

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.data.cache import combine
+from trainoff.data.dataset import Csr, Data, Made, Progress, Recipe, Selection
 from trainoff.study.seeds import derive
 
 
@@ -21,3 +25,58 @@ def hold_out(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]
     held = np.zeros(len(labels), bool)
     held[by_class[::5]] = True
     return shuffled[~held[shuffled]], shuffled[held[shuffled]]
+
+
+_CHUNK_ROWS = 1 << 16
+
+
+def split_sparse(x: Csr, y: NDArray[np.int64], classes: int) -> Made:
+    """Hold a fifth of the rows out, and scale all by the training part.
+
+    Values within [-1, 1] stay as they are; otherwise each column is divided by its largest absolute value.
+    """
+    train, test = hold_out(y)
+    largest = _largest(x, train)
+    scale = np.where(largest > 0, largest, 1).astype(np.float32) if largest.max() > 1 else 1.0
+    return Made(Selection(x, train), y[train], Selection(x, test), y[test], classes, scale=scale)
+
+
+def _largest(x: Csr, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The largest absolute value of each column in some of the rows."""
+    chosen = np.zeros(len(x), bool)
+    chosen[rows] = True
+    largest = np.zeros(x.width, np.float32)
+    for start in range(0, len(x), _CHUNK_ROWS):
+        part = x[start : start + _CHUNK_ROWS].compact()
+        entries = np.repeat(chosen[start : start + _CHUNK_ROWS], np.diff(part.starts))
+        np.maximum.at(largest, part.columns[entries], np.abs(part.values[entries]))
+    return largest
+
+
+PREFIX = "validation-of:"
+_VERSION = 1
+
+
+def validation_of(name: str) -> str:
+    """The name of the dataset on which parameters for this one are tuned."""
+    return f"{PREFIX}{name}"
+
+
+def validation_recipe(parent: Recipe, get: Callable[[Progress], Data]) -> Recipe:
+    """How to make it of the dataset that `get` brings."""
+    return Recipe(
+        name=validation_of(parent.name),
+        title=validation_of(parent.title),
+        key=f"validation-of-{parent.key}",
+        identity=combine("validation", _VERSION, parent.identity),
+        make=lambda _, say: hold_out_validation(get(say)),
+    )
+
+
+def hold_out_validation(parent: Data) -> Made:
+    """Hold out a fifth of the training rows of every class; the features are scaled already."""
+    x, labels = parent.x_train, np.asarray(parent.y_train)
+    train, held = hold_out(labels)
+    parts = [Selection(x, rows) if isinstance(x, Csr) else x[rows] for rows in (train, held)]
+    made = Made(parts[0], labels[train], parts[1], labels[held], parent.classes, image=parent.image)
+    return replace(made, facts=dict(parent.facts))

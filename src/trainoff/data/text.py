@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data.dataset import Progress
-from trainoff.data.hashing import Words, mixed
+from trainoff.data.cache import Spool
+from trainoff.data.dataset import Csr, Progress
 from trainoff.errors import TrainoffError
 
 _PIECE = 1 << 23  # bytes read at a time
@@ -172,3 +172,68 @@ def _cut(lines: bytes, separator: bytes, columns: int, line: int, path: Path) ->
     ends = breaks.reshape(-1, columns)
     begins = np.concatenate([[0], breaks[:-1] + 1]).reshape(-1, columns)
     return Table(characters, begins, ends, line, path)
+
+
+Part = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int32], NDArray[np.bool_]]
+
+
+def click_labels(table: Table, column: int) -> NDArray[np.int64]:
+    """The labels in a column: 0 or 1, nothing else."""
+    found, present = table.whole_numbers([column])
+    odd = np.flatnonzero(~present[:, 0] | (found[:, 0] < 0) | (found[:, 0] > 1))
+    if len(odd):
+        raise table.refused(int(odd[0]), column, "is not a label; expected 0 or 1")
+    return found[:, 0]
+
+
+def hash_categories(
+    table: Table, cells: Sequence[int], first: int, width: int
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """The columns, from `first` on, of the categories in some cells, ascending in each row, and which of them count.
+
+    An empty cell does not count, and of two categories that fall into one column only the first.
+    """
+    hashes, present = table.hashes(cells)
+    columns = columns_of(np.arange(len(cells)), hashes, first, width)
+    columns = np.sort(np.where(present, columns, np.int32(width)), axis=1)
+    present = columns < width
+    present[:, 1:] &= columns[:, 1:] != columns[:, :-1]
+    return columns, present
+
+
+def gather_rows(parts: Iterable[Part], width: int) -> tuple[Csr, NDArray[np.int64]]:
+    """All rows and labels of parts that each hold labels, numbers for the first columns, and categories behind them."""
+    spool, found = Spool(), [np.empty(0, np.int64)]
+    for part_labels, numbers, columns, present in parts:
+        found.append(part_labels)
+        first = np.broadcast_to(np.arange(numbers.shape[1], dtype=np.int32), numbers.shape)
+        places = np.concatenate([first, columns], axis=1)
+        values = np.concatenate([numbers, np.ones(columns.shape, np.float32)], axis=1)
+        kept = np.concatenate([numbers != 0, present], axis=1)
+        spool.add(kept.sum(axis=1), places[kept], values[kept])
+    return spool.rows(width), np.concatenate(found)
+
+
+Words = NDArray[np.uint64]
+
+_ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_SHIFT = np.uint64(31)
+
+
+def mixed(words: Words) -> Words:
+    """Each word scrambled so that every bit of the result depends on every bit of the word."""
+    out = words.copy()
+    for odd in _ODD:
+        out ^= out >> _SHIFT
+        out *= odd
+    out ^= out >> _SHIFT
+    return out
+
+
+def columns_of(fields: NDArray[Any], words: Words, first: int, width: int) -> NDArray[np.int32]:
+    """The columns of categories: a field's number and a word name one, and it falls into first to width - 1.
+
+    `fields` and `words` are arrays of a common shape, or become so by broadcasting.
+    """
+    hashes = mixed(words ^ mixed(fields.astype(np.uint64) + np.uint64(1)))
+    return (hashes % np.uint64(width - first)).astype(np.int32) + np.int32(first)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data.sparse import Csr
+from trainoff.data.dataset import Csr
 from trainoff.models.network import Array, Model, Shape
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data.batch_order import Order
-from trainoff.data.sparse import Csr, Matrix
+from trainoff.data.dataset import Csr, Matrix
 from trainoff.models import logreg
 from trainoff.models.logreg import Logreg
 from trainoff.models.network import Array, Conv, Dense, Layer, Model, Network, Pool, Weights
