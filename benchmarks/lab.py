@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.runner.lab import manage
-from trainoff.study.nodes import GIB, NodeSpec
+from trainoff.study.machines import GIB, NodeSpec
 
 WIRE = 1514 / 1448  # bytes on a link for each byte of TCP
 BURN = """

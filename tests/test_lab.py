@@ -355,7 +355,7 @@ import concurrent.futures.thread, ctypes, os, subprocess
 from trainoff.clusters.lab import able, groups_v1, groups_v2  # now: nobody may not be able to read this folder
 from trainoff.clusters.lab.network import Network
 from trainoff.runner import isolate
-from trainoff.study.nodes import NodeSpec
+from trainoff.study.machines import NodeSpec
 
 os.setgroups([])
 os.setgid(65534)

@@ -17,7 +17,7 @@ from trainoff.clusters.lab.register import Ground
 from trainoff.runner import isolate
 from trainoff.runner.lab.nodes import Lab, OfLab
 from trainoff.errors import TrainoffError
-from trainoff.study.nodes import NodeSpec
+from trainoff.study.machines import NodeSpec
 
 folder, found = Path(sys.argv[1]), {}
 SERVE = "import socket; s = socket.create_server(('0.0.0.0', 5000)); print('up', flush=True)\nwhile True: s.accept()"

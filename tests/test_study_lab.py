@@ -4,8 +4,7 @@ import pytest
 
 from trainoff import engines, study
 from trainoff.errors import TrainoffError
-from trainoff.study.machines import shipped
-from trainoff.study.nodes import NodeSpec, nodes_of
+from trainoff.study.machines import NodeSpec, nodes_of, shipped
 
 HEAD = """
 workload = "digits-mlp"

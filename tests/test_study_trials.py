@@ -7,7 +7,7 @@ import pytest
 
 from study_examples import ENGINES, HEAD, sentence, study
 from trainoff.study import Trial, nearest, read, workloads
-from trainoff.study.expand import count
+from trainoff.study.grid import count
 
 ALL = 'workload = "digits-mlp"\nengines = ["numpy", "torch", "spark-mllib"]\n'
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainoff.analyse.words import percent, seconds, size
 from trainoff.records import Record
-from trainoff.study.nodes import GIB
+from trainoff.study.machines import GIB
 
 HEADINGS = ("node", "cores", "used", "throttled", "memory", "at most", "link", "sent", "received")
 

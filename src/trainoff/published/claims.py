@@ -12,7 +12,7 @@ from typing import Any
 
 from trainoff.errors import TrainoffError
 from trainoff.published.document import documents
-from trainoff.study.near import quote, suggest
+from trainoff.study.suggestions import quote, suggest
 
 KINDS = ("figure", "order", "shape", "quality")
 REPRODUCTIONS = ("ml-parameters", "sync-async", "machines-and-clusters", "batch-size", "executors", "tf-on-spark")

@@ -11,7 +11,7 @@ from trainoff.published.document import Document, Runs, Table, documents
 from trainoff.published.units import number, seconds, share
 from trainoff.records import PUBLISHED, Record
 from trainoff.study.machines import shipped
-from trainoff.study.near import quote, suggest
+from trainoff.study.suggestions import quote, suggest
 
 NOT_STATED = 0  # workers and cores are never null in a record; this stands for what a document does not say
 UNCHECKED = {"verdict": None, "reason": "published: only its figures are known"}

@@ -31,7 +31,7 @@ from trainoff.published import some_of
 from trainoff.records import Damaged, Record
 from trainoff.report.compared import Told, told
 from trainoff.report.showing import warn
-from trainoff.study.near import quote, suggest
+from trainoff.study.suggestions import quote, suggest
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from trainoff.records import Record
 from trainoff.report.next_runs import NextRuns, next_runs
 from trainoff.report.scaled import Scaled, for_programs, show
 from trainoff.report.showing import warn
-from trainoff.study.near import quote
+from trainoff.study.suggestions import quote
 
 if TYPE_CHECKING:
     from rich.console import Console

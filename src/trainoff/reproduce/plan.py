@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainoff.errors import TrainoffError
 from trainoff.published import REPRODUCTIONS
-from trainoff.study.near import quote, suggest
+from trainoff.study.suggestions import quote, suggest
 
 STUDIES = Path(__file__).parent / "studies"
 

@@ -15,7 +15,7 @@ from trainoff.records import Record, Store
 from trainoff.runner.runner import Conductor, Task, View
 from trainoff.runner.status import cannot
 from trainoff.study import Limits, Trial
-from trainoff.study.expand import FOREIGN
+from trainoff.study.grid import FOREIGN
 
 ROWS, BATCH = 203, 10  # 21 steps an epoch, the last one of 3 rows
 

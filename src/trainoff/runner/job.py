@@ -16,7 +16,7 @@ from trainoff.engines import Job
 from trainoff.errors import TrainoffError
 from trainoff.models import Cnn, Logreg, Mlp, Model, initial_weights, rates
 from trainoff.study import Trial
-from trainoff.study.nodes import GIB
+from trainoff.study.machines import GIB
 
 GUARD = "trainoff.runner.remote_agent"
 PRIVATE = (  # files in a trial's folder that no worker needs, and some that no other machine should have

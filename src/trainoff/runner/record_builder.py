@@ -26,7 +26,7 @@ from trainoff.runner.machine import environment
 from trainoff.runner.status import Verdict, judge
 from trainoff.runner.trial_process import Ending
 from trainoff.study import Trial
-from trainoff.study.nodes import NodeSpec, nodes_of
+from trainoff.study.machines import NodeSpec, nodes_of
 
 LOG_TAIL = 50
 ASTRAY = 50  # times the loss of guessing: the weights may still be numbers, but the training has gone astray

@@ -14,7 +14,7 @@ from trainoff.runner.faults.schedule import fault_of
 from trainoff.runner.trial_process import Ending
 from trainoff.study import Trial
 from trainoff.study.fault import NEED_LAB
-from trainoff.study.nodes import GIB, nodes_of
+from trainoff.study.machines import GIB, nodes_of
 
 BEFORE_TRAINING = ("import", "cluster_start", "data_load", "ship")
 FAILED = 1  # the exit code of a Python program that has failed

@@ -27,7 +27,7 @@ from trainoff.engines.shared.port_forward import Outside
 from trainoff.runner.events import Story
 from trainoff.runner.faults.schedule import Cue, fault_of
 from trainoff.runner.supervisor import Orders
-from trainoff.study.nodes import GIB, nodes_of
+from trainoff.study.machines import GIB, nodes_of
 from trainoff.study.trial import Trial
 
 TICK_S = 0.5  # how often deadlines are checked and the view is refreshed when nothing happens

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainoff.study.check import Key, Wrong, show
-from trainoff.study.near import quote
+from trainoff.study.schema import Key, Wrong, show
+from trainoff.study.suggestions import quote
 
 LAST = -1  # the last node; the first carries the driver, whose loss is another matter
 ALWAYS: Mapping[str, Any] = {"node": LAST, "at": 0.3}  # what every fault has

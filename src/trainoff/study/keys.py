@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trainoff.study.check import Key
 from trainoff.study.fault import FAULT
+from trainoff.study.schema import Key
 
 
 def _by_name(keys: Iterable[Key]) -> dict[str, Key]:

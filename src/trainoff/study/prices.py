@@ -11,7 +11,7 @@ from typing import Any
 
 from trainoff.errors import TrainoffError
 from trainoff.study.machines import catalogue
-from trainoff.study.near import clean, quote, suggest
+from trainoff.study.suggestions import clean, quote, suggest
 
 RATES = ("usd_per_core_hour", "usd_per_gb_hour")
 _KEYS = ("date", "source", *RATES, "machine")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.errors import TrainoffError
-from trainoff.study.near import clean
+from trainoff.study.suggestions import clean
 from trainoff.study.where import Lines
 
 Complain = Callable[[str], TrainoffError]  # makes the error that says where a mistake stands

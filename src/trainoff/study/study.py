@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainoff.study.expand import Layers, combinations, settings
 from trainoff.study.facts import EngineFacts
+from trainoff.study.grid import Layers, combinations, settings
 from trainoff.study.seeds import derive
 from trainoff.study.trial import Limits, Trial
 from trainoff.study.workloads import Workload

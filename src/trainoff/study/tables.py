@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainoff.study.check import show
-from trainoff.study.near import quote
+from trainoff.study.schema import show
 from trainoff.study.source import Source
+from trainoff.study.suggestions import quote
 from trainoff.study.vocabulary import Allowed, Vocabulary, checked
 
 _LISTS = "[[32], [64]]"  # several values of a key whose value is itself a list

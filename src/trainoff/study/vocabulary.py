@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainoff.study.check import Key, Wrong, check, knob_key
 from trainoff.study.facts import EngineFacts
 from trainoff.study.keys import CLUSTER, LIMITS, PARAMS, TOP
-from trainoff.study.near import quote, same_as, suggest
+from trainoff.study.schema import Key, Wrong, check, knob_key
 from trainoff.study.source import Complain
+from trainoff.study.suggestions import quote, same_as, suggest
 
 OF_WORKER = ("cores", "memory_gb")
 Allowed = Mapping[str, Sequence[Key]]  # a knob that two engines have must fit both

@@ -1,15 +1,107 @@
-"""Workloads: a dataset, a model to train on it, and the recipe that trains it well."""
+"""The workloads of a study: those that ship, changed by [workload.NAME], and the user's own."""
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.study.check import check
-from trainoff.study.keys import PARAMS
+from trainoff.study.keys import PARAMS, TOP, WORKLOAD
+from trainoff.study.schema import check, show
+from trainoff.study.source import Source
+from trainoff.study.suggestions import nearest, quote, suggest
+from trainoff.study.tables import read_table, table
+from trainoff.study.vocabulary import Vocabulary, checked, only
+
+_MORE_DATASETS = {"open-bandit"}  # that no shipped workload uses
+
+
+def declared(source: Source) -> list[str]:
+    """The names of the [workload.NAME] tables; none if `workload` is a plain name."""
+    value = source.tables.get("workload")
+    return list(table(source, "workload")) if isinstance(value, dict) else []
+
+
+def read_workloads(source: Source, words: Vocabulary) -> tuple[dict[str, Workload], dict[str, dict[str, Any]]]:
+    """Every workload the study may name, and what [workload.NAME] says of its parameters."""
+    every = workloads()
+    shipped = dict(every)
+    overrides = {}
+    for name in declared(source):
+        if name in shipped:
+            every[name], overrides[name] = _changed(source, words, shipped[name])
+        else:
+            every[name], overrides[name] = _new(source, words, name, shipped)
+    return every, overrides
+
+
+def choose(source: Source, every: Mapping[str, Workload], otherwise: bool) -> str | None:
+    """The workload the study is about; None if it is chosen `otherwise`, by the grid or the command line."""
+    name = source.tables.get("workload")
+    if isinstance(name, str):
+        if name not in every:
+            raise source.at("workload")(f"{quote(name)} is not a workload; {suggest(name, every, 'they are')}")
+        return name
+    if name is not None and not isinstance(name, dict):
+        raise source.at("workload")(f"`workload` is {show(name)}; expected the name of a workload")
+    tables = declared(source)
+    if otherwise or len(tables) == 1:
+        return None if otherwise else tables[0]
+    if tables:
+        names = ", ".join(f'"{each}"' for each in tables)
+        raise source.at("workload")(f"there are several workloads; choose in [grid], as in workload = [{names}]")
+    raise source.at()(f"`workload` is missing; name one of {', '.join(every)}")
+
+
+def _changed(source: Source, words: Vocabulary, workload: Workload) -> tuple[Workload, dict[str, Any]]:
+    for key in WORKLOAD:
+        if key in table(source, "workload", workload.name):
+            raise source.at("workload", workload.name, key)(
+                f"{quote(key)} of {quote(workload.name)} cannot be changed, because that workload ships with "
+                "trainoff; give yours a name of its own"
+            )
+    allowed = {**words.params(), "targets": [TOP["targets"]]}
+    values = read_table(source, words, allowed, "workload", workload.name)
+    targets = values.pop("targets", workload.targets)
+    return replace(workload, targets=tuple(targets)), values
+
+
+def _new(
+    source: Source, words: Vocabulary, name: str, shipped: Mapping[str, Workload]
+) -> tuple[Workload, dict[str, Any]]:
+    complain = source.at("workload", name)
+    checked([replace(TOP["name"], name="workload")], name, complain)
+    if "data" not in table(source, "workload", name):
+        near = nearest(name, shipped)
+        hint = f"did you mean {quote(near)}?" if near else "a new one needs `data`, the path of its rows"
+        raise complain(f"{quote(name)} does not ship with trainoff; {hint}")
+    allowed = {**words.params(), **only(WORKLOAD), "targets": [TOP["targets"]]}
+    values = read_table(source, words, allowed, "workload", name)
+    facts = {key: values.pop(key) for key in ("about", "model", "metric") if key in values}
+    data = _data(source, name, values.pop("data"), {each.data for each in shipped.values()} | _MORE_DATASETS)
+    targets = tuple(values.pop("targets", ()))
+    recipe = {key: value for key, value in values.items() if key in PARAMS}
+    return Workload(name, data, targets=targets, recipe=recipe, **facts), values
+
+
+def _data(source: Source, name: str, data: str, datasets: set[str]) -> str:
+    """A dataset's name as it is; anything else is a path that begins at the study file's folder.
+
+    Options may stand behind a colon, as in "clicks:rows=1000000". What they mean is not known here.
+    """
+    if data.partition(":")[0] in datasets:
+        return data
+    file, colon, options = data.rpartition(":") if "=" in data.rpartition(":")[2] else (data, "", "")
+    for given, end in ((data, ""), (file, colon + options)):
+        path = os.path.abspath(source.path.parent / given)  # noqa: PTH100 (resolve() would follow links)
+        if given and os.path.exists(path):  # noqa: PTH110 (Path.exists raises for names that are too long)
+            return path + end
+    hint = suggest(data, sorted(datasets), "give a path from the study file's folder, or one of")
+    raise source.at("workload", name, "data")(f"`data` is {show(data)}, which is not there; {hint}")
+
 
 _SHIPPED = Path(__file__).with_name("workloads.toml")
 

@@ -14,7 +14,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store
 from trainoff.runner.runner import Task
 from trainoff.study import Study, Trial
-from trainoff.study.expand import cases_of, combinations, swept
+from trainoff.study.grid import cases_of, combinations, swept
 from trainoff.tune.space import Candidate, Space, space_of
 
 

@@ -12,7 +12,7 @@ from trainoff.analyse.targets import not_timed
 from trainoff.analyse.words import count, listed, mark, quality
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record
-from trainoff.study.near import quote, suggest
+from trainoff.study.suggestions import quote, suggest
 
 
 def one_workload(records: Sequence[Record], wanted: str | None) -> list[Record]:

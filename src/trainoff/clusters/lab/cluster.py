@@ -11,7 +11,7 @@ from pathlib import Path
 from trainoff.clusters.lab.cgroups import Group, groups_at
 from trainoff.clusters.local import Node, Process, Processes
 from trainoff.errors import TrainoffError
-from trainoff.study.nodes import NodeSpec
+from trainoff.study.machines import NodeSpec
 
 FILE = "lab.json"  # in the folder of a trial
 NETWORK = "10.77"  # nobody outside the lab can see it

@@ -17,7 +17,7 @@ from typing import TypeVar
 from trainoff.clusters.lab.cluster import INTERFACE, NETWORK, address_of
 from trainoff.clusters.local import call
 from trainoff.errors import TrainoffError
-from trainoff.study.nodes import NodeSpec
+from trainoff.study.machines import NodeSpec
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000

@@ -15,7 +15,7 @@ from pathlib import Path
 from trainoff.clusters.lab.cgroups import Groups, find_groups
 from trainoff.clusters.lab.cluster import Plan
 from trainoff.errors import TrainoffError
-from trainoff.study.nodes import NodeSpec
+from trainoff.study.machines import NodeSpec
 
 FILE = "{name}.json"
 PLAYGROUND = "lab"  # what a lab that was started by hand is called where it is told

@@ -12,7 +12,7 @@ from functools import cache
 from trainoff.clusters.lab.cgroups import find_groups, refused
 from trainoff.clusters.lab.register import new_name
 from trainoff.errors import TrainoffError
-from trainoff.study.nodes import GIB, NodeSpec
+from trainoff.study.machines import GIB, NodeSpec
 
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
 TRYING = 10**6  # the number of a lab that is only tried

@@ -17,7 +17,7 @@ from typing import Any
 from trainoff.clusters.ssh import facts
 from trainoff.clusters.ssh.facts import python_facts
 from trainoff.errors import TrainoffError
-from trainoff.study.size import HOST
+from trainoff.study.validation import HOST
 
 INSTALL = "apt-get install openssh-client"
 CONNECT_S = 10

@@ -28,9 +28,8 @@ from trainoff.records import BY_HAND
 from trainoff.runner.faults.targets import send, send_all
 from trainoff.runner.lab.supervisor import UP
 from trainoff.study.keys import CLUSTER
-from trainoff.study.machines import shipped
-from trainoff.study.near import suggest
-from trainoff.study.nodes import LINK, NodeSpec, settle_nodes
+from trainoff.study.machines import LINK, NodeSpec, settle_nodes, shipped
+from trainoff.study.suggestions import suggest
 from trainoff.study.vocabulary import checked
 
 LOOK_S = 0.5  # between the two looks that tell how busy a node is

@@ -19,7 +19,7 @@ from trainoff.clusters.lab.register import Ground, folder
 from trainoff.clusters.local import die_with_parent
 from trainoff.errors import TrainoffError
 from trainoff.runner.lab.nodes import Lab
-from trainoff.study.nodes import NodeSpec
+from trainoff.study.machines import NodeSpec
 
 UP = "up"
 REAP_S = 1.0

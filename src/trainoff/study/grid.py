@@ -11,7 +11,7 @@ from typing import Any
 
 from trainoff.study.facts import EngineFacts
 from trainoff.study.keys import CLUSTER, OF_HOSTS, OF_SOFTWARE, PARAMS
-from trainoff.study.nodes import price_of, settle_nodes
+from trainoff.study.machines import price_of, settle_nodes
 from trainoff.study.workloads import Workload
 
 Values = Mapping[str, Any]

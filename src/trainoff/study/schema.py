@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainoff.study.facts import KnobFacts
-from trainoff.study.near import clean, nearest, quote
+from trainoff.study.suggestions import clean, nearest, quote
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FAR = 10**15  # no count, size or time of a training is larger

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainoff.study.expand import MOST_TRIALS, WHOLE_BATCHES, cases_of, count, swept
+from trainoff.study.grid import MOST_TRIALS, WHOLE_BATCHES, cases_of, count, swept
 from trainoff.study.keys import ADDRESSES, OF_HOSTS
-from trainoff.study.near import quote, suggest
-from trainoff.study.nodes import OF_LAB
-from trainoff.study.sets import complaint
+from trainoff.study.machines import OF_LAB
+from trainoff.study.overrides import complaint
 from trainoff.study.source import Complain, Source
 from trainoff.study.study import Study
+from trainoff.study.suggestions import quote, suggest
 
 HOST = re.compile(r"(?!-)(?:(?P<user>[^@\s]+)@)?(?P<name>\[[0-9A-Fa-f:.]+\]|[^@:\s]+)(?::(?P<port>\d+))?")
 
