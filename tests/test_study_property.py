@@ -16,7 +16,7 @@ from test_study_file import FULL
 from test_study_where import TEXT, spots
 from trainoff.errors import TrainoffError
 from trainoff.study import MOST_TRIALS, PARAMS, Trial, read, workloads
-from trainoff.study.where import Lines, Spot
+from trainoff.study.source import Lines, Spot
 
 OWN = """
 engines = ["torch", "numpy"]

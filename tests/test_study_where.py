@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainoff.study.where import Lines, Spot
+from trainoff.study.source import Lines, Spot
 
 TEXT = """\
 name = "a # no comment = 1"     # a comment with [brackets] and = signs

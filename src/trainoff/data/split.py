@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainoff.data.cache import combine
 from trainoff.data.dataset import Csr, Data, Made, Progress, Recipe, Selection
-from trainoff.study.seeds import derive
+from trainoff.study.trial import derive
 
 
 def hold_out(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -3,14 +3,13 @@
 `read(path, engines)` gives a checked Study, `Study.trials()` the trials in the order they run.
 """
 
-from trainoff.study.facts import EngineFacts
 from trainoff.study.grid import MOST_TRIALS
 from trainoff.study.keys import CLUSTER, LIMITS, PARAMS
 from trainoff.study.loader import read
-from trainoff.study.seeds import derive
+from trainoff.study.schema import EngineFacts
 from trainoff.study.study import Study
 from trainoff.study.suggestions import nearest
-from trainoff.study.trial import Limits, Trial
+from trainoff.study.trial import Limits, Trial, derive
 from trainoff.study.workloads import Workload, workloads
 
 __all__ = [

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainoff.study.facts import EngineFacts
 from trainoff.study.keys import CLUSTER, OF_HOSTS, OF_SOFTWARE, PARAMS
 from trainoff.study.machines import price_of, settle_nodes
+from trainoff.study.schema import EngineFacts
 from trainoff.study.workloads import Workload
 
 Values = Mapping[str, Any]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from trainoff.study.fault import FAULT
-from trainoff.study.schema import Key
+from trainoff.study.schema import EngineFacts, Key, Wrong, check, knob_key, show
+from trainoff.study.source import Complain, Source
+from trainoff.study.suggestions import quote, same_as, suggest
 
 
 def _by_name(keys: Iterable[Key]) -> dict[str, Key]:
@@ -222,3 +225,160 @@ WORKLOAD = _by_name(
         Key("metric", str, "what is measured on the test rows", "accuracy", ("accuracy", "error", "auc", "log-loss")),
     ]
 )
+
+
+OF_WORKER = ("cores", "memory_gb")
+Allowed = Mapping[str, Sequence[Key]]  # a knob that two engines have must fit both
+
+
+def only(keys: Mapping[str, Key]) -> Allowed:
+    """Exactly these keys."""
+    return {name: [key] for name, key in keys.items()}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The keys that one study may use, given its engines and all that are installed."""
+
+    engines: Sequence[EngineFacts]
+    installed: Mapping[str, EngineFacts]
+
+    def params(self, engines: Iterable[EngineFacts] | None = None) -> Allowed:
+        """What may stand in [params], or the same of some engines."""
+        known = list(self.engines if engines is None else engines)
+        modes = tuple(dict.fromkeys(mode for engine in known for mode in engine.modes))
+        allowed = {name: [key] for name, key in PARAMS.items()}
+        allowed["mode"] = [replace(PARAMS["mode"], choices=modes)]
+        for engine in known:
+            for name, knob in engine.knobs.items():
+                if name not in PARAMS and name not in CLUSTER:
+                    allowed.setdefault(name, []).append(knob_key(name, knob))
+        return allowed
+
+    def of_engine(self, engine: EngineFacts) -> Allowed:
+        """What may stand in [engine.NAME]: its parameters and knobs, and how large its workers are."""
+        return {**self.params([engine]), **{name: [CLUSTER[name]] for name in OF_WORKER}}
+
+    def sweepable(self, workloads: Iterable[str]) -> Allowed:
+        """What may stand in [grid], in [[case]] and in --set."""
+        workload = replace(TOP["workload"], choices=tuple(workloads))
+        return {**self.params(), **only(CLUSTER), "workload": [workload]}
+
+    def unknown(self, name: str, what: str, allowed: Iterable[str]) -> str:
+        """The sentence for a key that is not known where it stands: where it belongs, or the nearest name."""
+        names = list(allowed)
+        hint = self._belongs(name) or _elsewhere(name, names) or suggest(name, names, "the keys are")
+        return f"{quote(name)} is not {what}; {hint}"
+
+    def _belongs(self, name: str) -> str | None:
+        if home := _home(name):
+            return f"it belongs {home}"
+        for engine in (*self.engines, *self.installed.values()):
+            if name in engine.knobs:
+                here = engine in self.engines
+                other = f"it is a knob of {quote(engine.name)}, which is not among the study's engines"
+                return f"it belongs in [engine.{engine.name}]" if here else other
+        return None
+
+
+def _home(name: str) -> str | None:
+    """Where a key of the catalogue stands in a study file."""
+    for keys, home in (
+        (PARAMS, "in [params]"),
+        (CLUSTER, "in [cluster]"),
+        (LIMITS, "in [limits]"),
+        (TOP, "at the top of the file"),
+    ):
+        if name in keys:
+            return home
+    return None
+
+
+def _elsewhere(name: str, allowed: Sequence[str]) -> str | None:
+    """The hint for another program's name of a key that does not belong here either."""
+    ours = same_as(name)
+    if ours is None or ours in allowed or not (home := _home(ours)):
+        return None
+    return f"did you mean {quote(ours)}, which belongs {home}?"
+
+
+def checked(keys: Sequence[Key], value: Any, complain: Complain, hint: str = "") -> Any:
+    """The value as every engine that knows the key can use it; else the error that `complain` makes."""
+    try:
+        fit, *_ = [check(key, value) for key in keys]
+    except Wrong as wrong:
+        raise complain(f"{wrong}{hint}") from None
+    return fit
+
+
+_LISTS = "[[32], [64]]"  # several values of a key whose value is itself a list
+
+
+def table(source: Source, *spot: str | int) -> dict[str, Any]:
+    """The table at a spot of the file; empty if it is not there, an error if something else is."""
+    value: Any = source.tables
+    for step in spot:
+        if isinstance(value, dict) and step not in value:
+            return {}
+        value = value[step]
+    if not isinstance(value, dict):
+        name = ".".join(str(step) for step in spot)
+        raise source.at(*spot)(f"{quote(name)} is {show(value)}; expected a table, as in [{name}]")
+    return value
+
+
+def read_table(source: Source, words: Vocabulary, allowed: Allowed, *spot: str) -> dict[str, Any]:
+    """The values of a table, each fit for its key."""
+    values = {}
+    for name, value in table(source, *spot).items():
+        complain = source.at(*spot, name)
+        if name not in allowed:
+            raise complain(words.unknown(name, f"a key of [{'.'.join(spot)}]", allowed))
+        sweep = name in words.params() and isinstance(value, list) and not allowed[name][0].item
+        hint = "; to try several values write them in [grid]" if sweep else ""
+        values[name] = checked(allowed[name], value, complain, hint)
+    return values
+
+
+def read_grid(source: Source, words: Vocabulary, allowed: Allowed) -> dict[str, list[Any]]:
+    """[grid]: for every key the list of values to try."""
+    grid = {}
+    for name, values in table(source, "grid").items():
+        complain = source.at("grid", name)
+        if name not in allowed:
+            raise complain(words.unknown(name, "a key that [grid] can vary", allowed))
+        takes_list = allowed[name][0].item is not None
+        if not isinstance(values, list):
+            example = _LISTS if takes_list else "[1, 2]"
+            raise complain(f"{quote(name)} is {show(values)}; expected a list of values, as in {example}")
+        if not values:
+            raise complain(f"{quote(name)} is an empty list; expected at least one value")
+        hint = f"; list the lists, as in {_LISTS}" if takes_list else ""
+        grid[name] = [
+            checked(allowed[name], value, source.at("grid", name, index), "" if isinstance(value, list) else hint)
+            for index, value in enumerate(values)
+        ]
+    return grid
+
+
+def read_cases(source: Source, words: Vocabulary, allowed: Allowed) -> list[dict[str, Any]]:
+    """[[case]]: tables of keys that vary together; a single empty one if there are none."""
+    if "case" not in source.tables:
+        return [{}]
+    cases = source.tables["case"]
+    if not isinstance(cases, list) or not cases:
+        raise source.at("case")(f"`case` is {show(cases)}; expected tables, each headed [[case]]")
+    return [_read_case(source, words, allowed, index) for index in range(len(cases))]
+
+
+def _read_case(source: Source, words: Vocabulary, allowed: Allowed, index: int) -> dict[str, Any]:
+    swept = table(source, "grid")
+    values = {}
+    for name, value in table(source, "case", index).items():
+        complain = source.at("case", index, name)
+        if name not in allowed:
+            raise complain(words.unknown(name, "a key that [[case]] can vary", allowed))
+        if name in swept:
+            raise complain(f"{quote(name)} varies both in [grid] and in [[case]]; keep one")
+        values[name] = checked(allowed[name], value, complain)
+    return values

@@ -9,10 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from trainoff.study.keys import MACHINE
+from trainoff.study.keys import MACHINE, Vocabulary, only, read_table, table
 from trainoff.study.source import Source
-from trainoff.study.tables import read_table, table
-from trainoff.study.vocabulary import Vocabulary, only
 
 if TYPE_CHECKING:
     from trainoff.study.trial import Trial

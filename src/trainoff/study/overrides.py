@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainoff.errors import TrainoffError
-from trainoff.study.keys import LIMITS, TOP
+from trainoff.study.keys import LIMITS, TOP, Vocabulary, checked, only
 from trainoff.study.source import Complain
 from trainoff.study.suggestions import clean, quote, suggest
-from trainoff.study.vocabulary import Vocabulary, checked, only
 
 _TOP = {name: TOP[name] for name in ("name", "targets", "repeat")}
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainoff.study.facts import EngineFacts
 from trainoff.study.grid import Layers, combinations, settings
-from trainoff.study.seeds import derive
-from trainoff.study.trial import Limits, Trial
+from trainoff.study.schema import EngineFacts
+from trainoff.study.trial import Limits, Trial, derive
 from trainoff.study.workloads import Workload
 
 _NOT_PARAMS = (

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.study.keys import PARAMS, TOP, WORKLOAD
+from trainoff.study.keys import PARAMS, TOP, WORKLOAD, Vocabulary, checked, only, read_table, table
 from trainoff.study.schema import check, show
 from trainoff.study.source import Source
 from trainoff.study.suggestions import nearest, quote, suggest
-from trainoff.study.tables import read_table, table
-from trainoff.study.vocabulary import Vocabulary, checked, only
 
 _MORE_DATASETS = {"open-bandit"}  # that no shipped workload uses
 

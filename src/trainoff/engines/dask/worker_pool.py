@@ -32,7 +32,7 @@ from trainoff.engines.shared.shipping import compact, without_rows
 from trainoff.engines.shared.storage import Storage
 from trainoff.errors import TrainoffError
 from trainoff.models import flatten
-from trainoff.study.seeds import derive
+from trainoff.study.trial import derive
 
 POLL_S = 0.25
 NOT_YET = (TimeoutError, UnboundLocalError)  # the latter is Dask's own, of an answer that is cancelled

@@ -27,10 +27,9 @@ from trainoff.errors import TrainoffError
 from trainoff.records import BY_HAND
 from trainoff.runner.faults.targets import send, send_all
 from trainoff.runner.lab.supervisor import UP
-from trainoff.study.keys import CLUSTER
+from trainoff.study.keys import CLUSTER, checked
 from trainoff.study.machines import LINK, NodeSpec, settle_nodes, shipped
 from trainoff.study.suggestions import suggest
-from trainoff.study.vocabulary import checked
 
 LOOK_S = 0.5  # between the two looks that tell how busy a node is
 END_S = 10.0

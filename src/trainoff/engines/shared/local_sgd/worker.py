@@ -19,7 +19,7 @@ from trainoff.data.batch_order import share
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.shipping import expand
 from trainoff.models import Weights, flatten, unflatten
-from trainoff.study.seeds import derive
+from trainoff.study.trial import derive
 
 Floats = NDArray[np.float32]
 
