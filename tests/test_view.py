@@ -255,10 +255,10 @@ def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder,
 
 
 def test_a_record_is_read_once(folder, monkeypatch):
-    from trainoff.records import shelf
+    from trainoff.records import reading
 
     read = []
-    monkeypatch.setattr(shelf, "read", lambda path: read.append(Path(path).name) or original(path))
+    monkeypatch.setattr(reading, "read", lambda path: read.append(Path(path).name) or original(path))
     shelved = Shelf(folder)
     assert shelved.look()
     assert sorted(read) == ["numpy-1", "torch-2"]

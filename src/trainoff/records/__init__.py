@@ -1,13 +1,20 @@
 """What came out of trials: the record's schema, the folder store, the curve, the tables."""
 
-from trainoff.records.curve import time_to_target
-from trainoff.records.metrics import METRICS, Metric, error_of, measured
-from trainoff.records.reading import EXPORTED, Damaged, no_folder, no_records, scan
-from trainoff.records.schema import BY_HAND, MEASURED, PUBLISHED, SCHEMA_VERSION, Record
-from trainoff.records.series import curves, samples, series_of
-from trainoff.records.shelf import Shelf
+from trainoff.records.reading import EXPORTED, Damaged, Shelf, no_folder, no_records, scan
+from trainoff.records.schema import (
+    BY_HAND,
+    MEASURED,
+    METRICS,
+    PUBLISHED,
+    SCHEMA_VERSION,
+    Metric,
+    Record,
+    error_of,
+    measured,
+    time_to_target,
+)
 from trainoff.records.store import STAGING, STUDY_COPY, Store, abandoned, cannot_write, folder_of
-from trainoff.records.table import table
+from trainoff.records.table import curves, samples, series_of, table
 
 __all__ = [
     "BY_HAND",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,3 +109,49 @@ class Record:
     def failed(self) -> bool:
         """Neither `ok` nor `unsupported`: what makes a run's exit code non-zero."""
         return self.status not in ("ok", "unsupported")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of quality."""
+
+    name: str
+    higher: bool = True  # whether more is better
+
+    def reached(self, value: float, target: float) -> bool:
+        """Whether a value is at least as good as the target; what is no number never is."""
+        return value >= target if self.higher else value <= target
+
+    def badness(self, value: float) -> float:
+        """A number to sort by: the better, the smaller."""
+        return -value if self.higher else value
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (Metric("accuracy"), Metric("error", higher=False), Metric("auc"), Metric("log-loss", higher=False))
+}
+
+
+def measured(row: Mapping[str, Any]) -> dict[str, float]:
+    """Every metric that a row of a learning curve gives."""
+    found = {"accuracy": row["accuracy"], "error": error_of(row["accuracy"]), "log-loss": row["loss"]}
+    return found | ({"auc": row["auc"]} if "auc" in row else {})
+
+
+def error_of(accuracy: float) -> float:
+    """The share that is wrong. Rounded, because 1 - 0.7 is a little more than 0.3 and would miss that target."""
+    return round(1 - accuracy, 12)
+
+
+def time_to_target(
+    train_s: Sequence[float], values: Sequence[float], target: float, metric: Metric = METRICS["accuracy"]
+) -> float | None:
+    """Seconds of training until the target is reached and held: the next look must find it held too.
+
+    None if that never happens: the run is censored. Reaching it at the very last look counts.
+    """
+    for index in range(len(values)):
+        if all(metric.reached(value, target) for value in values[index : index + 2]):
+            return train_s[index]
+    return None
