@@ -42,7 +42,7 @@ from typing import Any
 import psutil
 
 from trainoff import data, engines, study
-from trainoff.analyse.interval import FEWEST, interval
+from trainoff.analysis.statistics import FEWEST, interval
 from trainoff.clusters import THREADS, Processes
 from trainoff.clusters.local import cpus, die_with_parent
 from trainoff.records import Store

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainoff.analyse.scaling import Curve, curves, fit, graded, mixed
-from trainoff.analyse.words import seconds, span
+from trainoff.analysis.format import seconds, span
+from trainoff.analysis.scaling import Curve, curves, fit, graded, mixed
 from trainoff.records import scan
 
 STUDY = Path(__file__).parent.parent / "studies" / "scaling.toml"

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from trainoff import engines, study
-from trainoff.analyse.words import seconds, times
+from trainoff.analysis.format import seconds, times
 from trainoff.report.tuning import line
 from trainoff.runner.runner import Silent
 from trainoff.tune import Step, Tuned, Wish, tune

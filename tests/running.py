@@ -19,7 +19,7 @@ from uuid import uuid4
 import psutil
 
 from trainoff import engines
-from trainoff.analyse import newest
+from trainoff.analysis import newest
 from trainoff.cli import main
 from trainoff.published import records_of
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from recorded import record, store
-from trainoff.analyse.advice import Evidence, believe, weigh
-from trainoff.analyse.advice.made_up import off, reliability, score
+from trainoff.analysis.advice import Evidence, believe, weigh
+from trainoff.analysis.advice.made_up import off, reliability, score
 from trainoff.cli import main
 from trainoff.report.running import next_step
 

@@ -3,7 +3,7 @@
 import pytest
 
 from recorded import record
-from trainoff.analyse import (
+from trainoff.analysis import (
     answer,
     batch_lines,
     bound,
@@ -19,7 +19,7 @@ from trainoff.analyse import (
     start_costs,
     worker_lines,
 )
-from trainoff.analyse.words import about, count, seconds, size, span, times, told
+from trainoff.analysis.format import about, count, seconds, size, span, times, told
 
 
 def trial(engine: str, seconds_to: float | None, seed: int = 1, **more):

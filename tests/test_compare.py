@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from test_analyse import trial
-from trainoff.analyse import FIGURES, Band, band_of, compare, comparisons, groups, time_to
 from trainoff.analyse.band import NARROWEST, WIDEST
 from trainoff.analyse.ratio import against_best, holm, judge, measure
+from trainoff.analysis import FIGURES, Band, band_of, compare, comparisons, groups, time_to
 
 TO_97 = time_to(0.97, "accuracy")
 INF = math.inf

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainoff.analyse import correlation_lines, correlations, fit, groups
+from trainoff.analysis import correlation_lines, correlations, fit, groups
 from trainoff.published import documents, records
 
 

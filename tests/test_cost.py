@@ -8,8 +8,8 @@ import pytest
 from made import folder_of_made, made
 from running import invoke as command
 from running import only_record, study
-from trainoff.analyse import cost_of_trial, cost_to, costs, groups, priced, unpriced
-from trainoff.analyse.words import dollars
+from trainoff.analysis import cost_of_trial, cost_to, costs, groups, priced, unpriced
+from trainoff.analysis.format import dollars
 from trainoff.errors import TrainoffError
 from trainoff.published import records
 from trainoff.study.machines import shipped

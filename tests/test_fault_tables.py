@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from made import folder_of_made, made
-from trainoff.analyse import answer, groups, struck
-from trainoff.analyse.words import fault
+from trainoff.analysis import answer, groups, struck
+from trainoff.analysis.format import fault
 from trainoff.report.page import gather
 from trainoff.report.page.drawn import drawn
 from trainoff.report.page.look import looks

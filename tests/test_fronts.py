@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from test_analyse import distributed, trial
-from trainoff.analyse import bottleneck, bottleneck_sentence, fronts, groups, pareto
+from trainoff.analysis import bottleneck, bottleneck_sentence, fronts, groups, pareto
 
 
 def test_a_front_worked_by_hand():

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from recorded import record, store, trained
-from trainoff.analyse import batch_lines, groups, start_costs, unnamed, unpriced
-from trainoff.analyse.scaling import curves
-from trainoff.analyse.words import called, shown
+from trainoff.analysis import batch_lines, groups, start_costs, unnamed, unpriced
+from trainoff.analysis.format import called, shown
+from trainoff.analysis.scaling import curves
 from trainoff.cli import main
 from trainoff.records import Record
 from trainoff.report.board import broken

@@ -10,7 +10,7 @@ from made import folder_of_made, made, many
 from pages import page_of
 from running import invoke
 from test_fault_tables import RECORDS
-from trainoff.analyse import SAME, groups, ranked
+from trainoff.analysis import SAME, groups, ranked
 from trainoff.report.page import gather, render
 from trainoff.report.page.charts import fill
 from trainoff.report.page.drawn import looks_of

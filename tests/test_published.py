@@ -8,7 +8,7 @@ import pytest
 
 import trainoff
 from running import invoke as command
-from trainoff.analyse import Group, groups, newest
+from trainoff.analysis import Group, groups, newest
 from trainoff.clusters.spark import allocate
 from trainoff.errors import TrainoffError
 from trainoff.published import documents, names, records

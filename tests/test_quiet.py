@@ -7,7 +7,7 @@ import pytest
 
 from running import only_record, study, trainoff
 from test_analyse import trial
-from trainoff.analyse import disturbances, quiet, quiets
+from trainoff.analysis import disturbances, quiet, quiets
 from trainoff.errors import TrainoffError
 from trainoff.runner import control_kernel
 from trainoff.runner.control_kernel import Control

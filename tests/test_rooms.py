@@ -15,9 +15,9 @@ KNOWS = {
     "records": {"study"},
     "published": {"study", "records"},
     "runner": {"study", "data", "models", "engines", "clusters", "records"},
-    "analyse": {"study", "records"},
-    "reproduce": {"study", "records", "published", "analyse"},
-    "tune": {"study", "data", "engines", "runner", "records", "analyse"},
+    "analysis": {"study", "records"},
+    "reproduce": {"study", "records", "published", "analysis"},
+    "tuning": {"study", "data", "engines", "runner", "records", "analysis"},
 }
 KNOWS["report"] = set(KNOWS) - {"models"}
 FILES = [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in sorted(SOURCE.rglob("*.py"))]

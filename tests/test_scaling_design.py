@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from trainoff.analyse.scaling import Candidate, Config, Subject, design, expected_width, fit, grid
+from trainoff.analysis.scaling import Candidate, Config, Subject, design, expected_width, fit, grid
 
 
 def seconds(nodes):

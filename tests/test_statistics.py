@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trainoff.analyse import Interval, interval
-from trainoff.analyse.interval import coverage
 from trainoff.analyse.ranks import rank_test
 from trainoff.analyse.student import quantile, two_sided
+from trainoff.analysis import Interval, interval
+from trainoff.analysis.statistics import coverage
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

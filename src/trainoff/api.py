@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff import engines, study
-from trainoff.analyse import newest
+from trainoff.analysis import newest
 from trainoff.published import records_of
 from trainoff.records import Record, Store, table
 from trainoff.report.bulletin import Bulletin

@@ -127,7 +127,7 @@ def scale(options: argparse.Namespace) -> int:
 
 
 def advise(options: argparse.Namespace) -> int:
-    from trainoff.analyse.advice import Limits, Wish
+    from trainoff.analysis.advice import Limits, Wish
     from trainoff.report.advising import Question
     from trainoff.report.advising import advise as answer
     from trainoff.report.money import book_of

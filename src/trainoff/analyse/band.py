@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainoff.analyse.figures import Figure
-from trainoff.analyse.groups import Group
-from trainoff.analyse.words import percent
+from trainoff.analysis.figures import Figure
+from trainoff.analysis.format import percent
+from trainoff.analysis.groups import Group
 from trainoff.records import Record
 
 UNTIL_KNOWN = 0.05

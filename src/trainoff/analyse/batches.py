@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from trainoff.analyse.groups import Group, setting_of
-from trainoff.analyse.words import count, quality
+from trainoff.analysis.format import count, quality
+from trainoff.analysis.groups import Group, setting_of
 
 LEAST = 3  # sizes of a batch that make a comparison
 MOST = 8  # comparisons; more than that nobody reads

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.words import seconds
-from trainoff.analyse.workers import BUSY, Bound, bound
+from trainoff.analysis.bottleneck import BUSY, Bound, bound
+from trainoff.analysis.format import seconds
 from trainoff.records import Record
 
 MUCH = 0.2  # of the training: what takes less bounds nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from trainoff.analyse.groups import Group, setting_of
+from trainoff.analysis.groups import Group, setting_of
 
 Pair = tuple[Group, Group]
 

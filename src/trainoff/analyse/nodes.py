@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainoff.analyse.words import percent, seconds, size
+from trainoff.analysis.format import percent, seconds, size
 from trainoff.records import Record
 from trainoff.study.machines import GIB
 

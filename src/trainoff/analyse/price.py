@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse.groups import Group
+from trainoff.analysis.groups import Group
 from trainoff.records import METRICS
 
 

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse.groups import Group
-from trainoff.analyse.words import seconds
+from trainoff.analysis.format import seconds
+from trainoff.analysis.groups import Group
 from trainoff.records import Record
 
 START = ("import", "cluster_start", "compile")

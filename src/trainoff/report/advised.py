@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainoff.analyse import unnamed
-from trainoff.analyse.advice import (
+from trainoff.analysis import unnamed
+from trainoff.analysis.advice import (
     Advice,
     Weighed,
     chances,
@@ -18,7 +18,7 @@ from trainoff.analyse.advice import (
     what_for,
     why,
 )
-from trainoff.analyse.words import dollars, mark, seconds, span
+from trainoff.analysis.format import dollars, mark, seconds, span
 from trainoff.report.columns import ALWAYS, Column, table
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import newest, priced, unpriced
-from trainoff.analyse.advice import (
+from trainoff.analyse.targets import check_target
+from trainoff.analysis import newest, priced, unpriced
+from trainoff.analysis.advice import (
     Advice,
     Candidate,
     Limits,
@@ -25,8 +26,7 @@ from trainoff.analyse.advice import (
     one_workload,
     why_nothing,
 )
-from trainoff.analyse.scaling import nodes_key
-from trainoff.analyse.targets import check_target
+from trainoff.analysis.scaling import nodes_key
 from trainoff.errors import TrainoffError
 from trainoff.published import records_of, some_of
 from trainoff.records import Record

@@ -10,8 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analyse import newest
-from trainoff.analyse.words import count
+from trainoff.analysis import newest
+from trainoff.analysis.format import count
 from trainoff.errors import TrainoffError
 from trainoff.published import some_of
 from trainoff.records import Record, curves, samples, table

@@ -7,18 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import (
-    Group,
-    Spent,
-    by_workload,
-    failure,
-    headline_target,
-    ranked,
-    spent,
-    worker_lines,
-)
 from trainoff.analyse.nodes import crowding
-from trainoff.analyse.words import mark, quality, seconds, size, span
+from trainoff.analysis import Group, Spent, by_workload, failure, headline_target, ranked, spent, worker_lines
+from trainoff.analysis.format import mark, quality, seconds, size, span
 from trainoff.records import Record, folder_of
 from trainoff.report.columns import ALWAYS, Column, heading, setting
 from trainoff.report.columns import table as columns_table

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff import engines
-from trainoff.analyse.words import count
+from trainoff.analysis.format import count
 from trainoff.errors import TrainoffError
 from trainoff.records import Store
 from trainoff.runner.contract_tests import cases, check

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainoff.analyse.words import called, shown
+from trainoff.analysis.format import called, shown
 
 if TYPE_CHECKING:
     from rich.table import Table

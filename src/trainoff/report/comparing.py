@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analyse import (
+from trainoff.analyse.matching import Pair, of_engines, of_folders
+from trainoff.analyse.ratio import adjusted, against_best
+from trainoff.analyse.targets import check_target, not_timed
+from trainoff.analysis import (
     FIGURES,
     Comparison,
     Figure,
@@ -20,12 +23,9 @@ from trainoff.analyse import (
     groups,
     newest,
 )
-from trainoff.analyse.figures import TIME_TO_TARGET, time_to
-from trainoff.analyse.matching import Pair, of_engines, of_folders
-from trainoff.analyse.ranking import headline_target, order
-from trainoff.analyse.ratio import adjusted, against_best
-from trainoff.analyse.targets import check_target, not_timed
-from trainoff.analyse.words import listed
+from trainoff.analysis.figures import TIME_TO_TARGET, time_to
+from trainoff.analysis.format import listed
+from trainoff.analysis.ranking import headline_target, order
 from trainoff.errors import TrainoffError
 from trainoff.published import some_of
 from trainoff.records import Damaged, Record

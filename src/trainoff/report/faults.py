@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Group, Struck, by_workload, struck
-from trainoff.analyse.words import seconds, times
+from trainoff.analysis import Group, Struck, by_workload, struck
+from trainoff.analysis.format import seconds, times
 from trainoff.report.columns import ALWAYS, Column, heading, setting, table
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analyse.words import size
+from trainoff.analysis.format import size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trainoff.analyse import failure, varying
-from trainoff.analyse.words import about, called, count, quality, seconds, shown, size
+from trainoff.analysis import failure, varying
+from trainoff.analysis.format import about, called, count, quality, seconds, shown, size
 from trainoff.records import Record
 from trainoff.report.columns import setting
 from trainoff.runner.estimate import Clock

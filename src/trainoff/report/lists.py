@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainoff import data, engines, study
-from trainoff.analyse.words import mark, size
+from trainoff.analysis.format import mark, size
 
 if TYPE_CHECKING:
     from rich.console import Console

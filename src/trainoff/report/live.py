@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from trainoff.analyse.words import about, quality, seconds, size
+from trainoff.analysis.format import about, quality, seconds, size
 from trainoff.records import Record
 from trainoff.report.columns import ALWAYS, Column, heading, table
 from trainoff.report.lines import keys_of, setting_of

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Cost, Group, by_workload, costs, headline_target
-from trainoff.analyse.words import dollars, mark
+from trainoff.analysis import Cost, Group, by_workload, costs, headline_target
+from trainoff.analysis.format import dollars, mark
 from trainoff.errors import TrainoffError
 from trainoff.report.columns import ALWAYS, Column, heading, setting, table
 from trainoff.study.prices import PriceBook, read_prices

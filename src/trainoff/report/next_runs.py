@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainoff.analyse.figures import FIGURES
-from trainoff.analyse.scaling import PER_1000, Candidate, Choice, Curve, Fit, Mix, Subject, design, fit, grid, share
-from trainoff.analyse.words import about, count
+from trainoff.analysis.figures import FIGURES
+from trainoff.analysis.format import about, count
+from trainoff.analysis.scaling import PER_1000, Candidate, Choice, Curve, Fit, Mix, Subject, design, fit, grid, share
 from trainoff.records import STUDY_COPY
 
 FOLLOWED = ("--engine", "--repeat", "--retry")  # options with a value that a new command has its own of

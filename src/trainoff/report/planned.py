@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analyse import varying
-from trainoff.analyse.words import about, count, seconds, told
+from trainoff.analysis import varying
+from trainoff.analysis.format import about, count, seconds, told
 from trainoff.records import Store, scan
 from trainoff.report.columns import Column, heading, setting, table
 from trainoff.runner.estimate import Estimator

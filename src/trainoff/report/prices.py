@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import Group, Price, by_workload, prices
-from trainoff.analyse.words import mark, seconds, size
+from trainoff.analysis import Group, Price, by_workload, prices
+from trainoff.analysis.format import mark, seconds, size
 from trainoff.records import Record
 from trainoff.report.columns import ALWAYS, Column, heading, setting, table
 

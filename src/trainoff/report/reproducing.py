@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff import engines, study
-from trainoff.analyse import newest
-from trainoff.analyse.words import about, count
+from trainoff.analysis import newest
+from trainoff.analysis.format import about, count
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.reproduced import ASKED, page, pictures

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import by_workload, groups, headline_target
-from trainoff.analyse.words import about, count
+from trainoff.analysis import by_workload, groups, headline_target
+from trainoff.analysis.format import about, count
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Record, Store
 from trainoff.report.bars import Bars

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analyse.scaling import Config, Curve, Estimate, Fit, checked, mixed, off, sense, shape, share
-from trainoff.analyse.words import count, seconds, span, times
+from trainoff.analysis.format import count, seconds, span, times
+from trainoff.analysis.scaling import Config, Curve, Estimate, Fit, checked, mixed, off, sense, shape, share
 from trainoff.report.columns import ALWAYS, Column, table
 from trainoff.report.next_runs import NextRuns
 

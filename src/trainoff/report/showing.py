@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse import (
+from trainoff.analysis import (
     answer,
     batch_lines,
     bottleneck_sentence,

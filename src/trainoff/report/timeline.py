@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainoff.analyse.words import seconds
+from trainoff.analysis.format import seconds
 from trainoff.records import Record
 
 SHADES = " ░▒▓█"

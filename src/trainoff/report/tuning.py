@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from trainoff.analyse.words import about, count, mark, quality, seconds
+from trainoff.analysis.format import about, count, mark, quality, seconds
 from trainoff.report.bars import Bars
 from trainoff.report.columns import ALWAYS, Column, table
 from trainoff.runner import machine

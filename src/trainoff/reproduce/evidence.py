@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from trainoff.analyse.words import times
+from trainoff.analysis.format import times
 from trainoff.errors import TrainoffError
 from trainoff.records import MEASURED, Record
 

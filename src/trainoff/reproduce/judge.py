@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse import newest
+from trainoff.analysis import newest
 from trainoff.published import Claim, claims
 from trainoff.records import Record
 from trainoff.reproduce import checks

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainoff.analyse.words import about
+from trainoff.analysis.format import about
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.runner.control_kernel import seconds as control_s

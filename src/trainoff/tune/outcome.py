@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainoff.analyse import Band, Comparison, Group, Match, compare_all, time_to
-from trainoff.analyse.words import mark, seconds, times
+from trainoff.analysis import Band, Comparison, Group, Match, compare_all, time_to
+from trainoff.analysis.format import mark, seconds, times
 from trainoff.records import Record
 from trainoff.tune.score import badness, time_of
 from trainoff.tune.space import Candidate

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from trainoff.analyse.advice.belief import Belief, Evidence
-from trainoff.analyse.groups import Group
-from trainoff.analyse.interval import LEVEL
-from trainoff.analyse.scaling import Estimate, rows_of
-from trainoff.analyse.words import count, node_size
+from trainoff.analysis.advice.belief import Belief, Evidence
+from trainoff.analysis.format import count, node_size
+from trainoff.analysis.groups import Group
+from trainoff.analysis.scaling import Estimate, rows_of
+from trainoff.analysis.statistics import LEVEL
 from trainoff.records import Record
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from trainoff.analyse.figures import Figure, time_to
-from trainoff.analyse.words import mark, seconds
+from trainoff.analysis.figures import Figure, time_to
+from trainoff.analysis.format import mark, seconds
 from trainoff.records import Record
 
 COLD = "cold_to_target"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analyse.advice.belief import DRAWS, Array
-from trainoff.analyse.scaling import Curve, rows_of
+from trainoff.analysis.advice.belief import DRAWS, Array
+from trainoff.analysis.scaling import Curve, rows_of
 from trainoff.records import Record
 
 STEADY = 0.0625  # how little the share is thought to go with the nodes: as a regression's weight on none

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainoff.analyse.advice.belief import Array
+from trainoff.analysis.advice.belief import Array
 
 ALIKE = 0.1  # within so much of the best is about as good
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.scaling.fit import Fit
 from trainoff.analyse.scaling.mix import candidates
+from trainoff.analysis.scaling.model import Fit
 
 HARDLY_WORSE = 2.0  # in logarithms of Akaike's weights: a seventh as likely as the likeliest
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainoff.analyse import newest
-from trainoff.analyse.words import count
+from trainoff.analysis import newest
+from trainoff.analysis.format import count
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
 from trainoff.published import beside, some_of

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainoff.analyse import groups
-from trainoff.analyse.words import told
+from trainoff.analysis import groups
+from trainoff.analysis.format import told
 from trainoff.records import Record, series_of
 
 LONGEST = 120  # of a name; file systems take 255 bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainoff import __version__
-from trainoff.analyse import (
+from trainoff.analysis import (
     SAME,
     Group,
     batch_lines,
@@ -32,7 +32,7 @@ from trainoff.analyse import (
     unpriced,
     worker_lines,
 )
-from trainoff.analyse.words import count, listed
+from trainoff.analysis.format import count, listed
 from trainoff.published import published_name, records_of
 from trainoff.records import STUDY_COPY, Damaged, Record
 from trainoff.report.page.charts import Chart

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainoff.analyse import headline_target
-from trainoff.analyse.words import mark
+from trainoff.analysis import headline_target
+from trainoff.analysis.format import mark
 from trainoff.records import METRICS
 from trainoff.report.page import charts, marks, rows
 from trainoff.report.page.charts import Chart, Choice, Rows, Table

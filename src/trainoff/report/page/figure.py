@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainoff.analyse import by_workload, groups, ranked
+from trainoff.analysis import by_workload, groups, ranked
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.report.page.charts import Chart

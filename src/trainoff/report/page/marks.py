@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
 from typing import Any
 
-from trainoff.analyse.words import fault, seconds
+from trainoff.analysis.format import fault, seconds
 from trainoff.report.page.axes import measure, quality
 from trainoff.report.page.charts import Rows
 from trainoff.report.page.encode import Spec, colour, tooltip

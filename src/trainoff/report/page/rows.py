@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from trainoff.analyse import COSTS, Group, fronts
-from trainoff.analyse.words import count, quality, seconds, size
+from trainoff.analysis import COSTS, Group, fronts
+from trainoff.analysis.format import count, quality, seconds, size
 from trainoff.records import Record
 from trainoff.report.page.look import PHASES
 from trainoff.report.page.series import Shelf, curve, resources, short

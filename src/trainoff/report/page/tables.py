@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse import Comparison, Group, Quiet, bottleneck, comparisons, struck
 from trainoff.analyse.nodes import node_rows
-from trainoff.analyse.words import mark, node_size, quality, seconds, size, span, times, told
+from trainoff.analysis import Comparison, Group, Quiet, bottleneck, comparisons, struck
+from trainoff.analysis.format import mark, node_size, quality, seconds, size, span, times, told
 from trainoff.records import Record
 from trainoff.report.columns import heading, setting
 from trainoff.report.faults import columns

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from trainoff.analyse import newest
+from trainoff.analysis import newest
 from trainoff.report.page import compose, render
 from trainoff.report.view.lookout import Lookout
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.faults import Struck, struck
-from trainoff.analyse.groups import groups
-from trainoff.analyse.words import percent, seconds, size
-from trainoff.analyse.workers import work
+from trainoff.analysis.bottleneck import work
+from trainoff.analysis.faults import Struck, struck
+from trainoff.analysis.format import percent, seconds, size
+from trainoff.analysis.groups import groups
 from trainoff.records import Record
 from trainoff.reproduce.evidence import Evidence, Figure, Finding, Lacking, check, found, larger, ratio
 

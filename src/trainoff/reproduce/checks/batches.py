@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.words import seconds
+from trainoff.analysis.format import seconds
 from trainoff.records import Record
 from trainoff.reproduce.evidence import (
     Evidence,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from trainoff.analyse.words import count, node_size, quality, seconds, size, times
-from trainoff.analyse.workers import work
+from trainoff.analysis.bottleneck import work
+from trainoff.analysis.format import count, node_size, quality, seconds, size, times
 from trainoff.records import Record
 from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, cannot, check, found, larger, ratio
 

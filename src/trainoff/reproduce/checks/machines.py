@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from trainoff.analyse.correlation import Line, fit
-from trainoff.analyse.words import count, seconds, size
+from trainoff.analysis.correlation import Line, fit
+from trainoff.analysis.format import count, seconds, size
 from trainoff.records import Record
 from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
 

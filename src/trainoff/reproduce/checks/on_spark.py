@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.words import quality, seconds
+from trainoff.analysis.format import quality, seconds
 from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
 
 ENGINE = "tf-on-spark"

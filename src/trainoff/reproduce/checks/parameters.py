@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.words import count, quality, seconds
+from trainoff.analysis.format import count, quality, seconds
 from trainoff.published import records
 from trainoff.records import Record
 from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse.groups import Group
+from trainoff.analysis.groups import Group
 from trainoff.records import METRICS, Record
 
 Cost = Callable[[Record], float | None]

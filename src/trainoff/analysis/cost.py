@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from trainoff.analyse.figures import time_to
-from trainoff.analyse.groups import Group
-from trainoff.analyse.words import count, node_size
+from trainoff.analysis.figures import time_to
+from trainoff.analysis.format import count, node_size
+from trainoff.analysis.groups import Group
 from trainoff.records import Record
 from trainoff.study.prices import PriceBook
 

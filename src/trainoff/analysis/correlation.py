@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse.groups import Group, setting_of
-from trainoff.analyse.words import count, named
+from trainoff.analysis.format import count, named
+from trainoff.analysis.groups import Group, setting_of
 from trainoff.records import Record
 
 FEWEST = 3  # points through which a line says something

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse.groups import Group
-from trainoff.analyse.words import percent, size
+from trainoff.analysis.format import percent, size
+from trainoff.analysis.groups import Group
 from trainoff.records import Record
 
 BUSY = 0.9  # of the CPUs: nothing else could have made it faster

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainoff.analyse.band import DEFAULT, Band, band_of
-from trainoff.analyse.figures import TIME_TO_TARGET, Figure, time_to
-from trainoff.analyse.groups import Group
 from trainoff.analyse.ratio import RANKING, Ratio, adjusted, against_best, judge, measure
-from trainoff.analyse.words import chance, count, times
+from trainoff.analysis.figures import TIME_TO_TARGET, Figure, time_to
+from trainoff.analysis.format import chance, count, times
+from trainoff.analysis.groups import Group
 from trainoff.records import Record
 
 Adjust = Callable[[Sequence[Ratio]], list[Ratio]]

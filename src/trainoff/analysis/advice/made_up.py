@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainoff.analyse.advice.belief import Array, Belief, Evidence, believe
 from trainoff.analyse.advice.weigh import ALIKE, weigh
-from trainoff.analyse.interval import LEVEL
+from trainoff.analysis.advice.belief import Array, Belief, Evidence, believe
+from trainoff.analysis.statistics import LEVEL
 
 SETTINGS, RUNS = (2, 9), (1, 6)
 APART, NOISE = (0.03, 1.0), (0.02, 0.12)  # settings lie so far apart, and runs of one setting; from study to study

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trainoff.analyse.compare import Comparison, comparisons
-from trainoff.analyse.faults import left_alone
-from trainoff.analyse.groups import Group
-from trainoff.analyse.ranking import headline_target, ranked
 from trainoff.analyse.ratio import RANKING
-from trainoff.analyse.words import listed, mark, seconds, times
+from trainoff.analysis.compare import Comparison, comparisons
+from trainoff.analysis.faults import left_alone
+from trainoff.analysis.format import listed, mark, seconds, times
+from trainoff.analysis.groups import Group
+from trainoff.analysis.ranking import headline_target, ranked
 from trainoff.records import PUBLISHED, Record
 
 MOST_TOLD = 3  # others that are told beside the best

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainoff.analyse.scaling.fit import Fit
 from trainoff.analyse.scaling.mix import Mix
 from trainoff.analyse.scaling.spread import UNTIL_KNOWN
 from trainoff.analyse.scaling.terms import CONSTANT, WORK, Array, Config, matrix, terms_of
+from trainoff.analysis.scaling.model import Fit
 
 SURE = 1.96  # standard deviations that enclose 95 %
 LITTLE = 0.04  # a run that takes away less than this share of a curve's variance is not worth asking for

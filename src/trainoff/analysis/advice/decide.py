@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainoff.analyse.advice.belief import Array, pooled_noise
 from trainoff.analyse.advice.candidate import Candidate
-from trainoff.analyse.advice.considered import Field
 from trainoff.analyse.advice.weigh import Standing, ratio, weigh
-from trainoff.analyse.interval import LEVEL
 from trainoff.analyse.ratio import RANKING
-from trainoff.analyse.words import dollars, seconds
+from trainoff.analysis.advice.belief import Array, pooled_noise
+from trainoff.analysis.advice.candidates import Field
+from trainoff.analysis.format import dollars, seconds
+from trainoff.analysis.statistics import LEVEL
 from trainoff.errors import TrainoffError
 
 SECONDS, USD = "seconds", "usd"  # what is to be small

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from trainoff.analyse.groups import setting_of
-from trainoff.analyse.words import count, percent
+from trainoff.analysis.format import count, percent
+from trainoff.analysis.groups import setting_of
 from trainoff.records import BY_HAND, Record
 
 STEAL = 0.1  # cores; neighbours that one does not notice take less than half of that

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trainoff.analyse.interval import LEVEL
 from trainoff.analyse.scaling.grade import Grade, errors, grade
 from trainoff.analyse.scaling.mix import Mix, choose
 from trainoff.analyse.scaling.spread import Spread, noise_of, spread
 from trainoff.analyse.scaling.terms import Config, tellable
+from trainoff.analysis.statistics import LEVEL
 
 FAR = 16  # times the largest measured node count: what is looked at for the best one
 UNCHECKED = 0.2  # what each doubling beyond the measured widens an interval by, where nothing could be checked

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trainoff.analyse.advice.considered import Field, Wish
-from trainoff.analyse.groups import by_workload, groups
-from trainoff.analyse.ranking import headline_target
-from trainoff.analyse.scaling import curves, rows_of
 from trainoff.analyse.targets import not_timed
-from trainoff.analyse.words import count, listed, mark, quality
+from trainoff.analysis.advice.candidates import Field, Wish
+from trainoff.analysis.format import count, listed, mark, quality
+from trainoff.analysis.groups import by_workload, groups
+from trainoff.analysis.ranking import headline_target
+from trainoff.analysis.scaling import curves, rows_of
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record
 from trainoff.study.suggestions import quote, suggest

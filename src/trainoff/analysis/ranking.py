@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from trainoff.analyse.figures import Figure
-from trainoff.analyse.groups import Group
+from trainoff.analysis.figures import Figure
+from trainoff.analysis.groups import Group
 from trainoff.records import METRICS
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainoff.analyse.advice.belief import UNTIL_KNOWN
 from trainoff.analyse.advice.candidate import Candidate, Expected
-from trainoff.analyse.advice.decide import USD, Advice, Limits, Weighed
 from trainoff.analyse.advice.weigh import ALIKE
 from trainoff.analyse.bottleneck import bottleneck
-from trainoff.analyse.groups import Group
 from trainoff.analyse.ratio import RANKING
-from trainoff.analyse.scaling import share
-from trainoff.analyse.words import count, dollars, mark, seconds, span, times
+from trainoff.analysis.advice.belief import UNTIL_KNOWN
+from trainoff.analysis.advice.decide import USD, Advice, Limits, Weighed
+from trainoff.analysis.format import count, dollars, mark, seconds, span, times
+from trainoff.analysis.groups import Group
+from trainoff.analysis.scaling import share
 
 MOST_TOLD = 3
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analyse.advice.belief import DRAWS, SEED, Array, Belief, Evidence, believe, reaching
 from trainoff.analyse.advice.candidate import Candidate
 from trainoff.analyse.advice.clock import besides_training, clock, lost
 from trainoff.analyse.advice.shares import shares
-from trainoff.analyse.faults import left_alone
-from trainoff.analyse.figures import FIGURES, time_to
-from trainoff.analyse.groups import Group, groups
-from trainoff.analyse.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
-from trainoff.analyse.scaling.fit import FURTHEST
+from trainoff.analysis.advice.belief import DRAWS, SEED, Array, Belief, Evidence, believe, reaching
+from trainoff.analysis.faults import left_alone
+from trainoff.analysis.figures import FIGURES, time_to
+from trainoff.analysis.groups import Group, groups
+from trainoff.analysis.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
+from trainoff.analysis.scaling.model import FURTHEST
 from trainoff.records import Record
 
 BEYOND = 2  # times the most nodes that were run: so far predictions are considered by themselves

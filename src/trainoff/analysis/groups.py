@@ -12,9 +12,9 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from trainoff.analyse.figures import time_to
-from trainoff.analyse.interval import Interval, interval
-from trainoff.analyse.words import called, count, listed, shown
+from trainoff.analysis.figures import time_to
+from trainoff.analysis.format import called, count, listed, shown
+from trainoff.analysis.statistics import Interval, interval
 from trainoff.records import Record
 
 _FIELDS = ("kind", "workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trainoff.analyse.groups import Group, setting_of
-from trainoff.analyse.words import fault
+from trainoff.analysis.format import fault
+from trainoff.analysis.groups import Group, setting_of
 from trainoff.records import METRICS, Record
 from trainoff.study.fault import FIELDS
 

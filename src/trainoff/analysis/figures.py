@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from trainoff.analyse.words import dollars, mark, seconds, size
+from trainoff.analysis.format import dollars, mark, seconds, size
 from trainoff.records import Record
 
 TIME_TO_TARGET = "time_to_target"

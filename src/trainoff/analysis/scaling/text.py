@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.scaling.fit import NEAR, Fit
 from trainoff.analyse.scaling.rivals import rivals
-from trainoff.analyse.words import count, seconds, span, times
+from trainoff.analysis.format import count, seconds, span, times
+from trainoff.analysis.scaling.model import NEAR, Fit
 
 UNRELIABLE = 0.2  # an error beyond which it is not said without a doubt that nodes make no difference
 

@@ -1,0 +1,44 @@
+"""Advice: which engine to use, on how many nodes, what that takes, and how likely it is the best choice."""
+
+from trainoff.analyse.advice.candidate import Candidate, Expected
+from trainoff.analyse.advice.clock import clock, cold_to
+from trainoff.analyse.advice.weigh import Standing, weigh
+from trainoff.analysis.advice.belief import Belief, Evidence, believe, pooled_noise, reaching
+from trainoff.analysis.advice.candidates import Field, Wish, considered
+from trainoff.analysis.advice.decide import Advice, Limits, More, Weighed, decide
+from trainoff.analysis.advice.preconditions import known_target, known_wish, one_workload, why_nothing
+from trainoff.analysis.advice.text import chances, expected, headline, likely, limit, runner_up, what_for, why
+
+__all__ = [
+    "Advice",
+    "Belief",
+    "Candidate",
+    "Evidence",
+    "Expected",
+    "Field",
+    "Limits",
+    "More",
+    "Standing",
+    "Weighed",
+    "Wish",
+    "believe",
+    "chances",
+    "clock",
+    "cold_to",
+    "considered",
+    "decide",
+    "expected",
+    "headline",
+    "known_target",
+    "known_wish",
+    "likely",
+    "limit",
+    "one_workload",
+    "pooled_noise",
+    "reaching",
+    "runner_up",
+    "weigh",
+    "what_for",
+    "why",
+    "why_nothing",
+]
