@@ -8,9 +8,8 @@ import pytest
 from scipy import stats
 
 from test_analyse import trial
-from trainoff.analyse.band import NARROWEST, WIDEST
-from trainoff.analyse.ratio import against_best, holm, judge, measure
 from trainoff.analysis import FIGURES, Band, band_of, compare, comparisons, groups, time_to
+from trainoff.analysis.compare import NARROWEST, WIDEST, against_best, holm, judge, measure
 
 TO_97 = time_to(0.97, "accuracy")
 INF = math.inf

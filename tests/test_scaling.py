@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from recorded import record
-from trainoff.analyse.scaling.mix import most_terms
-from trainoff.analyse.scaling.nonneg import Solver
 from trainoff.analysis import time_to
 from trainoff.analysis.scaling import PER_1000, Config, checked, curves, fit, graded, mixed, nnls, rivals, sense, shape
+from trainoff.analysis.scaling.model import Solver, most_terms
 
 PUBLISHED = {  # train time in seconds on 1, 3, 5 and 17 machines m4.xlarge, from the cluster study of 2017, Appendix B
     60_000: (304.386, 309.405, 304.02, 304.111),

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trainoff.analyse.ranks import rank_test
-from trainoff.analyse.student import quantile, two_sided
 from trainoff.analysis import Interval, interval
-from trainoff.analysis.statistics import coverage
+from trainoff.analysis.statistics import coverage, quantile, rank_test, two_sided
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

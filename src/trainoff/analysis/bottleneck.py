@@ -6,10 +6,12 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from trainoff.analysis.format import percent, size
+from trainoff.analysis.format import percent, seconds, size
 from trainoff.analysis.groups import Group
 from trainoff.records import Record
+from trainoff.study.machines import GIB
 
 BUSY = 0.9  # of the CPUs: nothing else could have made it faster
 TIMES = ("computing_s", "communicating_s", "waiting_s", "feeding_s")
@@ -165,3 +167,141 @@ def _bound_sentence(workload: str, modes: Mapping[str, Sequence[Bound]]) -> str:
 
 def _whole(share: float) -> str:
     return percent(round(share, 2))
+
+
+MUCH = 0.2  # of the training: what takes less bounds nothing
+COLLECTING = ("gc_s", "python_gc_s")  # garbage collection, of the Java machine and of Python
+STALLS = {"memory": "memory_pressure", "disk": "io_pressure"}
+
+
+def bottleneck(record: Record) -> Bound | None:
+    """What held the training up, and the share that says so; None where nothing is known.
+
+    First what makes everything else wait: memory, storage, garbage collection, a busy GPU. Then busy CPUs, or what the
+    workers did. Where an engine does not tell that, CPUs that are not busy are idle for a reason that is not known.
+    """
+    stalled = [found for found in (*_stalls(record), *_garbage(record)) if found.share >= MUCH]
+    if stalled:
+        return max(stalled, key=lambda found: found.share)
+    if record.counts.get("gpu_busy", 0.0) >= BUSY:
+        return Bound("GPU", record.counts["gpu_busy"])
+    busy = record.training.get("cpu_share")
+    if (held := bound(record)) or busy is None:
+        return held
+    return Bound("CPU", busy) if busy >= BUSY else Bound("idle", 1 - busy)
+
+
+def _stalls(record: Record) -> list[Bound]:
+    return [Bound(kind, record.noise.get(name) or 0.0) for kind, name in STALLS.items()]
+
+
+def _garbage(record: Record) -> list[Bound]:
+    spent = sum(record.counts.get(name, 0.0) for name in COLLECTING)
+    return [Bound("garbage", spent / record.train_s / record.workers)] if record.train_s else []
+
+
+def bottleneck_sentence(record: Record) -> str | None:
+    """What bounded a trial, in one sentence; what ran out of memory was bounded by that."""
+    if record.status == "out-of-memory":
+        return f"{record.engine} was memory-bound: {record.reason}."
+    held = bottleneck(record)
+    return f"In {seconds(record.train_s)} of training {record.engine} was {held}." if held else None
+
+
+START = ("import", "cluster_start", "compile")
+ROWS = ("data_load", "ship")
+MOST_TOLD = 3  # settings whose start is told in words
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of a setting's trials, each the median: `None` for what it does not do."""
+
+    start: float  # programs, the cluster, compilers
+    rows: float  # reading the rows, and bringing them to where they are needed
+    feed: float | None  # waiting for rows while training, where somebody pushes them
+    training: float  # without that
+    test: float
+    end: float
+
+    @property
+    def whole(self) -> float:
+        return self.start + self.rows + (self.feed or 0.0) + self.training + self.test + self.end
+
+
+def spent(group: Group) -> Spent | None:
+    """Where the time of a setting went; None if nothing is known."""
+    phases, feed = group.phases_s(), group.median(feed_s)
+    if not phases:
+        return None
+    start, rows = (sum(phases.get(name, 0.0) for name in names) for names in (START, ROWS))
+    training = max(0.0, phases.get("train", 0.0) - (feed or 0.0))
+    return Spent(start, rows, feed, training, phases.get("test", 0.0), phases.get("teardown", 0.0))
+
+
+def feed_s(record: Record) -> float | None:
+    """How long the workers waited for rows that were pushed to them, on average."""
+    waited = record.breakdowns.get("feeding_s")
+    return statistics.fmean(waited.values()) if waited else None
+
+
+def start_costs(groups: Sequence[Group]) -> list[str]:
+    """For the distributed settings that took longer to start than to train, how long, in one sentence."""
+    distributed = [group for group in groups if group.good and group.first.mode != "single"]
+    told = [(group, found) for group in distributed if (found := spent(group))]
+    slow = [(group, found) for group, found in told if found.start > found.training + (found.feed or 0.0)]
+    if not slow:
+        return []
+    parts = []
+    for group, found in slow[:MOST_TOLD]:
+        feeding = f", {seconds(found.feed)} feeding" if found.feed else ""
+        parts.append(
+            f"{group.name} spent {seconds(found.start)} starting{feeding} and {seconds(found.training)} training"
+        )
+    others = len(slow) - MOST_TOLD
+    more = f"; {others} more started longer than {'it' if others == 1 else 'they'} trained" if others > 0 else ""
+    return [f"{'; '.join(parts)}{more}: for this little work, to start is what costs."]
+
+
+HEADINGS = ("node", "cores", "used", "throttled", "memory", "at most", "link", "sent", "received")
+
+
+def crowding(record: Record) -> str | None:
+    """What a trial asked for beyond what the machine has: cores, or memory of its nodes; None if it all fits."""
+    if not record.oversubscribed:
+        return None
+    if record.cluster != "lab":
+        return f"asked for {record.workers * record.cores:g} cores and had {record.environment.get('cpus')}"
+    asked = sum(node["memory_gb"] or 0 for node in record.nodes) * GIB
+    return f"gave its nodes {size(asked)} of memory together and had {size(record.environment.get('memory_bytes'))}"
+
+
+def node_rows(record: Record) -> list[list[str]]:
+    """A row of words for every node: what it had, and what it used while the trial trained."""
+    return [_row(node) for node in record.nodes]
+
+
+def _row(node: dict[str, Any]) -> list[str]:
+    training, link = node["training"], node["bandwidth_mbit"]
+    used = training["cpu_s"] / training["seconds"] / node["cores"] if training else None
+    return [
+        node["name"],
+        f"{node['cores']:g}",
+        "-" if used is None else percent(round(used, 2)),
+        seconds(training.get("throttled_s")),
+        "unlimited" if node["memory_gb"] is None else size(round(node["memory_gb"] * GIB)),
+        size(node["peak_memory_bytes"]),
+        "unlimited" if link is None else f"{link:g} Mbit/s",
+        size(training.get("sent_bytes")),
+        size(training.get("received_bytes")),
+    ]
+
+
+def node_lines(record: Record) -> list[str]:
+    """The rows as a table of text, its headings first; none where there were no emulated nodes."""
+    rows = node_rows(record)
+    if not rows:
+        return []
+    every = [list(HEADINGS), *rows]
+    widths = [max(len(row[place]) for row in every) for place in range(len(HEADINGS))]
+    return [" ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in every]

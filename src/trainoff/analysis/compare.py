@@ -2,17 +2,151 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from trainoff.analyse.band import DEFAULT, Band, band_of
-from trainoff.analyse.ratio import RANKING, Ratio, adjusted, against_best, judge, measure
 from trainoff.analysis.figures import TIME_TO_TARGET, Figure, time_to
-from trainoff.analysis.format import chance, count, times
-from trainoff.analysis.groups import Group
+from trainoff.analysis.format import chance, count, percent, times
+from trainoff.analysis.groups import Group, setting_of
+from trainoff.analysis.statistics import quantile, rank_test, two_sided
 from trainoff.records import Record
+
+RANKING = 5  # pairs below which a result is only indicative
+LEVEL = 0.95
+PAIRED_T, RANKS = "paired t on log ratios", "exact rank test"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Figures of pairs put into a ratio: the first one's as a multiple of the other's."""
+
+    ratio: float | None = None  # None: neither has a figure; infinite or 0: only one of them has
+    low: float | None = None  # of the 95 % interval; of fewer than 5 pairs the smallest ratio; None without ratios
+    high: float | None = None
+    p: float | None = None  # how often chance alone would show as much; None of fewer than 5 pairs
+    test: str | None = None
+    less: bool = False  # whether the first one's figures are the smaller ones
+
+
+def measure(both: Sequence[tuple[float, float]]) -> Ratio:
+    """The ratio that pairs of figures show, with its interval and how often chance alone would show as much."""
+    if not both:
+        return Ratio()
+    enough = len(both) >= RANKING
+    if not all(0 < min(pair) <= max(pair) < math.inf or pair == (0, 0) for pair in both):
+        return _by_order(both, enough)
+    logs = [math.log(first / second) if first != second else 0.0 for first, second in both]
+    mean = math.fsum(logs) / len(logs)
+    if not enough:
+        return Ratio(math.exp(mean), math.exp(min(logs)), math.exp(max(logs)), less=mean < 0)
+    freedom = len(logs) - 1
+    error = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / freedom / len(logs))
+    half = quantile(LEVEL, freedom) * error
+    t = mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
+    interval = math.exp(mean - half), math.exp(mean + half)
+    return Ratio(math.exp(mean), *interval, two_sided(t, freedom), PAIRED_T, mean < 0)
+
+
+def _by_order(both: Sequence[tuple[float, float]], enough: bool) -> Ratio:
+    """Where some never got there a ratio has no interval; what counts is who was ahead of whom."""
+    a, b = zip(*both, strict=True)
+    ahead = sum((x < y) - (x > y) for x in a for y in b)
+    upper, lower = statistics.median(a), statistics.median(b)
+    known = lower > 0 and not (math.isinf(upper) and math.isinf(lower))
+    ratio = upper / lower if known else None
+    return Ratio(ratio, p=rank_test(a, b) if enough else None, test=RANKS if enough else None, less=ahead > 0)
+
+
+def judge(found: Ratio, band: Band, higher: bool = False) -> str:
+    """The verdict on the first one: a tie inside the band, else ahead or behind where chance is unlikely."""
+    if found.p is None:
+        return "undecided"
+    if found.low is not None and found.high is not None and band.holds(found.low, found.high):
+        return "tie"
+    if found.p < 1 - LEVEL:
+        return "faster" if found.less != higher else "slower"
+    return "undecided"
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Chances of error of several verdicts, raised so that even one wrong verdict among them all is unlikely."""
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    raised, most = [0.0] * len(chances), 0.0
+    for place, index in enumerate(order):
+        most = max(most, min(1.0, chances[index] * (len(chances) - place)))
+        raised[index] = most
+    return raised
+
+
+def adjusted(found: Sequence[Ratio], chosen: float = 1.0) -> list[Ratio]:
+    """Ratios that are read together, their chances of error raised by Holm, and by `chosen` on top of it."""
+    raised = iter(holm([each.p for each in found if each.p is not None]))
+    return [each if each.p is None else replace(each, p=min(1.0, next(raised) * chosen)) for each in found]
+
+
+def against_best(found: Sequence[Ratio]) -> list[Ratio]:
+    """The same where all are compared with the best of them.
+
+    The best was chosen by the same runs, so that any two might have been compared: every pair counts.
+    """
+    return adjusted(found, chosen=max(1.0, (sum(each.p is not None for each in found) + 1) / 2))
+
+
+UNTIL_KNOWN = 0.05
+NARROWEST, WIDEST = 0.01, 0.10  # less decides nothing for anybody; more would hide what matters on a noisy machine
+REPEATABILITY = 1.96 * math.sqrt(2)  # standard deviations within which two runs differ in 95 % of all cases (ISO 5725)
+ENOUGH = 4  # degrees of freedom: one setting run five times, or four settings run twice
+
+
+@dataclass(frozen=True)
+class Band:
+    """Ratios from 1/(1 + width) to 1 + width count as equal."""
+
+    width: float
+    source: str = "default"  # or "repetitions"
+
+    def holds(self, low: float, high: float) -> bool:
+        """Whether an interval of ratios lies inside."""
+        return low >= 1 / (1 + self.width) and high <= 1 + self.width
+
+    def __str__(self) -> str:
+        wide = percent(round(self.width, 3))
+        return f"{wide}, from the spread of repetitions" if self.source == "repetitions" else f"{wide}, the default"
+
+
+DEFAULT = Band(UNTIL_KNOWN)
+
+
+def band_of(groups: Iterable[Group], figure: Figure) -> Band:
+    """How far two runs of one setting lie apart here, from repetitions in one study on one machine; else 5 %."""
+    squares, freedom = 0.0, 0
+    for logs in (_logs(runs, figure) for group in groups for runs in _together(group)):
+        if len(logs) > 1:
+            mean = math.fsum(logs) / len(logs)
+            squares += math.fsum((log - mean) ** 2 for log in logs)
+            freedom += len(logs) - 1
+    if freedom < ENOUGH:
+        return DEFAULT
+    width = math.expm1(REPEATABILITY * math.sqrt(squares / freedom))
+    return Band(min(WIDEST, max(NARROWEST, width)), "repetitions")
+
+
+def _together(group: Group) -> Iterable[list[Record]]:
+    """The runs of a setting that were made under the same conditions."""
+    found: dict[tuple[str, object], list[Record]] = {}
+    for record in group.records:
+        found.setdefault((record.study, record.environment.get("host")), []).append(record)
+    return found.values()
+
+
+def _logs(runs: Iterable[Record], figure: Figure) -> list[float]:
+    values = [value for record in runs if (value := figure.value(record)) is not None]
+    return [math.log(value) for value in values if 0 < value < math.inf]
+
 
 Adjust = Callable[[Sequence[Ratio]], list[Ratio]]
 
@@ -160,3 +294,42 @@ def _order_told(found: Comparison) -> str:
         return f"{a} got {goal} in {found.reached[0]} of {count(found.n, 'run')} and {b} in {found.reached[1]}"
     medians = [found.figure.told(group.median(found.figure.value)) for group in (found.a, found.b)]
     return f"{a} has a {found.figure.words} of {medians[0]} and {b} of {medians[1]}"
+
+
+Pair = tuple[Group, Group]
+
+
+def of_engines(groups: Sequence[Group], one: str, other: str) -> list[Pair]:
+    """Every setting of one engine with those of another that differ in nothing that both can be told.
+
+    Where the other was tried with the same number of workers, or even in the same mode, only that one is meant.
+    """
+    ours, theirs = ([group for group in groups if group.first.engine == name] for name in (one, other))
+    return [(a, b) for a in ours for b in _nearest(a, [b for b in theirs if _alike(a, b)])]
+
+
+def _alike(a: Group, b: Group) -> bool:
+    free = {*a.first.settled, *b.first.settled}  # an engine that has no choice is compared all the same
+    shared = [key for key in a.label if key in b.label and key not in free]
+    return a.first.workload == b.first.workload and all(a.label[key] == b.label[key] for key in shared)
+
+
+def _nearest(a: Group, others: Sequence[Group]) -> Sequence[Group]:
+    kinds: list[Callable[[Group], object]] = [
+        lambda group: (group.first.workers, group.first.mode),
+        lambda group: group.first.workers,
+    ]
+    for kind in kinds:
+        if found := [b for b in others if kind(b) == kind(a)]:
+            return found
+    return others
+
+
+def of_folders(first: Sequence[Group], second: Sequence[Group]) -> list[Pair]:
+    """The settings that are in both folders, each as it is in the second and in the first."""
+    before = {_key(group): group for group in first}
+    return [(group, before[_key(group)]) for group in second if _key(group) in before]
+
+
+def _key(group: Group) -> str:
+    return json.dumps(setting_of(group.first), sort_keys=True, default=str)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from trainoff.analysis.figures import Figure
 from trainoff.analysis.groups import Group
-from trainoff.records import METRICS
+from trainoff.errors import TrainoffError
+from trainoff.records import METRICS, Record
 
 
 def headline_target(groups: Sequence[Group]) -> float | None:
@@ -44,3 +45,23 @@ def order(groups: Sequence[Group], figure: Figure) -> list[Group]:
     sign = -1 if figure.higher else 1
     known = [(sign * statistics.median(own), group) for own, group in zip(values, groups, strict=True) if own]
     return [group for _, group in sorted(known, key=lambda one: one[0])]
+
+
+LEAST_PER_CENT = 10  # from here on a number is taken for a share in per cent
+
+
+def check_target(target: float | None) -> None:
+    """Refuse what no run can reach; 97 is taken for 97 %."""
+    if target is None or 0 < target <= 1:
+        return
+    hint = f"did you mean {target / 100:g}?" if LEAST_PER_CENT <= target <= 100 else "give one such as 0.97"
+    raise TrainoffError(f"--target {target:g}: a target is a number above 0 and at most 1; {hint}")
+
+
+def not_timed(records: Iterable[Record], target: float) -> TrainoffError:
+    """That nobody was timed to a target, which ones there are, and how to have this one."""
+    timed = ", ".join(f"{each:g}" for each in sorted({each for record in records for each in record.targets}))
+    there = f"these were: {timed}" if timed else "none was"
+    return TrainoffError(
+        f"--target {target:g} was not timed; {there}; `targets = [{target:g}]` in a study times this one"
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trainoff.analyse.ratio import RANKING
-from trainoff.analysis.compare import Comparison, comparisons
+from trainoff.analysis.compare import RANKING, Comparison, comparisons
 from trainoff.analysis.faults import left_alone
 from trainoff.analysis.format import listed, mark, seconds, times
 from trainoff.analysis.groups import Group

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse.targets import check_target
 from trainoff.analysis import newest, priced, unpriced
 from trainoff.analysis.advice import (
     Advice,
@@ -26,6 +25,7 @@ from trainoff.analysis.advice import (
     one_workload,
     why_nothing,
 )
+from trainoff.analysis.ranking import check_target
 from trainoff.analysis.scaling import nodes_key
 from trainoff.errors import TrainoffError
 from trainoff.published import records_of, some_of

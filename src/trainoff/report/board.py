@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse.nodes import crowding
 from trainoff.analysis import Group, Spent, by_workload, failure, headline_target, ranked, spent, worker_lines
+from trainoff.analysis.bottleneck import crowding
 from trainoff.analysis.format import mark, quality, seconds, size, span
 from trainoff.records import Record, folder_of
 from trainoff.report.columns import ALWAYS, Column, heading, setting

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainoff.analyse.ratio import RANKING
 from trainoff.analysis import Comparison, Figure, Group, arithmetic, disturbances, unnamed
+from trainoff.analysis.compare import RANKING
 from trainoff.analysis.format import count, times
 from trainoff.records import PUBLISHED, Record
 from trainoff.report.columns import ALWAYS, Column, table

@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analyse.matching import Pair, of_engines, of_folders
-from trainoff.analyse.ratio import adjusted, against_best
-from trainoff.analyse.targets import check_target, not_timed
 from trainoff.analysis import (
     FIGURES,
     Comparison,
@@ -23,9 +20,10 @@ from trainoff.analysis import (
     groups,
     newest,
 )
+from trainoff.analysis.compare import Pair, adjusted, against_best, of_engines, of_folders
 from trainoff.analysis.figures import TIME_TO_TARGET, time_to
 from trainoff.analysis.format import listed
-from trainoff.analysis.ranking import headline_target, order
+from trainoff.analysis.ranking import check_target, headline_target, not_timed, order
 from trainoff.errors import TrainoffError
 from trainoff.published import some_of
 from trainoff.records import Damaged, Record

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analyse.targets import check_target, not_timed
 from trainoff.analysis import FIGURES, Figure, time_to
 from trainoff.analysis.format import count
+from trainoff.analysis.ranking import check_target, not_timed
 from trainoff.analysis.scaling import PER_1000, Curve, Fit, curves, fit, graded
 from trainoff.errors import TrainoffError
 from trainoff.published import published_name, some_of

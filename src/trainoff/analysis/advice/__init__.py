@@ -1,10 +1,7 @@
 """Advice: which engine to use, on how many nodes, what that takes, and how likely it is the best choice."""
 
-from trainoff.analyse.advice.candidate import Candidate, Expected
-from trainoff.analyse.advice.clock import clock, cold_to
-from trainoff.analyse.advice.weigh import Standing, weigh
-from trainoff.analysis.advice.belief import Belief, Evidence, believe, pooled_noise, reaching
-from trainoff.analysis.advice.candidates import Field, Wish, considered
+from trainoff.analysis.advice.belief import Belief, Evidence, Standing, believe, pooled_noise, reaching, weigh
+from trainoff.analysis.advice.candidates import Candidate, Expected, Field, Wish, clock, cold_to, considered
 from trainoff.analysis.advice.decide import Advice, Limits, More, Weighed, decide
 from trainoff.analysis.advice.preconditions import known_target, known_wish, one_workload, why_nothing
 from trainoff.analysis.advice.text import chances, expected, headline, likely, limit, runner_up, what_for, why

@@ -124,3 +124,40 @@ def reaching(counts: Sequence[tuple[int, int]], random: np.random.Generator) -> 
     weight = (sum(bool(good and bad) for good, bad in counts) + 2 * MIXED) / (len(counts) + 2)
     drawn = [random.beta(weight * usual + good, weight * (1 - usual) + bad, DRAWS) for good, bad in counts]
     return np.maximum(np.stack(drawn), RARELY)
+
+
+ALIKE = 0.1  # within so much of the best is about as good
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one candidate stands among all that were weighed."""
+
+    best: float  # how likely it is the best of them
+    near: float  # how likely it is within 10 % of the best
+    regret: float  # how much more it takes than the best, on average: 0.05 is 5 %
+
+
+def weigh(values: Sequence[Array]) -> list[Standing]:
+    """Standings by what is to be small, seconds or dollars; a value for each draw of each candidate.
+
+    The choice should be by the smallest regret: of several that are nearly alike none is likely to be the very best,
+    and yet each of them is a good choice.
+    """
+    logs = np.log(np.stack(values))
+    least = logs.min(axis=0)
+    first = logs.argmin(axis=0)
+    return [
+        Standing(
+            float(np.mean(first == place)),
+            float(np.mean(own - least <= math.log1p(ALIKE))),
+            math.expm1(float(np.mean(own - least))),
+        )
+        for place, own in enumerate(logs)
+    ]
+
+
+def ratio(of: Array, to: Array, level: float) -> tuple[float, float, float]:
+    """How many times as much one candidate takes as another: from, middle, to."""
+    low, middle, high = np.quantile(of / to, [(1 - level) / 2, 0.5, (1 + level) / 2])
+    return float(low), float(middle), float(high)

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analyse.advice.candidate import Candidate
-from trainoff.analyse.advice.clock import besides_training, clock, lost
-from trainoff.analyse.advice.shares import shares
 from trainoff.analysis.advice.belief import DRAWS, SEED, Array, Belief, Evidence, believe, reaching
 from trainoff.analysis.faults import left_alone
-from trainoff.analysis.figures import FIGURES, time_to
+from trainoff.analysis.figures import FIGURES, Figure, time_to
+from trainoff.analysis.format import count, mark, node_size, seconds
 from trainoff.analysis.groups import Group, groups
 from trainoff.analysis.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
 from trainoff.analysis.scaling.model import FURTHEST
+from trainoff.analysis.statistics import LEVEL
 from trainoff.records import Record
 
 BEYOND = 2  # times the most nodes that were run: so far predictions are considered by themselves
@@ -227,3 +226,215 @@ def _rate(curve: Curve, nodes: int) -> float | None:
 def _besides(records: Sequence[Record]) -> float | None:
     known = [besides for record in records if (besides := besides_training(record)) is not None]
     return statistics.median(known) if known else None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A figure with what encloses it in 95 % of all cases."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One way to train: an engine in a setting, on so many nodes."""
+
+    group: Group  # of what was measured; of what is predicted the nearest that was, with its nodes and rows changed
+    evidence: Evidence
+    belief: Belief
+    usd_per_hour: float | None  # of all nodes together; None: no price is known
+    besides_s: float | None  # what a trial takes besides its training
+    estimate: Estimate | None = None  # None: measured
+
+    @property
+    def record(self) -> Record:
+        return self.group.first
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def nodes(self) -> int:
+        return self.record.workers
+
+    @property
+    def rows(self) -> float:
+        return rows_of(self.record)
+
+    @property
+    def measured(self) -> bool:
+        return self.estimate is None
+
+    @property
+    def extrapolated(self) -> bool:
+        return self.estimate is not None and self.estimate.extrapolated
+
+    @property
+    def seconds(self) -> Expected:
+        """Of the next run that gets there."""
+        low, high = np.quantile(self.belief.single, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        return Expected(float(low), float(np.median(self.belief.typical)), float(high))
+
+    @property
+    def usd(self) -> Expected | None:
+        """What that costs."""
+        if self.usd_per_hour is None:
+            return None
+        took, rate = self.seconds, self.usd_per_hour / 3600
+        return Expected(took.low * rate, took.middle * rate, took.high * rate)
+
+    @property
+    def place(self) -> str:
+        """On what it runs: `2 nodes of 1 core and 2 GB`, `5 nodes m4.xlarge`."""
+        record = self.record
+        nodes = count(self.nodes, "node") if self.nodes else "nodes that nobody counted"
+        machine, scale = record.params.get("machine"), record.params.get("scale")
+        if machine:
+            part = f" (at {scale:g} of its size)" if scale and scale != 1 else ""
+            return f"{nodes} {machine}{part}"
+        size = node_size(record.cores, record.memory_gb)
+        return f"{nodes} of {size}" if size else nodes
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs; what is not known is null."""
+        record, one = self.record, self.estimate
+        return {
+            "name": self.name,
+            "engine": record.engine,
+            "mode": record.mode,
+            "nodes": self.nodes,
+            "cores": record.cores,
+            "memory_gb": record.memory_gb,
+            "machine": record.params.get("machine"),
+            "cluster": record.cluster,
+            "rows": record.dataset.get("train_rows") or record.params.get("train_rows"),
+            "seconds": vars(self.seconds),
+            "usd": vars(self.usd) if self.usd else None,
+            "besides_training_s": self.besides_s,
+            "runs": self.evidence.runs if self.measured else 0,
+            "reached": len(self.evidence.seconds) if self.measured else 0,
+            "reach": float(np.mean(self.belief.reach)),
+            "predicted": not self.measured,
+            "extrapolated": self.extrapolated,
+            "expected_error": one.error if one else None,
+        }
+
+
+COLD = "cold_to_target"
+
+
+def clock(target: float, metric: str, cold: bool) -> Figure:
+    """The seconds until a target is reached: of training, or from cold."""
+    return cold_to(target, metric) if cold else time_to(target, metric)
+
+
+def cold_to(target: float, metric: str) -> Figure:
+    """What a trial takes that ends at the target: start, rows, training until then, test and end."""
+    trained = time_to(target, metric).value
+
+    def value(record: Record) -> float | None:
+        reached, besides = trained(record), besides_training(record)
+        if reached is None or math.isinf(reached):
+            return reached
+        return None if besides is None else besides + reached
+
+    goal = mark(metric, target)
+    words = f"time from cold to {goal}"
+    neutral, better = f"took {{ratio}} times as long as {{other}} from cold to {goal}", "{ratio} times faster"
+    return Figure(
+        COLD, words, value, seconds, neutral, f"was {better} than {{other}} from cold to {goal}", target=target
+    )
+
+
+def besides_training(record: Record) -> float | None:
+    """The seconds of a trial in which it did not train and nobody looked at its weights; None where not known."""
+    if record.cold_s is None or record.train_s is None:
+        return None
+    return max(record.cold_s - record.train_s - (record.pause_s or 0.0), 0.0)
+
+
+def lost(record: Record, cold: bool) -> float | None:
+    """What a run took that did not get there."""
+    return record.cold_s if cold else record.train_s
+
+
+STEADY = 0.0625  # how little the share is thought to go with the nodes: as a regression's weight on none
+FIRST_GUESS, WEIGHT = 0.02, 2  # how far shares lie from the model, and how many runs that is worth
+BETWEEN, PER_FACTOR_E = (
+    0.03,
+    0.2,
+)  # doubt of a number of rows that was not run, and for each factor e beyond those that were
+ROUNDS = 30  # of taking means by turns, until they agree
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Logarithms of shares as a sum: of the curve, of its nodes, and of the rows, the same for all curves."""
+
+    curves: Array
+    slopes: Array  # with the logarithm of the nodes
+    rows: Array  # logarithms, in order
+    steps: Array  # what each number of rows adds
+    noise: float
+    common: Array  # a draw of the doubt about the rows, the same for all that is predicted
+    own: Array  # draws of what sets each curve apart
+
+    def drawn(self, curve: int, nodes: int, rows: float) -> Array:
+        """The share at so many nodes and rows, in each draw; never more than all of the training."""
+        at = math.log(rows)
+        middle = self.curves[curve] + self.slopes[curve] * math.log(nodes) + _along(at, self.rows, self.steps)
+        known = bool(np.any(np.isclose(at, self.rows)))
+        far = max(self.rows[0] - at, at - self.rows[-1], 0.0)
+        doubt = 0.0 if known else BETWEEN + PER_FACTOR_E * far
+        return np.asarray(np.exp(np.minimum(middle + doubt * self.common + self.noise * self.own[curve], 0.0)))
+
+
+def shares(curves: Sequence[Curve], random: np.random.Generator) -> Shares:
+    """How the share goes with rows and nodes, by the runs that got there."""
+    points = [
+        (place, math.log(record.workers or 1), math.log(rows_of(record)), _log_share(curve, record))
+        for place, curve in enumerate(curves)
+        for record in curve.records
+    ]
+    which = np.array([point[0] for point in points])
+    nodes, rows, logs = (np.array([point[column] for point in points]) for column in (1, 2, 3))
+    slopes = np.array([_slope(nodes, rows, logs, which == place) for place in range(len(curves))])
+    rest = logs - slopes[which] * nodes
+    known, row = np.unique(rows, return_inverse=True)
+    own, steps = np.zeros(len(curves)), np.zeros(len(known))
+    for _ in range(ROUNDS):
+        own = np.bincount(which, rest - steps[row], len(curves)) / np.bincount(which, minlength=len(curves))
+        steps = np.bincount(row, rest - own[which]) / np.bincount(row)
+    left = rest - own[which] - steps[row]
+    freedom = max(len(logs) - len(curves) - len(known) + 1, 0)
+    noise = math.sqrt((WEIGHT * FIRST_GUESS**2 + float(left @ left)) / (WEIGHT + freedom))
+    return Shares(
+        own, slopes, known, steps, noise, random.standard_normal(DRAWS), random.standard_normal((len(curves), DRAWS))
+    )
+
+
+def _log_share(curve: Curve, record: Record) -> float:
+    reached = curve.seconds(record)
+    return min(math.log(reached / max(record.train_s or 0.0, reached)), 0.0)
+
+
+def _slope(nodes: Array, rows: Array, logs: Array, own: NDArray[np.bool_]) -> float:
+    """How the share of one curve goes with its nodes, as far as its runs say so, rows by rows."""
+    across, up = 0.0, 0.0
+    for one in np.unique(rows[own]):
+        here = own & (rows == one)
+        n, y = nodes[here] - nodes[here].mean(), logs[here] - logs[here].mean()
+        across, up = across + float(n @ n), up + float(n @ y)
+    return up / (across + STEADY)
+
+
+def _along(at: float, places: Array, values: Array) -> float:
+    """A line through the points, on beyond the last ones as between the two there."""
+    if len(places) == 1:
+        return float(values[0])
+    right = int(np.clip(np.searchsorted(places, at), 1, len(places) - 1))
+    part = (at - places[right - 1]) / (places[right] - places[right - 1])
+    return float(values[right - 1] + part * (values[right] - values[right - 1]))

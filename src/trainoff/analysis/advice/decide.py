@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainoff.analyse.advice.candidate import Candidate
-from trainoff.analyse.advice.weigh import Standing, ratio, weigh
-from trainoff.analyse.ratio import RANKING
-from trainoff.analysis.advice.belief import Array, pooled_noise
-from trainoff.analysis.advice.candidates import Field
+from trainoff.analysis.advice.belief import Array, Standing, pooled_noise, ratio, weigh
+from trainoff.analysis.advice.candidates import Candidate, Field
+from trainoff.analysis.compare import RANKING
 from trainoff.analysis.format import dollars, seconds
 from trainoff.analysis.statistics import LEVEL
 from trainoff.errors import TrainoffError

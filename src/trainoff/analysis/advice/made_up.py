@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainoff.analyse.advice.weigh import ALIKE, weigh
-from trainoff.analysis.advice.belief import Array, Belief, Evidence, believe
+from trainoff.analysis.advice.belief import ALIKE, Array, Belief, Evidence, believe, weigh
 from trainoff.analysis.statistics import LEVEL
 
 SETTINGS, RUNS = (2, 9), (1, 6)

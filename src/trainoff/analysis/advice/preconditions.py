@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trainoff.analyse.targets import not_timed
 from trainoff.analysis.advice.candidates import Field, Wish
 from trainoff.analysis.format import count, listed, mark, quality
 from trainoff.analysis.groups import by_workload, groups
-from trainoff.analysis.ranking import headline_target
+from trainoff.analysis.ranking import headline_target, not_timed
 from trainoff.analysis.scaling import curves, rows_of
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainoff.analyse.advice.candidate import Candidate, Expected
-from trainoff.analyse.advice.weigh import ALIKE
-from trainoff.analyse.bottleneck import bottleneck
-from trainoff.analyse.ratio import RANKING
-from trainoff.analysis.advice.belief import UNTIL_KNOWN
+from trainoff.analysis.advice.belief import ALIKE, UNTIL_KNOWN
+from trainoff.analysis.advice.candidates import Candidate, Expected
 from trainoff.analysis.advice.decide import USD, Advice, Limits, Weighed
+from trainoff.analysis.bottleneck import bottleneck
+from trainoff.analysis.compare import RANKING
 from trainoff.analysis.format import count, dollars, mark, seconds, span, times
 from trainoff.analysis.groups import Group
 from trainoff.analysis.scaling import share

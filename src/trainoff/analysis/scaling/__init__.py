@@ -1,13 +1,8 @@
 """How training time goes with the number of nodes: a model, its grade, and which runs would sharpen it."""
 
-from trainoff.analyse.scaling.grade import Grade
-from trainoff.analyse.scaling.mix import Mix
-from trainoff.analyse.scaling.nonneg import nnls
-from trainoff.analyse.scaling.rivals import rivals
-from trainoff.analyse.scaling.terms import Config, Term
 from trainoff.analysis.scaling.curves import PER_1000, SIZES, Curve, curves, nodes_key, rows_of
 from trainoff.analysis.scaling.designer import Candidate, Choice, Subject, design, expected_width, grid
-from trainoff.analysis.scaling.model import Estimate, Fit, fit, graded
+from trainoff.analysis.scaling.model import Config, Estimate, Fit, Grade, Mix, Term, fit, graded, nnls, rivals
 from trainoff.analysis.scaling.text import checked, mixed, off, sense, shape, share
 
 __all__ = [

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainoff.analyse.scaling.terms import Config
 from trainoff.analysis.figures import FIGURES, Figure
 from trainoff.analysis.format import named, seconds
 from trainoff.analysis.groups import newest, setting_of, untold, varying
+from trainoff.analysis.scaling.model import Config
 from trainoff.records import Record
 
 SIZES = ("workers", "nodes", "hosts", "train_rows")  # what may differ along a curve

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainoff.analyse.scaling.mix import Mix
-from trainoff.analyse.scaling.spread import UNTIL_KNOWN
-from trainoff.analyse.scaling.terms import CONSTANT, WORK, Array, Config, matrix, terms_of
-from trainoff.analysis.scaling.model import Fit
+from trainoff.analysis.scaling.model import CONSTANT, UNTIL_KNOWN, WORK, Array, Config, Fit, Mix, matrix, terms_of
 
 SURE = 1.96  # standard deviations that enclose 95 %
 LITTLE = 0.04  # a run that takes away less than this share of a curve's variance is not worth asking for

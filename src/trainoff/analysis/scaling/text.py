@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from trainoff.analyse.scaling.rivals import rivals
 from trainoff.analysis.format import count, seconds, span, times
-from trainoff.analysis.scaling.model import NEAR, Fit
+from trainoff.analysis.scaling.model import NEAR, Fit, rivals
 
 UNRELIABLE = 0.2  # an error beyond which it is not said without a doubt that nodes make no difference
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainoff.analyse.nodes import HEADINGS as NODE_HEADINGS
+from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
 from trainoff.data import cache
 from trainoff.report.page.charts import Chart
 from trainoff.report.page.content import Content, as_script

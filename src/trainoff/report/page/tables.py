@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainoff.analyse.nodes import node_rows
 from trainoff.analysis import Comparison, Group, Quiet, bottleneck, comparisons, struck
+from trainoff.analysis.bottleneck import node_rows
 from trainoff.analysis.format import mark, node_size, quality, seconds, size, span, times, told
 from trainoff.records import Record
 from trainoff.report.columns import heading, setting
