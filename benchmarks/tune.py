@@ -20,7 +20,7 @@ from trainoff import engines, study
 from trainoff.analysis.format import seconds, times
 from trainoff.report.tuning import line
 from trainoff.runner.runner import Silent
-from trainoff.tune import Step, Tuned, Wish, tune
+from trainoff.tuning import Step, Tuned, Wish, tune
 
 LEAST = 4
 PROVEN = ("faster", "within 5%")

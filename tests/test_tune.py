@@ -16,8 +16,8 @@ from trainoff.data.split import hold_out_validation
 from trainoff.records import Store
 from trainoff.runner.runner import Conductor, Silent
 from trainoff.tune.curves import losses
-from trainoff.tune.lane import lanes_of
 from trainoff.tune.pruning import Bar
+from trainoff.tuning.engine_study import lanes_of
 
 pytestmark = pytest.mark.cluster
 

@@ -13,15 +13,16 @@ from trainoff import data, engines, study
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.runner.events import Story
-from trainoff.tune import Tuned, Wish, pruning, search
+from trainoff.tune import pruning
 from trainoff.tune.budget import Share
-from trainoff.tune.lane import Lane, lanes_of
-from trainoff.tune.outcome import Tuning, compared
 from trainoff.tune.pruning import Bar
-from trainoff.tune.score import badness, goal
-from trainoff.tune.search import Tried, propose
 from trainoff.tune.space import Space
-from trainoff.tune.written import check_sets, toml, tuned_tables
+from trainoff.tuning import Tuned, Wish, search
+from trainoff.tuning.engine_study import Lane, lanes_of
+from trainoff.tuning.outcome import Tuning, compared
+from trainoff.tuning.score import badness, goal
+from trainoff.tuning.search import Tried, propose
+from trainoff.tuning.tuned_study import check_sets, toml, tuned_tables
 
 STUDIES = sorted((Path(__file__).parent.parent / "studies").glob("*.toml"))
 

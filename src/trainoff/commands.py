@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 def tune(options: argparse.Namespace) -> int:
     from trainoff.report.tuning import tune_study
-    from trainoff.tune import Wish
+    from trainoff.tuning import Wish
 
     _end_politely()
     wish = Wish(options.minutes, options.target, options.candidates, options.rounds)

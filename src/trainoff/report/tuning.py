@@ -15,9 +15,9 @@ from trainoff.runner import machine
 from trainoff.runner.events import Story
 from trainoff.runner.runner import Silent, Task
 from trainoff.study import Study
-from trainoff.tune import Step, Tuned, Tuning, Wish, check, default_place, get_rows, tune, write
-from trainoff.tune.score import time_of
-from trainoff.tune.written import check_place, check_sets
+from trainoff.tuning import Step, Tuned, Tuning, Wish, check, default_place, get_rows, tune, write
+from trainoff.tuning.score import time_of
+from trainoff.tuning.tuned_study import check_place, check_sets
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,13 +13,13 @@ from trainoff.runner.runner import Conductor
 from trainoff.study import Trial, derive
 from trainoff.tune.budget import FINALISTS, PLAY_OFF, Budget, Share
 from trainoff.tune.curves import losses
-from trainoff.tune.lane import Lane
-from trainoff.tune.outcome import Tuned
 from trainoff.tune.pruning import bar
-from trainoff.tune.score import badness, goal, time_of
-from trainoff.tune.search import Tried, propose
 from trainoff.tune.space import Candidate
-from trainoff.tune.wish import Step, Wish
+from trainoff.tuning.engine_study import Lane
+from trainoff.tuning.options import Step, Wish
+from trainoff.tuning.outcome import Tuned
+from trainoff.tuning.score import badness, goal, time_of
+from trainoff.tuning.search import Tried, propose
 
 SEED = 0  # of the search
 APART = 100  # seeds of races begin here, those of play-offs below

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainoff.errors import TrainoffError
 from trainoff.study import CLUSTER, LIMITS, Study
-from trainoff.tune.outcome import Tuning
+from trainoff.tuning.outcome import Tuning
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -1,0 +1,11 @@
+"""Each engine at its best: its own parameters are searched for the shortest time to target, on validation rows.
+
+`tune(study, out, wish, say, view)` does it, `write(...)` puts the winners into a study file; docs/tuning.md tells how.
+"""
+
+from trainoff.tuning.options import Step, Wish
+from trainoff.tuning.outcome import Tuned, Tuning
+from trainoff.tuning.tuned_study import default_place, write
+from trainoff.tuning.tuner import check, get_rows, tune
+
+__all__ = ["Step", "Tuned", "Tuning", "Wish", "check", "default_place", "get_rows", "tune", "write"]
