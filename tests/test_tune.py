@@ -15,9 +15,8 @@ from trainoff import data, engines, study
 from trainoff.data.split import hold_out_validation
 from trainoff.records import Store
 from trainoff.runner.runner import Conductor, Silent
-from trainoff.tune.curves import losses
-from trainoff.tune.pruning import Bar
 from trainoff.tuning.engine_study import lanes_of
+from trainoff.tuning.score import Bar, losses
 
 pytestmark = pytest.mark.cluster
 

@@ -15,7 +15,7 @@ from trainoff.records import Record, Store
 from trainoff.runner.runner import Task
 from trainoff.study import Study, Trial
 from trainoff.study.grid import cases_of, combinations, swept
-from trainoff.tune.space import Candidate, Space, space_of
+from trainoff.tuning.search import Candidate, Space, space_of
 
 
 @dataclass(frozen=True)

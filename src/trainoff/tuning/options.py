@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.tune.space import Candidate
+from trainoff.tuning.search import Candidate
 
 ROUNDS = 5  # of a race: fewer give no verdict
 

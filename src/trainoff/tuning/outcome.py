@@ -9,8 +9,8 @@ from typing import Any
 from trainoff.analysis import Band, Comparison, Group, Match, compare_all, time_to
 from trainoff.analysis.format import mark, seconds, times
 from trainoff.records import Record
-from trainoff.tune.space import Candidate
 from trainoff.tuning.score import badness, time_of
+from trainoff.tuning.search import Candidate
 
 WITHIN = Band(0.05)  # a recipe that is as close as this to the best that was found is good enough
 NAMES = ("the challenger", "the recipe")
