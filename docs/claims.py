@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from trainoff.published import Claim, Document, claims, documents
-from trainoff.reproduce import CONFIRMED, NOT_COMPARABLE, REFUTED, names
+from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, names
 
 HERE = Path(__file__).parent
 HEAD = """# Which of the published claims hold?

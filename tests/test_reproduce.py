@@ -13,7 +13,7 @@ from trainoff import engines, study
 from trainoff.published import claims
 from trainoff.records import Record
 from trainoff.report.reproducing import tell
-from trainoff.reproduce import (
+from trainoff.reproductions import (
     CONFIRMED,
     NOT_COMPARABLE,
     REFUTED,
@@ -25,7 +25,7 @@ from trainoff.reproduce import (
     studies,
     summary,
 )
-from trainoff.reproduce.evidence import CHECKS, Evidence
+from trainoff.reproductions.evidence import CHECKS, Evidence
 from trainoff.study.machines import shipped
 
 SMALL, LARGE = 15_000, 60_000

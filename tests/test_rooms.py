@@ -13,10 +13,9 @@ KNOWS = {
     "engines": {"study", "data", "models", "clusters"},
     "clusters": {"study"},
     "records": {"study"},
-    "published": {"study", "records"},
     "runner": {"study", "data", "models", "engines", "clusters", "records"},
     "analysis": {"study", "records"},
-    "reproduce": {"study", "records", "published", "analysis"},
+    "reproductions": {"study", "records", "analysis"},
     "tuning": {"study", "data", "engines", "runner", "records", "analysis"},
 }
 KNOWS["report"] = set(KNOWS) - {"models"}

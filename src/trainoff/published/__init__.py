@@ -3,10 +3,10 @@
 `documents()` has them as printed, `records(name)` as records of the kind `published`, `claims()` what they say.
 """
 
-from trainoff.published.claims import KINDS, REPRODUCTIONS, Claim, claims, read_claims
 from trainoff.published.document import Document, Fact, Picture, Slip, Table, documents
 from trainoff.published.place import PREFIX, beside, published_name, records_of, some_of
-from trainoff.published.runs import NOT_STATED, names, records
+from trainoff.reproductions.claims import KINDS, REPRODUCTIONS, Claim, claims, read_claims
+from trainoff.reproductions.published import NOT_STATED, names, records
 
 __all__ = [
     "KINDS",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainoff.published.runs import records
 from trainoff.records import Damaged, Record, no_records, scan
+from trainoff.reproductions.published import records
 
 PREFIX = "published:"
 

@@ -11,7 +11,7 @@ from trainoff.records import Record
 from trainoff.report.page.content import environment
 from trainoff.report.page.encode import LEGEND, Spec
 from trainoff.report.page.figure import CONFIG, Figure
-from trainoff.reproduce import Drawing, Judged, drawings, scale, studies, summary
+from trainoff.reproductions import Drawing, Judged, drawings, scale, studies, summary
 
 ASKED = {  # what each asks, as one asks it today
     "ml-parameters": "What do the parameters of learning cost, and what do they bring?",

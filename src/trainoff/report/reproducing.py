@@ -14,7 +14,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.reproduced import ASKED, page, pictures
 from trainoff.report.running import run_part
-from trainoff.reproduce import CONFIRMED, NOT_COMPARABLE, REFUTED, Judged, judge, studies, summary
+from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, Judged, judge, studies, summary
 
 if TYPE_CHECKING:
     from rich.console import Console

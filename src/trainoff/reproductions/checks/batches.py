@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainoff.analysis.format import seconds
 from trainoff.records import Record
-from trainoff.reproduce.evidence import (
+from trainoff.reproductions.evidence import (
     Evidence,
     Finding,
     Lacking,

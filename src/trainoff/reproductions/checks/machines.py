@@ -9,7 +9,7 @@ from typing import Any
 from trainoff.analysis.correlation import Line, fit
 from trainoff.analysis.format import count, seconds, size
 from trainoff.records import Record
-from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+from trainoff.reproductions.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
 
 MLLIB, TENSORFLOW = "spark-mllib", "tensorflow"
 BYTES = 4  # of a number in the rows

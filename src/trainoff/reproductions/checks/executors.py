@@ -7,7 +7,7 @@ from itertools import pairwise
 from trainoff.analysis.bottleneck import work
 from trainoff.analysis.format import count, node_size, quality, seconds, size, times
 from trainoff.records import Record
-from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, cannot, check, found, larger, ratio
+from trainoff.reproductions.evidence import Evidence, Finding, Lacking, alike, cannot, check, found, larger, ratio
 
 SPARK, DASK = "spark-sklearn", "dask-sklearn"
 SHORT, LONG, VERY_LONG, ENDLESS = 10, 100, 1000, 10000

@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from trainoff.analysis import newest
 from trainoff.published import Claim, claims
 from trainoff.records import Record
-from trainoff.reproduce import checks
-from trainoff.reproduce.evidence import CHECKS, CONFIRMED, NOT_COMPARABLE, REFUTED, Evidence, Finding, Lacking, cannot
+from trainoff.reproductions import checks
+from trainoff.reproductions.evidence import (
+    CHECKS,
+    CONFIRMED,
+    NOT_COMPARABLE,
+    REFUTED,
+    Evidence,
+    Finding,
+    Lacking,
+    cannot,
+)
 
 assert checks  # they enter themselves in CHECKS
 

@@ -9,7 +9,7 @@ from typing import Any
 from trainoff.published import names as with_figures
 from trainoff.published import records as published
 from trainoff.records import PUBLISHED, Record
-from trainoff.reproduce.evidence import Evidence, Lacking, of, rows_of_a_worker
+from trainoff.reproductions.evidence import Evidence, Lacking, of, rows_of_a_worker
 
 HERE = "measured here"
 LARGE_WORKLOADS, LARGE_ROWS = ("mnist-large-mlp", "emnist-mlp"), (60_000,)

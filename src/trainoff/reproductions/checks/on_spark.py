@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainoff.analysis.format import quality, seconds
-from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+from trainoff.reproductions.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
 
 ENGINE = "tf-on-spark"
 MODES = ("sync", "async", "model-parallel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainoff.analysis.format import count, quality, seconds
 from trainoff.published import records
 from trainoff.records import Record
-from trainoff.reproduce.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+from trainoff.reproductions.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
 
 DAY_S = 86_400
 WORTH = 0.01  # of accuracy: a difference that a user would see

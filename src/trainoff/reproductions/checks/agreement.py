@@ -7,7 +7,7 @@ from trainoff.analysis.faults import Struck, struck
 from trainoff.analysis.format import percent, seconds, size
 from trainoff.analysis.groups import groups
 from trainoff.records import Record
-from trainoff.reproduce.evidence import Evidence, Figure, Finding, Lacking, check, found, larger, ratio
+from trainoff.reproductions.evidence import Evidence, Figure, Finding, Lacking, check, found, larger, ratio
 
 SYNC, ASYNC = "sync", "async"
 CONTENDED = 1.0  # processes that wait or run, for each CPU

@@ -1,0 +1,26 @@
+"""The published studies again: run here at a stated scale, and every claim judged by what was measured.
+
+`studies(name)` are the study files of a reproduction, `judge(name, records)` a verdict on each of its claims.
+"""
+
+from trainoff.reproduce.plan import names, scale, studies
+from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED, Evidence, Finding
+from trainoff.reproductions.figures import Drawing, drawings
+from trainoff.reproductions.judge import Judged, judge, judge_all, summary
+
+__all__ = [
+    "CONFIRMED",
+    "NOT_COMPARABLE",
+    "REFUTED",
+    "Drawing",
+    "Evidence",
+    "Finding",
+    "Judged",
+    "drawings",
+    "judge",
+    "judge_all",
+    "names",
+    "scale",
+    "studies",
+    "summary",
+]
