@@ -98,7 +98,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/tune.py
 
 # The published studies again, one after the other, and their pages in docs/reproduced. An hour.
-REPRODUCED := $(notdir $(wildcard src/trainoff/reproduce/studies/*))
+REPRODUCED := $(notdir $(wildcard src/trainoff/reproductions/studies/*))
 reproduced: $(STAMP)
 	@for name in $(REPRODUCED); do $(BIN)/trainoff reproduce $$name --page docs/reproduced/$$name.md || exit 1; done
 

@@ -6,8 +6,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from trainoff.published import Claim, Document, claims, documents
 from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, names
+from trainoff.reproductions.claims import Claim, claims
+from trainoff.reproductions.published import Document, documents
 
 HERE = Path(__file__).parent
 HEAD = """# Which of the published claims hold?

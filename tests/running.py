@@ -21,7 +21,7 @@ import psutil
 from trainoff import engines
 from trainoff.analysis import newest
 from trainoff.cli import main
-from trainoff.published import records_of
+from trainoff.reproductions.published import records_of
 
 PLUGIN = Path(__file__).parent / "plugin"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

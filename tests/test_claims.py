@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from trainoff.errors import TrainoffError
-from trainoff.published import REPRODUCTIONS, claims, documents, read_claims, records
+from trainoff.reproductions.claims import REPRODUCTIONS, claims, read_claims
+from trainoff.reproductions.published import documents, records
 
 ROOT = Path(__file__).parent.parent
 GOOD = {

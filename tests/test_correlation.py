@@ -5,7 +5,7 @@ import math
 import pytest
 
 from trainoff.analysis import correlation_lines, correlations, fit, groups
-from trainoff.published import documents, records
+from trainoff.reproductions.published import documents, records
 
 
 def test_points_on_a_line_give_that_line():

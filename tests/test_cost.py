@@ -11,7 +11,7 @@ from running import only_record, study
 from trainoff.analysis import cost_of_trial, cost_to, costs, groups, priced, unpriced
 from trainoff.analysis.format import dollars
 from trainoff.errors import TrainoffError
-from trainoff.published import records
+from trainoff.reproductions.published import records
 from trainoff.study.machines import shipped
 from trainoff.study.prices import PriceBook, read_prices, shipped_prices
 

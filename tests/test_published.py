@@ -11,9 +11,8 @@ from running import invoke as command
 from trainoff.analysis import Group, groups, newest
 from trainoff.clusters.spark import allocate
 from trainoff.errors import TrainoffError
-from trainoff.published import documents, names, records
-from trainoff.published.units import number, seconds, share
 from trainoff.records import PUBLISHED, table
+from trainoff.reproductions.published import documents, names, number, records, seconds, share
 from trainoff.study.machines import shipped
 from trainoff.study.workloads import workloads
 

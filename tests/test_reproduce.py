@@ -10,7 +10,6 @@ from rich.console import Console
 from recorded import store, trained
 from running import invoke
 from trainoff import engines, study
-from trainoff.published import claims
 from trainoff.records import Record
 from trainoff.report.reproducing import tell
 from trainoff.reproductions import (
@@ -25,6 +24,7 @@ from trainoff.reproductions import (
     studies,
     summary,
 )
+from trainoff.reproductions.claims import claims
 from trainoff.reproductions.evidence import CHECKS, Evidence
 from trainoff.study.machines import shipped
 

@@ -28,11 +28,11 @@ from trainoff.analysis.advice import (
 from trainoff.analysis.ranking import check_target
 from trainoff.analysis.scaling import nodes_key
 from trainoff.errors import TrainoffError
-from trainoff.published import records_of, some_of
 from trainoff.records import Record
 from trainoff.report.advised import for_programs, show
 from trainoff.report.next_runs import NODES, ROWS, said, study_copy
 from trainoff.report.showing import warn
+from trainoff.reproductions.published import records_of, some_of
 from trainoff.study.prices import PriceBook
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from trainoff.analysis import newest
 from trainoff.analysis.format import count
 from trainoff.errors import TrainoffError
-from trainoff.published import some_of
 from trainoff.records import Record, curves, samples, table
 from trainoff.report.columns import Column
 from trainoff.report.columns import table as columns_table
 from trainoff.report.showing import warn
+from trainoff.reproductions.published import some_of
 from trainoff.study import nearest
 
 if TYPE_CHECKING:

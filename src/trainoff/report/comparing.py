@@ -25,10 +25,10 @@ from trainoff.analysis.figures import TIME_TO_TARGET, time_to
 from trainoff.analysis.format import listed
 from trainoff.analysis.ranking import check_target, headline_target, not_timed, order
 from trainoff.errors import TrainoffError
-from trainoff.published import some_of
 from trainoff.records import Damaged, Record
 from trainoff.report.compared import Told, told
 from trainoff.report.showing import warn
+from trainoff.reproductions.published import some_of
 from trainoff.study.suggestions import quote, suggest
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trainoff.errors import TrainoffError
-from trainoff.published import beside, published_name
 from trainoff.records import no_folder, no_records
 from trainoff.report.page import Content, gather, render
 from trainoff.report.page.content import Workload
 from trainoff.report.page.tables import Cell
+from trainoff.reproductions.published import beside, published_name
 from trainoff.study.prices import PriceBook
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainoff.published import Document, documents
 from trainoff.records import Record
 from trainoff.report.page.content import environment
 from trainoff.report.page.encode import LEGEND, Spec
 from trainoff.report.page.figure import CONFIG, Figure
 from trainoff.reproductions import Drawing, Judged, drawings, scale, studies, summary
+from trainoff.reproductions.published import Document, documents
 
 ASKED = {  # what each asks, as one asks it today
     "ml-parameters": "What do the parameters of learning cost, and what do they bring?",

@@ -27,13 +27,13 @@ from trainoff.analysis import (
     unpriced,
 )
 from trainoff.errors import TrainoffError
-from trainoff.published import records_of
 from trainoff.records import Damaged, Record, no_records
 from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.report.faults import fault_boards
 from trainoff.report.money import cost_boards
 from trainoff.report.prices import price_boards
 from trainoff.report.timeline import picture
+from trainoff.reproductions.published import records_of
 from trainoff.study.prices import PriceBook
 
 if TYPE_CHECKING:

@@ -3,10 +3,9 @@
 `studies(name)` are the study files of a reproduction, `judge(name, records)` a verdict on each of its claims.
 """
 
-from trainoff.reproduce.plan import names, scale, studies
 from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED, Evidence, Finding
 from trainoff.reproductions.figures import Drawing, drawings
-from trainoff.reproductions.judge import Judged, judge, judge_all, summary
+from trainoff.reproductions.judge import Judged, judge, judge_all, names, scale, studies, summary
 
 __all__ = [
     "CONFIRMED",

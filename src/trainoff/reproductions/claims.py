@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from trainoff.errors import TrainoffError
-from trainoff.published.document import documents
+from trainoff.reproductions.published import documents
 from trainoff.study.suggestions import quote, suggest
 
 KINDS = ("figure", "order", "shape", "quality")
@@ -42,7 +42,7 @@ class Claim:
 @cache
 def claims() -> tuple[Claim, ...]:
     """Every claim of the documents, in their order."""
-    text = resources.files("trainoff.published").joinpath("claims.toml").read_text(encoding="utf-8")
+    text = resources.files("trainoff.reproductions").joinpath("claims.toml").read_text(encoding="utf-8")
     return tuple(read_claims(text, "claims.toml", [document.id for document in documents()]))
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainoff.published import names as with_figures
-from trainoff.published import records as published
 from trainoff.records import PUBLISHED, Record
 from trainoff.reproductions.evidence import Evidence, Lacking, of, rows_of_a_worker
+from trainoff.reproductions.published import names as with_figures
+from trainoff.reproductions.published import records as published
 
 HERE = "measured here"
 LARGE_WORKLOADS, LARGE_ROWS = ("mnist-large-mlp", "emnist-mlp"), (60_000,)

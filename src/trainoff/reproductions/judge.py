@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainoff.analysis import newest
-from trainoff.published import Claim, claims
+from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.reproductions import checks
+from trainoff.reproductions.claims import REPRODUCTIONS, Claim, claims
 from trainoff.reproductions.evidence import (
     CHECKS,
     CONFIRMED,
@@ -20,6 +22,7 @@ from trainoff.reproductions.evidence import (
     Lacking,
     cannot,
 )
+from trainoff.study.suggestions import quote, suggest
 
 assert checks  # they enter themselves in CHECKS
 
@@ -61,3 +64,29 @@ def summary(judged: Sequence[Judged]) -> str:
     tally = Counter(one.finding.verdict for one in judged)
     order = (CONFIRMED, REFUTED, NOT_COMPARABLE)
     return ", ".join(f"{tally[verdict]} {verdict}" for verdict in order if tally[verdict])
+
+
+STUDIES = Path(__file__).parent / "studies"
+
+
+def names() -> tuple[str, ...]:
+    """The reproductions."""
+    return REPRODUCTIONS
+
+
+def studies(name: str) -> list[Path]:
+    """The study files of a reproduction, in the order in which they run."""
+    if name not in names():
+        hint = suggest(name, names(), "there are")
+        raise TrainoffError(f"there is no published study {quote(name)} to reproduce; {hint}")
+    return sorted((STUDIES / name).glob("*.toml"))
+
+
+def scale(path: Path) -> str:
+    """What a study file says of itself: its first comment, in which the scale is stated."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# "))
+    return " ".join(lines)

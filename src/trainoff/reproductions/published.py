@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from trainoff.errors import TrainoffError
-from trainoff.published.document import Document, Runs, Table, documents
-from trainoff.published.units import number, seconds, share
-from trainoff.records import PUBLISHED, Record
+from trainoff.records import PUBLISHED, Damaged, Record, no_records, scan
 from trainoff.study.machines import shipped
 from trainoff.study.suggestions import quote, suggest
+
+_TIME = re.compile(r"(?:(?P<minutes>[\d.]+) ?min)? ?(?:(?P<seconds>[\d.]+) ?s?)?")
+_NUMBER = re.compile(r"\$?(?P<number>[\d.]+)(?: ?[%M])?")
+
+
+def seconds(printed: str) -> float:
+    """A time: `332.476`, `128s`, `9.45 s`, `4min 25s`, `1 min 32 s`."""
+    found = _TIME.fullmatch(printed)
+    if not found or not printed:
+        raise ValueError(f"`{printed}` is not a time")
+    return 60 * float(found["minutes"] or 0) + float(found["seconds"] or 0)
+
+
+def number(printed: str) -> float | int:
+    """A number without its sign or unit: `$0.27`, `140M`, `10000`."""
+    found = _NUMBER.fullmatch(printed)
+    if not found:
+        raise ValueError(f"`{printed}` is not a number")
+    return float(found["number"]) if "." in found["number"] else int(found["number"])
+
+
+def share(printed: str) -> float:
+    """Per cent as a share: `91.64%` is 0.9164, to the last digit that is printed."""
+    if not printed.endswith("%"):
+        raise ValueError(f"`{printed}` is not per cent")
+    return round(number(printed) / 100, 6)
+
 
 NOT_STATED = 0  # workers and cores are never null in a record; this stands for what a document does not say
 UNCHECKED = {"verdict": None, "reason": "published: only its figures are known"}
@@ -112,3 +143,122 @@ def _fill(values: dict[str, Any], field: str, value: float) -> None:
 
 def _copy(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table as it is printed, every cell as text; an empty one is empty in the document, too."""
+
+    name: str
+    caption: str
+    where: str
+    columns: list[str]
+    units: list[str]  # one for every column; empty where it holds names
+    rows: list[list[str]]
+    note: str = ""
+
+    def column(self, name: str) -> list[str]:
+        """The cells below a heading."""
+        place = self.columns.index(name)
+        return [row[place] for row in self.rows]
+
+
+class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A figure that stands in the text, or what it says of a network or a parameter."""
+
+    name: str
+    where: str
+    value: float | str | list[float | str]
+    unit: str
+    note: str = ""
+
+
+class Picture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A picture, of which only what the text says is known."""
+
+    name: str
+    where: str
+    note: str
+
+
+class Slip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is printed wrongly, or against what is printed elsewhere; several of a kind are parted by `; `."""
+
+    where: str
+    printed: str
+    note: str
+
+
+class Runs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How lines of a table become records: what all have in common, and what each has of its own."""
+
+    study: str
+    table: str
+    all: dict[str, Any]  # fields of the record, and `machine`
+    columns: dict[str, str]  # heading of a column to the field that it fills
+    named: str | None = None  # of Document.rows
+    each: dict[str, dict[str, Any]] = {}  # msgspec gives every object its own
+
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the published documents, transcribed."""
+
+    id: str
+    title: str
+    form: str
+    authors: list[str]
+    date: str  # as printed; empty where it is not
+    studies: list[str]  # the reproductions that ask its questions again
+    engines: list[str]  # what trainoff has in the place of its systems
+    note: str
+    why_workload: str = ""  # why its records have the workload that they have, where it is not named
+    table: list[Table] = []  # msgspec gives every object its own
+    fact: list[Fact] = []  # msgspec gives every object its own
+    picture: list[Picture] = []  # msgspec gives every object its own
+    slip: list[Slip] = []  # msgspec gives every object its own
+    rows: dict[str, dict[str, dict[str, Any]]] = {}  # msgspec gives every object its own
+    runs: list[Runs] = []  # msgspec gives every object its own
+
+    def the_table(self, name: str) -> Table:
+        """The table of that name."""
+        return next(table for table in self.table if table.name == name)
+
+    def the_fact(self, name: str) -> Fact:
+        """The figure of that name."""
+        return next(fact for fact in self.fact if fact.name == name)
+
+
+@cache
+def documents() -> tuple[Document, ...]:
+    """The documents whose figures and claims ship with trainoff, in their order."""
+    folder = resources.files("trainoff.reproductions").joinpath("documents")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    return tuple(msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Document) for file in files)
+
+
+PREFIX = "published:"
+
+
+def published_name(place: str | Path) -> str | None:
+    """The NAME of `published:NAME`; None for a folder."""
+    text = str(place)
+    return text.removeprefix(PREFIX) if text.startswith(PREFIX) else None
+
+
+def records_of(place: str | Path) -> tuple[list[Record], list[Damaged]]:
+    """The records of a folder or of a published study, and those that are damaged."""
+    name = published_name(place)
+    return scan(Path(place)) if name is None else (records(name), [])
+
+
+def some_of(place: str | Path) -> tuple[list[Record], list[Damaged]]:
+    """The same where there must be some; a sentence with what to do if there are none."""
+    found, damaged = records_of(place)
+    if not found:
+        raise no_records(Path(place), damaged)
+    return found, damaged
+
+
+def beside(place: Path, name: str) -> Path:
+    """Where a file that is made of records goes: into their folder; for published ones here, under their name."""
+    published = published_name(place)
+    return place / name if published is None else Path(f"published-{published}-{name}")

@@ -10,10 +10,10 @@ from trainoff.analysis import newest
 from trainoff.analysis.format import count
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
-from trainoff.published import beside, some_of
 from trainoff.records import Damaged, Record
 from trainoff.report.export import mlflow, tables, tensorboard
 from trainoff.report.export.place import Place
+from trainoff.reproductions.published import beside, some_of
 
 FORMATS = ("csv", "parquet", "tensorboard", "mlflow")
 

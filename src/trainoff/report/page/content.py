@@ -33,7 +33,6 @@ from trainoff.analysis import (
     worker_lines,
 )
 from trainoff.analysis.format import count, listed
-from trainoff.published import published_name, records_of
 from trainoff.records import STUDY_COPY, Damaged, Record
 from trainoff.report.page.charts import Chart
 from trainoff.report.page.drawn import drawn, looks_of
@@ -41,6 +40,7 @@ from trainoff.report.page.look import Look, looks
 from trainoff.report.page.rows import Scene
 from trainoff.report.page.series import Shelf
 from trainoff.report.page.tables import Board, Faults, NodeRow, Noise, board, certificates, faults, node_table
+from trainoff.reproductions.published import published_name, records_of
 from trainoff.study.prices import PriceBook
 
 DRAWN = 300  # settings of a workload that are drawn; the table and the exports have more

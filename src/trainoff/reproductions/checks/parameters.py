@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trainoff.analysis.format import count, quality, seconds
-from trainoff.published import records
 from trainoff.records import Record
 from trainoff.reproductions.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+from trainoff.reproductions.published import records
 
 DAY_S = 86_400
 WORTH = 0.01  # of accuracy: a difference that a user would see
