@@ -18,7 +18,7 @@ from pathlib import Path
 
 from trainoff import engines, study
 from trainoff.analysis.format import seconds, times
-from trainoff.report.tuning import line
+from trainoff.cli.tune import line
 from trainoff.runner.runner import Silent
 from trainoff.tuning import Step, Tuned, Wish, tune
 

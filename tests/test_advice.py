@@ -10,7 +10,7 @@ from recorded import record, store
 from trainoff.analysis.advice import Evidence, believe, weigh
 from trainoff.analysis.advice.made_up import off, reliability, score
 from trainoff.cli import main
-from trainoff.report.running import next_step
+from trainoff.cli.run import next_step
 
 SPREAD = (0.0, 0.02, -0.02, 0.01, -0.01)
 

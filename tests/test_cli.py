@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from running import command, environment, invoke, only_record, study, trainoff
+from trainoff.cli.run import without_keys
 from trainoff.commands import _end_politely
-from trainoff.report.running import without_keys
 from trainoff.report.timeline import shade
 
 HEAVY = (

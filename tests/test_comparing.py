@@ -9,8 +9,8 @@ from rich.console import Console
 from test_analyse import FAST, repeated, trial
 from test_records import commit
 from trainoff.cli import main
+from trainoff.cli.board import board
 from trainoff.records import Store
-from trainoff.report.board import board
 
 SLOW = [3.0, 3.2, 2.9, 3.1, 3.0]
 

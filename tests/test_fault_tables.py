@@ -8,13 +8,13 @@ from rich.console import Console
 from made import folder_of_made, made
 from trainoff.analysis import answer, groups, struck
 from trainoff.analysis.format import fault
+from trainoff.cli.show import print_board
 from trainoff.report.page import gather
 from trainoff.report.page.drawn import drawn
 from trainoff.report.page.look import looks
 from trainoff.report.page.marks import fault_rows
 from trainoff.report.page.rows import Scene
 from trainoff.report.page.series import Shelf
-from trainoff.report.showing import print_board
 
 KILL = {"action": "kill-process", "node": -1, "at": 0.3}
 SLOW = {"action": "slow", "node": -1, "at": 0.3, "share": 0.25, "for_s": None}

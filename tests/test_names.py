@@ -12,12 +12,12 @@ from trainoff.analysis import batch_lines, groups, start_costs, unnamed, unprice
 from trainoff.analysis.format import called, shown
 from trainoff.analysis.scaling import curves
 from trainoff.cli import main
+from trainoff.cli.board import broken
+from trainoff.cli.plan import tell
+from trainoff.cli.show import print_board
 from trainoff.records import Record
-from trainoff.report.board import broken
 from trainoff.report.page.look import looks
 from trainoff.report.page.tables import board as page_board
-from trainoff.report.planned import tell
-from trainoff.report.showing import print_board
 from trainoff.study.prices import PriceBook
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from recorded import store, trained
 from running import invoke
 from trainoff import engines, study
+from trainoff.cli.reproduce import tell
 from trainoff.records import Record
-from trainoff.report.reproducing import tell
 from trainoff.reproductions import (
     CONFIRMED,
     NOT_COMPARABLE,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from trainoff import engines, study
 from trainoff.analysis import newest
+from trainoff.cli.plan import estimator_for
+from trainoff.cli.show import print_board
 from trainoff.records import Record, Store, table
 from trainoff.report.bulletin import Bulletin
-from trainoff.report.planned import estimator_for
-from trainoff.report.showing import print_board
 from trainoff.reproductions.published import records_of
 from trainoff.runner.estimate import Clock
 from trainoff.runner.runner import Conductor, Together, get_data, prepare

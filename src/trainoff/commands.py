@@ -19,25 +19,25 @@ UNWRAPPED = 1000
 
 
 def doctor(options: argparse.Namespace) -> int:
-    from trainoff.report.doctor import examine, tell
+    from trainoff.cli.doctor import examine, tell
 
     return _tell(examine(), tell, options)
 
 
 def list_engines(options: argparse.Namespace) -> int:
-    from trainoff.report.lists import engine_rows, print_engines
+    from trainoff.cli.lists import engine_rows, print_engines
 
     return _tell(engine_rows(), print_engines, options)
 
 
 def list_workloads(options: argparse.Namespace) -> int:
-    from trainoff.report.lists import print_workloads, workload_rows
+    from trainoff.cli.lists import print_workloads, workload_rows
 
     return _tell(workload_rows(), print_workloads, options)
 
 
 def data_list(options: argparse.Namespace) -> int:
-    from trainoff.report.lists import dataset_rows, print_datasets
+    from trainoff.cli.lists import dataset_rows, print_datasets
 
     return _tell(dataset_rows(), print_datasets, options)
 
@@ -66,14 +66,14 @@ def data_verify(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> int:
-    from trainoff.report.planned import plan_of, tell
+    from trainoff.cli.plan import plan_of, tell
 
     return _tell(plan_of(_read(options), options.out), tell, options)
 
 
 def run(options: argparse.Namespace) -> int:
-    from trainoff.report.running import run_study
-    from trainoff.report.showing import as_json
+    from trainoff.cli.run import run_study
+    from trainoff.cli.show import as_json
 
     _end_politely()
     code = run_study(planned := _read(options), options.out, options.retry, console(stderr=options.json))
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def tune(options: argparse.Namespace) -> int:
-    from trainoff.report.tuning import tune_study
+    from trainoff.cli.tune import tune_study
     from trainoff.tuning import Wish
 
     _end_politely()
@@ -92,8 +92,8 @@ def tune(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
+    from trainoff.cli.show import as_json, draw, tell
     from trainoff.report.money import book_of
-    from trainoff.report.showing import as_json, draw, tell
 
     book = book_of(options.prices, None)
     if options.svg:
@@ -104,23 +104,23 @@ def show(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
+    from trainoff.cli.report import write_report
     from trainoff.report.money import book_of
-    from trainoff.report.reporting import write_report
 
     book = book_of(options.prices, options.usd_per_core_hour)
     return write_report(options.folder, options.output, options.png, options.markdown, book, console())
 
 
 def compare(options: argparse.Namespace) -> int:
-    from trainoff.report.comparing import Question, compare_folders
+    from trainoff.cli.compare import Question, compare_folders
 
     question = Question(options.folders, options.engines, options.figure, options.target)
     return compare_folders(question, options.json, console())
 
 
 def scale(options: argparse.Namespace) -> int:
-    from trainoff.report.scaling import Question
-    from trainoff.report.scaling import scale as answer
+    from trainoff.cli.scale import Question
+    from trainoff.cli.scale import scale as answer
 
     asked = options.at, options.hold_out, options.minutes, options.figure, options.target
     return answer(Question(options.folder, *asked), options.json, console())
@@ -128,8 +128,8 @@ def scale(options: argparse.Namespace) -> int:
 
 def advise(options: argparse.Namespace) -> int:
     from trainoff.analysis.advice import Limits, Wish
-    from trainoff.report.advising import Question
-    from trainoff.report.advising import advise as answer
+    from trainoff.cli.advise import Question
+    from trainoff.cli.advise import advise as answer
     from trainoff.report.money import book_of
 
     wish = Wish(options.engine, options.nodes, options.cores, options.machine, options.rows)
@@ -151,10 +151,10 @@ def view(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
+    from trainoff.cli.show import warn
     from trainoff.report.bars import Bars
     from trainoff.report.export import Wish
     from trainoff.report.export import export as write
-    from trainoff.report.showing import warn
 
     with Bars(console()) as bars:
         told, damaged = write(Wish(options.folder, options.to, options.place, options.uri), bars)
@@ -163,7 +163,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def sql(options: argparse.Namespace) -> int:
-    from trainoff.report.asking import as_json, tell
+    from trainoff.cli.sql import as_json, tell
 
     if options.json:
         return as_json(options.folder, options.question)
@@ -183,7 +183,7 @@ def lab_up(options: argparse.Namespace) -> int:
 
 
 def lab_status(options: argparse.Namespace) -> int:
-    from trainoff.report.laboratory import tell_status
+    from trainoff.cli.lab import tell_status
     from trainoff.runner.lab.manage import status
 
     return _tell(status(), tell_status, options)
@@ -204,7 +204,7 @@ def lab_harm(options: argparse.Namespace) -> int:
 
 
 def lab_down(options: argparse.Namespace) -> int:
-    from trainoff.report.laboratory import tell_down
+    from trainoff.cli.lab import tell_down
     from trainoff.runner.lab.manage import down
 
     tell_down(*down(), console())
@@ -212,8 +212,8 @@ def lab_down(options: argparse.Namespace) -> int:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    from trainoff.report.reproducing import as_json, listing, reproduce, tell_names
-    from trainoff.report.showing import warn
+    from trainoff.cli.reproduce import as_json, listing, reproduce, tell_names
+    from trainoff.cli.show import warn
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.name is None:
@@ -226,7 +226,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    from trainoff.report.checking import check_engine
+    from trainoff.cli.check import check_engine
 
     return check_engine(options.engine, console())
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.analysis.format import count, seconds, span, times
 from trainoff.analysis.scaling import Config, Curve, Estimate, Fit, checked, mixed, off, sense, shape, share
+from trainoff.cli.next_runs import NextRuns
 from trainoff.report.columns import ALWAYS, Column, table
-from trainoff.report.next_runs import NextRuns
 
 if TYPE_CHECKING:
     from rich.console import Console

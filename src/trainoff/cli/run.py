@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from trainoff.analysis import by_workload, groups, headline_target
 from trainoff.analysis.format import about, count
+from trainoff.cli.live_table import LiveTable
+from trainoff.cli.plan import estimator_for
+from trainoff.cli.show import print_board
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Record, Store
 from trainoff.report.bars import Bars
 from trainoff.report.bulletin import Bulletin
 from trainoff.report.lines import Lines
-from trainoff.report.live import LiveTable
-from trainoff.report.planned import estimator_for
-from trainoff.report.showing import print_board
 from trainoff.runner import machine
 from trainoff.runner.estimate import Clock
 from trainoff.runner.runner import Conductor, Outcome, Task, Together, get_data, prepare

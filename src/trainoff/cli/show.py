@@ -26,9 +26,9 @@ from trainoff.analysis import (
     unnamed,
     unpriced,
 )
+from trainoff.cli.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, no_records
-from trainoff.report.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.report.faults import fault_boards
 from trainoff.report.money import cost_boards
 from trainoff.report.prices import price_boards

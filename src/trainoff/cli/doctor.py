@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from trainoff.cli.lists import dataset_rows, engine_rows
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab import requirements
-from trainoff.report.lists import dataset_rows, engine_rows
 from trainoff.runner import machine
 
 if TYPE_CHECKING:

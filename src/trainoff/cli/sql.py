@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.analysis import newest
 from trainoff.analysis.format import count
+from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, curves, samples, table
 from trainoff.report.columns import Column
 from trainoff.report.columns import table as columns_table
-from trainoff.report.showing import warn
 from trainoff.reproductions.published import some_of
 from trainoff.study import nearest
 

@@ -14,11 +14,11 @@ from trainoff.analysis import FIGURES, Figure, time_to
 from trainoff.analysis.format import count
 from trainoff.analysis.ranking import check_target, not_timed
 from trainoff.analysis.scaling import PER_1000, Curve, Fit, curves, fit, graded
+from trainoff.cli.next_runs import NextRuns, next_runs
+from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.next_runs import NextRuns, next_runs
 from trainoff.report.scaled import Scaled, for_programs, show
-from trainoff.report.showing import warn
 from trainoff.reproductions.published import published_name, some_of
 from trainoff.study.suggestions import quote
 

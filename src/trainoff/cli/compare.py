@@ -24,10 +24,10 @@ from trainoff.analysis.compare import Pair, adjusted, against_best, of_engines, 
 from trainoff.analysis.figures import TIME_TO_TARGET, time_to
 from trainoff.analysis.format import listed
 from trainoff.analysis.ranking import check_target, headline_target, not_timed, order
+from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record
 from trainoff.report.compared import Told, told
-from trainoff.report.showing import warn
 from trainoff.reproductions.published import some_of
 from trainoff.study.suggestions import quote, suggest
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from trainoff import engines, study
 from trainoff.analysis import newest
 from trainoff.analysis.format import about, count
+from trainoff.cli.run import run_part
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.reproduced import ASKED, page, pictures
-from trainoff.report.running import run_part
 from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, Judged, judge, studies, summary
 
 if TYPE_CHECKING:

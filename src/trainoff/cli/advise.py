@@ -27,11 +27,11 @@ from trainoff.analysis.advice import (
 )
 from trainoff.analysis.ranking import check_target
 from trainoff.analysis.scaling import nodes_key
+from trainoff.cli.next_runs import NODES, ROWS, said, study_copy
+from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.report.advised import for_programs, show
-from trainoff.report.next_runs import NODES, ROWS, said, study_copy
-from trainoff.report.showing import warn
 from trainoff.reproductions.published import records_of, some_of
 from trainoff.study.prices import PriceBook
 
