@@ -11,8 +11,8 @@ import pytest
 
 from running import command, environment, invoke, only_record, study, trainoff
 from trainoff.cli.run import without_keys
+from trainoff.cli.show import shade
 from trainoff.commands import _end_politely
-from trainoff.report.timeline import shade
 
 HEAVY = (
     "numpy",

@@ -44,7 +44,7 @@ def data_list(options: argparse.Namespace) -> int:
 
 def data_get(options: argparse.Namespace) -> int:
     from trainoff import data
-    from trainoff.report.bars import Bars
+    from trainoff.cli.live_table import Bars
 
     with Bars(console()) as bars:
         got = data.get(options.name, folder=options.folder, say=bars, force=options.force)
@@ -54,7 +54,7 @@ def data_get(options: argparse.Namespace) -> int:
 
 def data_verify(options: argparse.Namespace) -> int:
     from trainoff import data
-    from trainoff.report.bars import Bars
+    from trainoff.cli.live_table import Bars
 
     with Bars(console()) as bars:
         found = data.verify(bars)
@@ -92,8 +92,7 @@ def tune(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    from trainoff.cli.show import as_json, draw, tell
-    from trainoff.report.money import book_of
+    from trainoff.cli.show import as_json, book_of, draw, tell
 
     book = book_of(options.prices, None)
     if options.svg:
@@ -105,7 +104,7 @@ def show(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     from trainoff.cli.report import write_report
-    from trainoff.report.money import book_of
+    from trainoff.cli.show import book_of
 
     book = book_of(options.prices, options.usd_per_core_hour)
     return write_report(options.folder, options.output, options.png, options.markdown, book, console())
@@ -130,7 +129,7 @@ def advise(options: argparse.Namespace) -> int:
     from trainoff.analysis.advice import Limits, Wish
     from trainoff.cli.advise import Question
     from trainoff.cli.advise import advise as answer
-    from trainoff.report.money import book_of
+    from trainoff.cli.show import book_of
 
     wish = Wish(options.engine, options.nodes, options.cores, options.machine, options.rows)
     limits = Limits(options.max_seconds, options.max_cost)
@@ -151,8 +150,8 @@ def view(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
+    from trainoff.cli.live_table import Bars
     from trainoff.cli.show import warn
-    from trainoff.report.bars import Bars
     from trainoff.report.export import Wish
     from trainoff.report.export import export as write
 

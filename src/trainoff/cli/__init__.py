@@ -291,7 +291,3 @@ def _add_lab(one: argparse.ArgumentParser) -> None:
         command=commands.lab_down
     )
     one.set_defaults(json=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,6 +22,8 @@ from trainoff.runner.runner import Task
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.progress import TaskID
+
 
 REFRESH_S = 1.0  # drawing costs CPU that the running trial may want
 MARKS = {"ok": ("✓", "green"), "unsupported": ("-", "dim"), "interrupted": ("!", "yellow")}
@@ -160,3 +162,35 @@ def _result(record: Record) -> list[str]:
         size(record.peak_memory_bytes),
         network,
     ]
+
+
+class Bars:
+    """Draws what data/ says: one bar for each thing it names. Nothing is drawn outside a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total)
+        self._progress.update(self._tasks[what], completed=done, total=total)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

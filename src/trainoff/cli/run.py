@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from trainoff.analysis import by_workload, groups, headline_target
 from trainoff.analysis.format import about, count
-from trainoff.cli.live_table import LiveTable
+from trainoff.cli.live_table import Bars, LiveTable
 from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Record, Store
-from trainoff.report.bars import Bars
 from trainoff.report.bulletin import Bulletin
 from trainoff.report.lines import Lines
 from trainoff.runner import machine

@@ -6,38 +6,45 @@ import io
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff.analysis import (
+    Cost,
+    Group,
+    Price,
     answer,
     batch_lines,
     bottleneck_sentence,
     bounds,
+    by_workload,
     correlation_lines,
+    costs,
     disturbances,
     groups,
+    headline_target,
     newest,
     node_lines,
     priced,
+    prices,
     resources,
     start_costs,
     unnamed,
     unpriced,
 )
+from trainoff.analysis.format import dollars, mark, seconds, size
 from trainoff.cli.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, no_records
+from trainoff.report.columns import ALWAYS, Column, heading, setting, table
 from trainoff.report.faults import fault_boards
-from trainoff.report.money import cost_boards
-from trainoff.report.prices import price_boards
-from trainoff.report.timeline import picture
 from trainoff.reproductions.published import records_of
-from trainoff.study.prices import PriceBook
+from trainoff.study.prices import PriceBook, read_prices
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def as_json(folder: Path, book: PriceBook | None = None) -> int:
@@ -79,10 +86,10 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
     """The boards, where the time went, and the answer; `folder` is where the records lie."""
     found = groups(records)
     several = len({group.first.workload for group in found}) > 1
-    for place, (workload, table) in enumerate(boards(found, console.width)):
+    for place, (workload, shown) in enumerate(boards(found, console.width)):
         if several:
             console.print(f"{chr(10) if place else ''}{workload}", style="dim")
-        console.print(table)
+        console.print(shown)
     if times := where_the_time_went(found, console.width):
         best = f", of the best {times.row_count} settings" if times.row_count < len(found) else ""
         console.print(f"\nwhere the time went{best}", style="dim")
@@ -91,16 +98,16 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
         console.print("\nwhat the workers did", style="dim")
         for line in lines:
             console.print(line, style="dim", soft_wrap=True)
-    for table in fault_boards(found, console.width):
+    for shown in fault_boards(found, console.width):
         console.print("\nwhat the faults did", style="dim")
-        console.print(table)
-    for table in price_boards(found, console.width):
+        console.print(shown)
+    for shown in price_boards(found, console.width):
         console.print("\nwhat it costs at least: the setting that got there with the least CPU time", style="dim")
-        console.print(table)
-    for workload, more, table in cost_boards(found, console.width):
-        few = f"the cheapest {table.row_count} of {table.row_count + more}" if more else "the cheapest first"
+        console.print(shown)
+    for workload, more, shown in cost_boards(found, console.width):
+        few = f"the cheapest {shown.row_count} of {shown.row_count + more}" if more else "the cheapest first"
         console.print(f"\nwhat {workload} costs in money, {few}", style="dim")
-        console.print(table)
+        console.print(shown)
     console.print()
     remarked = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
     for sentence in [*answer(found), *disturbances(records), *remarked]:
@@ -131,3 +138,103 @@ def warn(damaged: Sequence[Damaged]) -> int:
     for one in damaged:
         print(f"trainoff: {one.folder}: {one.why}; move it away and run the study again", file=sys.stderr)
     return 1 if damaged else 0
+
+
+def price_boards(found: Sequence[Group], width: int) -> list[Table]:
+    """One table per workload; none where no engine was tried in several settings."""
+    return [_price_board(own, width) for groups in by_workload(found) if (own := prices(groups))]
+
+
+def _price_board(found: Sequence[Price], width: int) -> Table:
+    groups = [price.group for price in found]
+    keys = list(dict.fromkeys(key for group in groups for key in group.label if key != "workload"))
+    settings = [setting([group.label.get(key, "-") for key in keys]) for group in groups]
+
+    def column(
+        name: str, told: Callable[[float | None], str], value: Callable[[Record], float | None], worth: int
+    ) -> Column:
+        return Column(name, [told(group.median(value)) for group in groups], worth, right=True)
+
+    columns = [
+        Column("at least", [mark(price.group.first.metric, price.target) for price in found]),
+        Column("engine", [group.first.engine for group in groups]),
+        *([Column(heading(keys), settings, shrinks=True)] if keys else []),
+        Column("mode", [group.first.mode for group in groups], 40),
+        Column("W", [str(group.first.workers or "-") for group in groups], 55, right=True),
+        column("CPU", seconds, lambda record: record.cpu_s, ALWAYS),
+        column("memory", size, lambda record: record.peak_memory_bytes, ALWAYS),
+        column("train", seconds, lambda record: record.train_s, 60),
+        column("test", seconds, lambda record: record.test_s, 50),
+    ]
+    return table(columns, width, [None] * len(found), folds=True)
+
+
+MOST_TOLD = 12  # settings of a workload whose cost is told
+
+
+def book_of(prices: Path | None, usd_per_core_hour: float | None) -> PriceBook | None:
+    """The price book that the command line asks for, by file or by one price; None for the prices on record."""
+    if prices is not None and usd_per_core_hour is not None:
+        raise TrainoffError("--prices and --usd-per-core-hour are two prices for the same thing; give one of them")
+    if usd_per_core_hour is None:
+        return read_prices(prices) if prices is not None else None
+    if not usd_per_core_hour > 0:
+        raise TrainoffError(f"--usd-per-core-hour {usd_per_core_hour:g}: a price is more than nothing")
+    return PriceBook(source="--usd-per-core-hour", usd_per_core_hour=usd_per_core_hour)
+
+
+def cost_boards(found: Sequence[Group], width: int) -> list[tuple[str, int, Table]]:
+    """Each workload of which every trial has a price: how many settings are left out, and the cheapest ones."""
+    boards = []
+    for rivals in by_workload(found):
+        every = [record for group in rivals for record in group.records]
+        target = headline_target(rivals)
+        if all(record.usd_per_hour is not None for record in every) and (own := costs(rivals, target)):
+            left_out = max(0, len(own) - MOST_TOLD)
+            boards.append((rivals[0].first.workload, left_out, _cost_board(own[:MOST_TOLD], target, width)))
+    return boards
+
+
+def _cost_board(found: Sequence[Cost], target: float | None, width: int) -> Table:
+    groups = [cost.group for cost in found]
+    keys = list(dict.fromkeys(key for group in groups for key in group.label if key != "workload"))
+    settings = [setting([group.label.get(key, "-") for key in keys]) for group in groups]
+    whole = [dollars(cost.trial) for cost in found]
+    goal = "" if target is None else f"to {mark(groups[0].first.metric, target)}"
+    columns = [
+        Column("engine", [group.first.engine for group in groups]),
+        *([Column(heading(keys), settings, shrinks=True)] if keys else []),
+        Column("mode", [group.first.mode for group in groups], 40),
+        Column("W", [str(group.first.workers or "-") for group in groups], 50, right=True),
+        *([Column(goal, [dollars(cost.to_target) for cost in found], right=True)] if goal else []),
+        Column("training", [dollars(cost.run) for cost in found], ALWAYS, right=True),
+        *([Column("whole trial", whole, 60, right=True)] if any(cost.trial is not None for cost in found) else []),
+    ]
+    return table(columns, width, [None] * len(found), folds=True)
+
+
+SHADES = " ░▒▓█"
+MARGIN = 4
+
+
+def picture(record: Record, width: int) -> list[str]:
+    """The lines of the picture, the first a heading; none where the record has no timeline."""
+    end = max((task[1] for tasks in record.timeline.values() for task in tasks), default=0.0)
+    if end <= 0:
+        return []
+    longest = max(map(len, record.timeline))
+    bins = max(10, width - longest - MARGIN)
+    most = max(map(len, record.timeline.values()))
+    heading = f"who worked when: the first {most} tasks of each worker, {seconds(end)} of training"
+    rows = [f"  {worker:<{longest}} {shade(tasks, end, bins)}" for worker, tasks in sorted(record.timeline.items())]
+    return [heading, *rows]
+
+
+def shade(tasks: Sequence[Sequence[float]], end: float, bins: int) -> str:
+    """How busy a worker was in each of so many equal spans up to the end."""
+    busy = [0.0] * bins
+    size = end / bins
+    for start, stop in tasks:
+        for place in range(max(0, int(start / size)), min(bins, int(stop / size) + 1)):
+            busy[place] += max(0.0, min(stop, (place + 1) * size) - max(start, place * size))
+    return "".join(SHADES[min(len(SHADES) - 1, round(part / size * (len(SHADES) - 1)))] for part in busy)

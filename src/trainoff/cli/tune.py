@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from trainoff.analysis.format import about, count, mark, quality, seconds
-from trainoff.report.bars import Bars
+from trainoff.cli.live_table import Bars
 from trainoff.report.columns import ALWAYS, Column, table
 from trainoff.runner import machine
 from trainoff.runner.events import Story
