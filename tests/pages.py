@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from made import folder_of_made, made
 from running import HANGS_S
 from trainoff.records import Record
-from trainoff.report.page import gather, render
+from trainoff.report.html import gather, render
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, ViewportSize

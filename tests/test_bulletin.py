@@ -11,8 +11,8 @@ import pytest
 from running import study
 from trainoff import engines, run
 from trainoff.records import Store
-from trainoff.report import bulletin
-from trainoff.report.bulletin import Bulletin
+from trainoff.report import progress
+from trainoff.report.progress import Bulletin
 from trainoff.runner.estimate import Clock, Estimator
 from trainoff.runner.events import Story
 from trainoff.runner.runner import prepare
@@ -55,7 +55,7 @@ def test_it_tells_what_is_planned_what_runs_and_what_is_left(run_of_two):
 def test_it_is_written_once_a_second_however_often_it_is_told(run_of_two, monkeypatch):
     store, tasks, clock = run_of_two
     now, steps = 100.0, []
-    monkeypatch.setattr(bulletin, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
     with Bulletin(store, clock) as posted:
         posted.planned(tasks)
         posted.started(tasks[0])

@@ -9,11 +9,11 @@ from made import folder_of_made, made
 from trainoff.analysis import answer, groups, struck
 from trainoff.analysis.format import fault
 from trainoff.cli.show import print_board
-from trainoff.report.page import gather
-from trainoff.report.page.drawn import drawn
-from trainoff.report.page.look import looks
+from trainoff.report.html import gather
+from trainoff.report.html.chart_choice import drawn
+from trainoff.report.html.chart_data import Scene
+from trainoff.report.html.style import looks
 from trainoff.report.page.marks import fault_rows
-from trainoff.report.page.rows import Scene
 from trainoff.report.page.series import Shelf
 
 KILL = {"action": "kill-process", "node": -1, "at": 0.3}

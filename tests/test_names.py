@@ -16,8 +16,8 @@ from trainoff.cli.board import broken
 from trainoff.cli.plan import tell
 from trainoff.cli.show import print_board
 from trainoff.records import Record
-from trainoff.report.page.look import looks
-from trainoff.report.page.tables import board as page_board
+from trainoff.report.html.style import looks
+from trainoff.report.html.tables import board as page_board
 from trainoff.study.prices import PriceBook
 
 

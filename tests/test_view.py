@@ -16,11 +16,11 @@ from recorded import store, trained
 from running import HANGS_S, command, environment, trainoff
 from trainoff.errors import TrainoffError
 from trainoff.records import Shelf
+from trainoff.report.live.folder_watcher import Lookout
+from trainoff.report.live.server import Server
 from trainoff.report.view import logs
 from trainoff.report.view.desk import Desk
 from trainoff.report.view.doorkeeper import Doorkeeper, is_loopback
-from trainoff.report.view.lookout import Lookout
-from trainoff.report.view.serving import Server
 from viewing import Listener, data, get, port_of, view
 
 TOKEN = "a-token-of-some-length"
@@ -332,7 +332,7 @@ def test_a_page_that_cannot_be_made_says_why(folder, monkeypatch):
     def damaged(*_: object) -> None:
         raise TrainoffError("curve.parquet: this file is damaged")
 
-    monkeypatch.setattr("trainoff.report.view.desk.compose", damaged)
+    monkeypatch.setattr("trainoff.report.live.desk.compose", damaged)
     with served(folder) as port:
         answer = get(port)
         assert (answer.status, answer.body) == (500, b"curve.parquet: this file is damaged\n")

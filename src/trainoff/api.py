@@ -13,7 +13,7 @@ from trainoff.analysis import newest
 from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.records import Record, Store, table
-from trainoff.report.bulletin import Bulletin
+from trainoff.report.progress import Bulletin
 from trainoff.reproductions.published import records_of
 from trainoff.runner.estimate import Clock
 from trainoff.runner.runner import Conductor, Together, get_data, prepare
@@ -22,7 +22,7 @@ from trainoff.study import Study
 if TYPE_CHECKING:
     import polars
 
-    from trainoff.report.page.figure import Figure
+    from trainoff.report.html.figure import Figure
 
 __all__ = ["Results", "Study", "load", "read", "run"]
 
@@ -48,7 +48,7 @@ class Results:
 
     def plot(self, what: str = "curve", x: str | None = None, workload: str | None = None) -> Figure:
         """A chart of the report: `plot("accuracy", x="core_s")`, or "phases", "target", "scaling", "pareto", "grid"."""
-        from trainoff.report.page.figure import plot
+        from trainoff.report.html.figure import plot
 
         return plot(list(self.records), self.folder, what, x, workload)
 

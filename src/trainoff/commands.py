@@ -140,7 +140,7 @@ def advise(options: argparse.Namespace) -> int:
 def view(options: argparse.Namespace) -> int:
     from functools import partial
 
-    from trainoff.report.view import Wish, serve
+    from trainoff.report.live import Wish, serve
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.nice(10)  # whatever is being timed comes first

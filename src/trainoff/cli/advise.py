@@ -41,7 +41,7 @@ from trainoff.cli.next_runs import NODES, ROWS, said, study_copy
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.columns import ALWAYS, Column, table
+from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.reproductions.published import records_of, some_of
 from trainoff.study.prices import PriceBook
 

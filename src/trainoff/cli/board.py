@@ -11,8 +11,8 @@ from trainoff.analysis import Group, Spent, by_workload, failure, headline_targe
 from trainoff.analysis.bottleneck import crowding
 from trainoff.analysis.format import mark, quality, seconds, size, span
 from trainoff.records import Record, folder_of
-from trainoff.report.columns import ALWAYS, Column, heading, setting
-from trainoff.report.columns import table as columns_table
+from trainoff.report.tables import ALWAYS, Column, heading, setting
+from trainoff.report.tables import table as columns_table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -32,7 +32,7 @@ from trainoff.analysis.ranking import check_target, headline_target, not_timed, 
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import PUBLISHED, Damaged, Record
-from trainoff.report.columns import ALWAYS, Column, table
+from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.reproductions.published import some_of
 from trainoff.study.suggestions import quote, suggest
 

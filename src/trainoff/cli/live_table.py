@@ -14,8 +14,8 @@ from rich.text import Text
 
 from trainoff.analysis.format import about, quality, seconds, size
 from trainoff.records import Record
-from trainoff.report.columns import ALWAYS, Column, heading, table
 from trainoff.report.lines import keys_of, setting_of
+from trainoff.report.tables import ALWAYS, Column, heading, table
 from trainoff.runner.estimate import Clock
 from trainoff.runner.events import Story
 from trainoff.runner.runner import Task

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainoff.analysis import varying
 from trainoff.analysis.format import about, count, seconds, told
 from trainoff.records import Store, scan
-from trainoff.report.columns import Column, heading, setting, table
+from trainoff.report.tables import Column, heading, setting, table
 from trainoff.runner.estimate import Estimator
 from trainoff.runner.runner import prepare
 from trainoff.runner.status import cannot

@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from trainoff.errors import TrainoffError
 from trainoff.records import no_folder, no_records
-from trainoff.report.page import Content, gather, render
-from trainoff.report.page.content import Workload
-from trainoff.report.page.tables import Cell
+from trainoff.report.html import Content, gather, render
+from trainoff.report.html.content import Workload
+from trainoff.report.html.tables import Cell
 from trainoff.reproductions.published import beside, published_name
 from trainoff.study.prices import PriceBook
 
@@ -68,7 +68,7 @@ def _write(path: Path, text: str) -> None:
 
 def _draw(content: Content, pictures: Path, console: Console) -> dict[str, list[Path]]:
     """A PNG for every chart, named after its workload and itself."""
-    from trainoff.report.page.figure import figure
+    from trainoff.report.html.figure import figure
 
     drawn: dict[str, list[Path]] = {}
     for workload in content.workloads:

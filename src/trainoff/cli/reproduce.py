@@ -15,9 +15,9 @@ from trainoff.analysis.format import about, count
 from trainoff.cli.run import run_part
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
-from trainoff.report.page.content import environment
+from trainoff.report.html.content import environment
+from trainoff.report.html.figure import CONFIG, Figure
 from trainoff.report.page.encode import LEGEND, Spec
-from trainoff.report.page.figure import CONFIG, Figure
 from trainoff.reproductions import (
     CONFIRMED,
     NOT_COMPARABLE,
@@ -100,7 +100,7 @@ def listing() -> list[dict[str, str]]:
 
 def tell_names(known: list[dict[str, str]], console: Console) -> None:
     """The same for a person."""
-    from trainoff.report.columns import Column, table
+    from trainoff.report.tables import Column, table
 
     columns = [Column(key, [one[key] for one in known], shrinks=key == "asks") for key in known[0]]
     console.print(table(columns, console.width, [None] * len(known), folds=True))

@@ -33,7 +33,7 @@ from trainoff.cli.next_runs import NextRuns, next_runs
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.columns import ALWAYS, Column, table
+from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.reproductions.published import published_name, some_of
 from trainoff.study.suggestions import quote
 

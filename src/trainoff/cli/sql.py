@@ -15,8 +15,8 @@ from trainoff.analysis.format import count
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, curves, samples, table
-from trainoff.report.columns import Column
-from trainoff.report.columns import table as columns_table
+from trainoff.report.tables import Column
+from trainoff.report.tables import table as columns_table
 from trainoff.reproductions.published import some_of
 from trainoff.study import nearest
 

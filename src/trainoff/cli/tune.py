@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from trainoff.analysis.format import about, count, mark, quality, seconds
 from trainoff.cli.live_table import Bars
-from trainoff.report.columns import ALWAYS, Column, table
+from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.runner import machine
 from trainoff.runner.events import Story
 from trainoff.runner.runner import Silent, Task

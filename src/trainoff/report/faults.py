@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainoff.analysis import Group, Struck, by_workload, struck
 from trainoff.analysis.format import seconds, times
-from trainoff.report.columns import ALWAYS, Column, heading, setting, table
+from trainoff.report.tables import ALWAYS, Column, heading, setting, table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,7 +8,7 @@ from typing import Any
 from trainoff.analysis import failure, varying
 from trainoff.analysis.format import about, called, count, quality, seconds, shown, size
 from trainoff.records import Record
-from trainoff.report.columns import setting
+from trainoff.report.tables import setting
 from trainoff.runner.estimate import Clock
 from trainoff.runner.events import Story
 from trainoff.runner.runner import Task

@@ -1,6 +1,1 @@
-"""The report: one HTML file that opens anywhere, answers in its first line, and shows every run and every failure."""
-
-from trainoff.report.page.content import Content, compose, gather
-from trainoff.report.page.setting import render
-
-__all__ = ["Content", "compose", "gather", "render"]
+"""TODO"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainoff.report.page.look import Look
+from trainoff.report.html.style import Look
 
 Spec = dict[str, Any]
 LEGEND = {"orient": "bottom", "columns": 5, "title": None}

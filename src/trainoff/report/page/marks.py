@@ -7,10 +7,10 @@ from math import exp, log
 from typing import Any
 
 from trainoff.analysis.format import fault, seconds
+from trainoff.report.html.charts import Rows
+from trainoff.report.html.style import Look
 from trainoff.report.page.axes import measure, quality
-from trainoff.report.page.charts import Rows
 from trainoff.report.page.encode import Spec, colour, tooltip
-from trainoff.report.page.look import Look
 from trainoff.report.page.series import short
 
 AMOUNTS = ("samples", "core_s", "bytes", "usd")  # what a curve has besides its time and its quality

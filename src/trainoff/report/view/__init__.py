@@ -1,5 +1,1 @@
-"""`trainoff view`: the report, live, in the browser, while a study runs. Reads, and never writes."""
-
-from trainoff.report.view.serving import Wish, serve
-
-__all__ = ["Wish", "serve"]
+"""TODO"""

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from trainoff.analysis import newest
-from trainoff.report.page import compose, render
-from trainoff.report.view.lookout import Lookout
+from trainoff.report.html import compose, render
+from trainoff.report.live.folder_watcher import Lookout
 
 
 class Desk:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from trainoff.errors import TrainoffError
-from trainoff.report.view.lookout import Sight
+from trainoff.report.live.folder_watcher import Sight
 
 if TYPE_CHECKING:
-    from trainoff.report.view.serving import Server
+    from trainoff.report.live.server import Server
 
 HEARTBEAT_S = 15.0
 RETRY_MS = 2000  # after which a page that lost its connection asks again

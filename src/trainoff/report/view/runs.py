@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from trainoff.records import STAGING, Record, abandoned
-from trainoff.report.bulletin import BULLETIN, PLAN, Post, UnderWay
+from trainoff.report.progress import BULLETIN, PLAN, Post, UnderWay
 from trainoff.report.view.logs import last_lines
 
 _POST = msgspec.json.Decoder(Post)  # checks the type of every field

@@ -10,11 +10,11 @@ from typing import Any
 from trainoff.analysis import by_workload, groups, ranked
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.page.charts import Chart
-from trainoff.report.page.drawn import drawn
+from trainoff.report.html.chart_choice import drawn
+from trainoff.report.html.chart_data import Scene
+from trainoff.report.html.charts import Chart
+from trainoff.report.html.style import looks
 from trainoff.report.page.encode import Spec
-from trainoff.report.page.look import looks
-from trainoff.report.page.rows import Scene
 from trainoff.report.page.series import Shelf
 from trainoff.study import nearest
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainoff.report.html.style import PHASES, Look
 from trainoff.report.page.axes import FAINT, measure, quality
 from trainoff.report.page.encode import LEGEND, LISTED, Spec, colour, dash, shape, step, tooltip
-from trainoff.report.page.look import PHASES, Look
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from trainoff.analysis import headline_target
 from trainoff.analysis.format import mark
 from trainoff.records import METRICS
-from trainoff.report.page import charts, marks, rows
-from trainoff.report.page.charts import Chart, Choice, Rows, Table
+from trainoff.report.html import chart_data, charts
+from trainoff.report.html.chart_data import Scene
+from trainoff.report.html.charts import Chart, Choice, Rows, Table
+from trainoff.report.html.style import Look, looks_of_settings
+from trainoff.report.page import marks
 from trainoff.report.page.encode import DASHES
-from trainoff.report.page.look import Look, looks_of_settings
-from trainoff.report.page.rows import Scene
 
 LOG, LINEAR = "log", "linear"
 LEARNT = 0.5
@@ -58,10 +59,10 @@ def _against(data: Rows, names: Sequence[str]) -> list[Choice]:
 
 
 def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
-    first, every = scene.groups[0].first, rows.curve_rows(scene)
+    first, every = scene.groups[0].first, chart_data.curve_rows(scene)
     low = _low(scene, every)
-    data = rows.above(every, low)
-    targets = [rows.graded({"y": target, "label": mark(first.metric, target)}) for target in first.targets]
+    data = chart_data.above(every, low)
+    targets = [chart_data.graded({"y": target, "label": mark(first.metric, target)}) for target in first.targets]
     faults = {f"{record.trial_id}.{record.attempt}": record.fault for _, record in scene.runs if record.fault}
     struck = marks.fault_rows(data, faults)
     seen = [row for row in data if row["train_s"]]
@@ -96,7 +97,7 @@ def _dashes(scene: Scene) -> str:
 
 
 def _line_of(scene: Scene) -> str:
-    few = len(scene.runs) <= rows.MOST_RUNS
+    few = len(scene.runs) <= chart_data.MOST_RUNS
     return "A line per run." if few else "A line per setting: the median of its runs."
 
 
@@ -120,7 +121,7 @@ def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
         LISTED,
     )
     scene = scene.best(LISTED)
-    data, order = rows.run_rows(scene), [scene.name(group) for group in scene.groups]
+    data, order = chart_data.run_rows(scene), [scene.name(group) for group in scene.groups]
     badness = METRICS[first.metric].badness
     targets = sorted({row["target"] for row in data}, key=lambda target: (target != best, badness(target)))
     return Chart(
@@ -128,7 +129,7 @@ def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
         "Time to the target",
         about,
         charts.target(looks, order),
-        {"runs": data, "medians": rows.median_rows(scene)},
+        {"runs": data, "medians": chart_data.median_rows(scene)},
         [Choice(mark(first.metric, target), {"x_scale": LOG}, {"target": target}) for target in targets],
         Table("runs", [("name", "setting"), ("seed", "seed"), ("s", "seconds of training"), ("outcome", "outcome")]),
         listed="name",
@@ -143,7 +144,7 @@ def _phases(scene: Scene) -> Chart:
         "Where the time went",
         about,
         charts.phases([scene.name(group) for group in scene.groups]),
-        {"phases": rows.phase_rows(scene)},
+        {"phases": chart_data.phase_rows(scene)},
         [Choice("seconds", {"stack": "zero"}), Choice("shares", {"stack": "normalize"})],
         Table("phases", [("name", "setting")], across=("phase", "seconds")),
         listed="name",
@@ -152,7 +153,7 @@ def _phases(scene: Scene) -> Chart:
 
 def _scaling(scene: Scene, looks: Sequence[Look]) -> Chart:
     target = headline_target(scene.groups)
-    data = rows.scaling_rows(scene, target)
+    data = chart_data.scaling_rows(scene, target)
     first = scene.groups[0].first
     offered = {"speed": ("speed", "samples a second"), "train_s": ("training", "seconds of training")}
     if target is not None:
@@ -162,7 +163,7 @@ def _scaling(scene: Scene, looks: Sequence[Look]) -> Chart:
         "What more workers bring",
         "Points are runs, lines join the medians of what differs in nothing but the workers.",
         charts.scaling(looks),
-        {"scaling": data, "scaled": rows.scaled_rows(scene, target)},
+        {"scaling": data, "scaled": chart_data.scaled_rows(scene, target)},
         [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in offered.items() if _any(data, name)],
         Table("scaled", [("name", "setting"), ("workers", "workers"), ("@y", "@y_title")]),
     )
@@ -173,7 +174,7 @@ def _any(data: Rows, name: str) -> bool:
 
 
 def _pareto(scene: Scene, looks: Sequence[Look]) -> Chart | None:
-    data = rows.pareto_rows(scene)
+    data = chart_data.pareto_rows(scene)
     metric = scene.groups[0].first.metric
     return Chart(
         "pareto",
@@ -188,7 +189,7 @@ def _pareto(scene: Scene, looks: Sequence[Look]) -> Chart | None:
 
 def _grid(scene: Scene) -> Chart:
     target = headline_target(scene.groups)
-    data, metric = rows.grid_rows(scene, target), scene.groups[0].first.metric
+    data, metric = chart_data.grid_rows(scene, target), scene.groups[0].first.metric
     offered = {"time": (f"time to {mark(metric, target)}" if target is not None else "", "blues", LOG),
                "quality": (metric, "greens", LINEAR), "train_s": ("training", "blues", LOG),
                "memory": ("memory", "oranges", LOG)}  # fmt: skip
@@ -216,13 +217,13 @@ def _columns(data: Rows) -> list[str]:
 
 
 def _resources(scene: Scene) -> Chart:
-    data = rows.resource_rows(scene)
+    data = chart_data.resource_rows(scene)
     return Chart(
         "resources",
         "What a trial used while it ran",
-        _cut("One run of a setting, role by role.", scene, rows.SHOWN),
+        _cut("One run of a setting, role by role.", scene, chart_data.SHOWN),
         charts.resources(),
-        {"resources": data, "used": rows.used_rows(data)},
+        {"resources": data, "used": chart_data.used_rows(data)},
         [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in USED.items() if _any(data, name)],
         Table("used", [("role", "role"), ("@y", "@y_title, median"), ("most_@y", "at most")]),
         pick="name",

@@ -12,7 +12,7 @@ from typing import Any
 from trainoff.analysis import COSTS, Group, fronts
 from trainoff.analysis.format import count, quality, seconds, size
 from trainoff.records import Record
-from trainoff.report.page.look import PHASES
+from trainoff.report.html.style import PHASES
 from trainoff.report.page.series import Shelf, curve, resources, short
 
 Row = dict[str, Any]

@@ -16,10 +16,10 @@ from socketserver import TCPServer
 from typing import Any
 
 from trainoff.errors import TrainoffError
+from trainoff.report.live.folder_watcher import Lookout
 from trainoff.report.view.desk import Desk
 from trainoff.report.view.doorkeeper import Doorkeeper, is_loopback, new_token
 from trainoff.report.view.handler import Handler
-from trainoff.report.view.lookout import Lookout
 from trainoff.reproductions.published import published_name
 
 HOST = "127.0.0.1"
