@@ -11,10 +11,9 @@ from trainoff.analysis.format import fault
 from trainoff.cli.show import print_board
 from trainoff.report.html import gather
 from trainoff.report.html.chart_choice import drawn
-from trainoff.report.html.chart_data import Scene
+from trainoff.report.html.chart_data import Scene, Shelf
+from trainoff.report.html.charts import fault_rows
 from trainoff.report.html.style import looks
-from trainoff.report.page.marks import fault_rows
-from trainoff.report.page.series import Shelf
 
 KILL = {"action": "kill-process", "node": -1, "at": 0.3}
 SLOW = {"action": "slow", "node": -1, "at": 0.3, "share": 0.25, "for_s": None}

@@ -16,11 +16,9 @@ from recorded import store, trained
 from running import HANGS_S, command, environment, trainoff
 from trainoff.errors import TrainoffError
 from trainoff.records import Shelf
-from trainoff.report.live.folder_watcher import Lookout
-from trainoff.report.live.server import Server
-from trainoff.report.view import logs
-from trainoff.report.view.desk import Desk
-from trainoff.report.view.doorkeeper import Doorkeeper, is_loopback
+from trainoff.report.live import folder_watcher
+from trainoff.report.live.folder_watcher import Desk, Lookout
+from trainoff.report.live.server import Doorkeeper, Server, is_loopback
 from viewing import Listener, data, get, port_of, view
 
 TOKEN = "a-token-of-some-length"
@@ -244,7 +242,7 @@ def test_a_new_page_is_not_told_to_load_itself_again(folder):
 
 
 def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder, monkeypatch):
-    monkeypatch.setattr("trainoff.report.view.handler.MOST_WATCHERS", 3)
+    monkeypatch.setattr("trainoff.report.live.server.MOST_WATCHERS", 3)
     with served(folder) as port:
         pages = [Listener(port) for _ in range(3)]
         assert [page.next()[0] for page in pages] == ["progress"] * 3
@@ -365,10 +363,10 @@ def test_a_browser_lets_the_page_fetch_and_listen_and_nothing_else(folder, brows
 def test_the_end_of_a_log_is_told_without_colours_and_rewritten_lines(tmp_path):
     log = tmp_path / "log.txt"
     log.write_bytes(b"x" * 100 + b"\n10%\r50%\r100%\r\n\x1b[31mred\x1b[0m \xff\n")
-    assert logs.tail(log, 30) == "100%\nred �\n"
+    assert folder_watcher.tail(log, 30) == "100%\nred �\n"
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker-0.txt").write_text("hello\n")
-    assert logs.whole(tmp_path).endswith("\n==== worker-0 ====\nhello\n")
+    assert folder_watcher.whole(tmp_path).endswith("\n==== worker-0 ====\nhello\n")
 
 
 def test_the_view_ends_politely_on_sigterm_too(folder):

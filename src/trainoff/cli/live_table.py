@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trainoff.analysis.format import about, quality, seconds, size
 from trainoff.records import Record
-from trainoff.report.lines import keys_of, setting_of
+from trainoff.report.progress import keys_of, setting_of
 from trainoff.report.tables import ALWAYS, Column, heading, table
 from trainoff.runner.estimate import Clock
 from trainoff.runner.events import Story

@@ -17,7 +17,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.html.content import environment
 from trainoff.report.html.figure import CONFIG, Figure
-from trainoff.report.page.encode import LEGEND, Spec
+from trainoff.report.html.style import LEGEND, Spec
 from trainoff.reproductions import (
     CONFIRMED,
     NOT_COMPARABLE,

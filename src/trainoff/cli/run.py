@@ -18,8 +18,7 @@ from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Record, Store
-from trainoff.report.lines import Lines
-from trainoff.report.progress import Bulletin
+from trainoff.report.progress import Bulletin, Lines
 from trainoff.runner import machine
 from trainoff.runner.estimate import Clock
 from trainoff.runner.runner import Conductor, Outcome, Task, Together, get_data, prepare

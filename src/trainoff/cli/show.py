@@ -37,8 +37,7 @@ from trainoff.analysis.format import dollars, mark, seconds, size
 from trainoff.cli.board import boards, remarks, what_the_workers_did, where_the_time_went
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, no_records
-from trainoff.report.faults import fault_boards
-from trainoff.report.tables import ALWAYS, Column, heading, setting, table
+from trainoff.report.tables import ALWAYS, Column, fault_boards, heading, setting, table
 from trainoff.reproductions.published import records_of
 from trainoff.study.prices import PriceBook, read_prices
 

@@ -12,7 +12,7 @@ from trainoff.data import Progress
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record
 from trainoff.report.export import mlflow, tables, tensorboard
-from trainoff.report.export.place import Place
+from trainoff.report.export.tables import Place
 from trainoff.reproductions.published import beside, some_of
 
 FORMATS = ("csv", "parquet", "tensorboard", "mlflow")

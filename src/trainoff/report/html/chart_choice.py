@@ -10,9 +10,7 @@ from trainoff.records import METRICS
 from trainoff.report.html import chart_data, charts
 from trainoff.report.html.chart_data import Scene
 from trainoff.report.html.charts import Chart, Choice, Rows, Table
-from trainoff.report.html.style import Look, looks_of_settings
-from trainoff.report.page import marks
-from trainoff.report.page.encode import DASHES
+from trainoff.report.html.style import DASHES, Look, looks_of_settings
 
 LOG, LINEAR = "log", "linear"
 LEARNT = 0.5
@@ -64,7 +62,7 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
     data = chart_data.above(every, low)
     targets = [chart_data.graded({"y": target, "label": mark(first.metric, target)}) for target in first.targets]
     faults = {f"{record.trial_id}.{record.attempt}": record.fault for _, record in scene.runs if record.fault}
-    struck = marks.fault_rows(data, faults)
+    struck = charts.fault_rows(data, faults)
     seen = [row for row in data if row["train_s"]]
     spec = charts.curve(looks, first.metric, len(seen))
     more = " A cross: a fault was done; a diamond: it was healed." if struck else ""
@@ -74,7 +72,7 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
         f"{_line_of(scene)} It ends in a mark, hollow where the trial failed. Dotted across: the targets."
         + _dashes(scene)
         + more,
-        {"layer": [*spec["layer"], marks.layer(looks, first.metric)]} if struck else spec,
+        {"layer": [*spec["layer"], charts.layer(looks, first.metric)]} if struck else spec,
         {
             "curves": seen,
             "targets": targets,

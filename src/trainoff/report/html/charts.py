@@ -7,13 +7,14 @@ The lists under `domain` and `sort` hold data, names that may look like holes, a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp, log
 from typing import Any
 
-from trainoff.report.html.style import PHASES, Look
-from trainoff.report.page.axes import FAINT, measure, quality
-from trainoff.report.page.encode import LEGEND, LISTED, Spec, colour, dash, shape, step, tooltip
+from trainoff.analysis.format import fault, seconds
+from trainoff.report.html.chart_data import short
+from trainoff.report.html.style import LEGEND, LISTED, PHASES, Look, Spec, colour, dash, shape, step, tooltip
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -289,4 +290,87 @@ def grid(settings: Sequence[str], engines: Sequence[str]) -> Spec:
         "data": {"name": "grid"},
         "transform": [{"filter": "isValid(datum['@v'])"}],
         "layer": [cells, figures],
+    }
+
+
+# As many places as tell the best from a perfect one, and a tick from the next; the same for all of an axis.
+LEAST, SPAN = "domain('y')[0]", "(domain('y')[1] - domain('y')[0])"
+PLACES = f"clamp(ceil(-log(min({LEAST}, {SPAN} / 4)) / LN10), 2, 4)"
+# Lines of an axis of powers that have no figure are fainter.
+FAINT = {"gridOpacity": {"condition": {"test": "datum.label !== ''", "value": 1}, "value": 0.4}}
+
+
+def measure(hole: str) -> Spec:
+    """An axis of a figure that is chosen on the page."""
+    scale = {"type": f"@{hole}_scale", "nice": False, "padding": 12}
+    of_bytes = f"indexof(['memory', 'bytes'], '@{hole}') >= 0"  # 400M instead of 400,000,000
+    axis = {**FAINT, "labelExpr": f"datum.label && {of_bytes} ? format(datum.value, '~s') : datum.label"}
+    return {"field": f"@{hole}", "type": "quantitative", "title": f"@{hole}_title", "scale": scale, "axis": axis}
+
+
+def quality(metric: str) -> Spec:
+    """An axis of quality; accuracies near 1 are spread out: every halving of the error takes as much room."""
+    if metric != "accuracy":
+        return {"field": "y", "type": "quantitative", "title": metric, "scale": {"zero": False}}
+    axis = {"tickCount": 6, "labelExpr": f"format(1 - datum.value, '.' + {PLACES} + 'f')"}
+    scale = {"type": "log", "reverse": True, "nice": False, "padding": 8}
+    return {"field": "error", "type": "quantitative", "title": metric, "scale": scale, "axis": axis}
+
+
+AMOUNTS = ("samples", "core_s", "bytes", "usd")  # what a curve has besides its time and its quality
+TINY = 1e-6  # seconds, where there is none
+
+
+def fault_rows(curves: Rows, faults: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The marks of every run that was struck, given its curve; between two points of it they lie on the line.
+
+    `faults` has the record's fault by trial.
+    """
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for row in curves:
+        if faults.get(row["trial"], {}).get("at_s") is not None and row["train_s"] is not None:
+            lines.setdefault(row["trial"], []).append(row)
+    return [mark for trial, line in lines.items() for mark in _marks(line, faults[trial])]
+
+
+def _marks(line: Sequence[Mapping[str, Any]], done: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    named = {key: line[0][key] for key in ("name", "engine", "mode", "workers", "trial", "seed")}
+    noticed, back = seconds(done["detected_s"]), seconds(done["recovered_s"])
+    told = {"fault": fault(done), "noticed after": noticed, "back after": back, "state": done["state"]}
+    moments = {"fault": done["at_s"]}
+    if done["healed_s"] is not None:
+        moments["healed"] = done["at_s"] + done["healed_s"]
+    for what, at in moments.items():
+        yield {**named, **told, "what": what, "train_s": short(at), **_there(line, at)}
+
+
+def _there(line: Sequence[Mapping[str, Any]], at: float) -> dict[str, float | None]:
+    """What a curve had come to at a moment; its quality is where the line is drawn, on axes of powers."""
+    times = [row["train_s"] for row in line]
+    found = {name: _between(times, [row.get(name) for row in line], at) for name in AMOUNTS}
+    powers = [log(max(time, TINY)) for time in times]
+    error = _between(powers, [None if row["error"] is None else log(row["error"]) for row in line], log(max(at, TINY)))
+    found["y"] = _between(powers, [row["y"] for row in line], log(max(at, TINY)))
+    return {**found, "error": None if error is None else short(exp(error))}
+
+
+def _between(times: list[float], values: list[Any], at: float) -> float | None:
+    """The value at a moment by those around it; None where one is not known."""
+    import numpy as np
+
+    return None if None in values else short(float(np.interp(at, times, values)))
+
+
+def layer(looks: Sequence[Look], metric: str) -> Spec:
+    """The marks as a layer of the chart of curves, in the colours of their engines."""
+    return {
+        "data": {"name": "faults"},
+        "mark": {"type": "point", "size": 130, "strokeWidth": 1.5, "opacity": 1},
+        "encoding": {
+            "x": measure("x"),
+            "y": quality(metric),
+            "color": colour(looks),
+            "shape": {"condition": {"test": "datum.what === 'fault'", "value": "cross"}, "value": "diamond"},
+            "tooltip": tooltip("what", "name", "seed", "fault", "train_s", "noticed after", "back after", "state"),
+        },
     }

@@ -35,11 +35,10 @@ from trainoff.analysis import (
 from trainoff.analysis.format import count, listed
 from trainoff.records import STUDY_COPY, Damaged, Record
 from trainoff.report.html.chart_choice import drawn, looks_of
-from trainoff.report.html.chart_data import Scene
+from trainoff.report.html.chart_data import Scene, Shelf
 from trainoff.report.html.charts import Chart
 from trainoff.report.html.style import Look, looks
 from trainoff.report.html.tables import Board, Faults, NodeRow, Noise, board, certificates, faults, node_table
-from trainoff.report.page.series import Shelf
 from trainoff.reproductions.published import published_name, records_of
 from trainoff.study.prices import PriceBook
 

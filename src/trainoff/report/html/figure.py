@@ -11,11 +11,9 @@ from trainoff.analysis import by_workload, groups, ranked
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.report.html.chart_choice import drawn
-from trainoff.report.html.chart_data import Scene
+from trainoff.report.html.chart_data import Scene, Shelf
 from trainoff.report.html.charts import Chart
-from trainoff.report.html.style import looks
-from trainoff.report.page.encode import Spec
-from trainoff.report.page.series import Shelf
+from trainoff.report.html.style import Spec, looks
 from trainoff.study import nearest
 
 WIDTH, HEIGHT, SHARP = 640, 320, 2.0

@@ -12,10 +12,10 @@ from typing import Any
 
 from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
 from trainoff.data import cache
+from trainoff.report.html.chart_data import pack
 from trainoff.report.html.charts import Chart
 from trainoff.report.html.content import Content, as_script
 from trainoff.report.html.tables import MEANINGS
-from trainoff.report.page.series import pack
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("chart.js", "tables.js", "link.js", "page.js")  # one after the other in one element

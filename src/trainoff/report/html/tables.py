@@ -10,9 +10,8 @@ from trainoff.analysis import Comparison, Group, Quiet, bottleneck, comparisons,
 from trainoff.analysis.bottleneck import node_rows
 from trainoff.analysis.format import mark, node_size, quality, seconds, size, span, times, told
 from trainoff.records import Record
-from trainoff.report.faults import columns
 from trainoff.report.html.style import Look
-from trainoff.report.tables import heading, setting
+from trainoff.report.tables import columns, heading, setting
 
 Noise = Mapping[int, Quiet]  # the verdict on every record, by its identity
 ROWS = 500  # of a board; the exports have them all
