@@ -255,8 +255,8 @@ def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder,
 def test_a_record_is_read_once(folder, monkeypatch):
     from trainoff.records import reading
 
-    read = []
-    monkeypatch.setattr(reading, "read", lambda path: read.append(Path(path).name) or original(path))
+    read, whole = [], reading.read
+    monkeypatch.setattr(reading, "read", lambda path: read.append(Path(path).name) or whole(path))
     shelved = Shelf(folder)
     assert shelved.look()
     assert sorted(read) == ["numpy-1", "torch-2"]
@@ -271,12 +271,6 @@ def test_a_record_is_read_once(folder, monkeypatch):
     (folder / "jax-3").rmdir()
     assert shelved.look()
     assert sorted(record.trial_id for record in shelved.records) == ["numpy-1", "torch-2"]
-
-
-def original(path: str) -> object:
-    from trainoff.records.reading import read
-
-    return read(path)
 
 
 def test_a_folder_of_studies_that_is_not_there_yet_is_watched(tmp_path):
@@ -330,7 +324,7 @@ def test_a_page_that_cannot_be_made_says_why(folder, monkeypatch):
     def damaged(*_: object) -> None:
         raise TrainoffError("curve.parquet: this file is damaged")
 
-    monkeypatch.setattr("trainoff.report.live.desk.compose", damaged)
+    monkeypatch.setattr("trainoff.report.live.folder_watcher.compose", damaged)
     with served(folder) as port:
         answer = get(port)
         assert (answer.status, answer.body) == (500, b"curve.parquet: this file is damaged\n")

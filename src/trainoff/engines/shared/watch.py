@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 
 from trainoff.clusters.lab.network import carried
 from trainoff.engines.contract import Job, Watch
@@ -267,6 +265,8 @@ def by_worker(every: NDArray[np.float64], names: Sequence[str]) -> dict[str, dic
     Of every step there are its seconds, those of agreeing, and those of waiting for rows where somebody feeds them.
     Nobody can agree faster than whoever comes last; the others wait for him.
     """
+    import numpy as np
+
     agreeing = every[..., 1]
     parts = {
         "computing_s": (every[..., 0] - agreeing).sum(1),

@@ -1,4 +1,4 @@
-"""The architecture, enforced: a room knows the rooms before it in the flow and none after it."""
+"""The architecture, enforced: a package imports the packages before it in the flow and none after it."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "trainoff"
-KNOWS = {
+MAY_IMPORT = {
     "study": set(),
     "data": {"study"},
     "models": {"study", "data"},
@@ -18,12 +18,13 @@ KNOWS = {
     "reproductions": {"study", "records", "analysis"},
     "tuning": {"study", "data", "engines", "runner", "records", "analysis"},
 }
-KNOWS["report"] = set(KNOWS) - {"models"}
+MAY_IMPORT["report"] = set(MAY_IMPORT) - {"models"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"models"}
 FILES = [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in sorted(SOURCE.rglob("*.py"))]
 
 
-def imported_rooms(path: Path) -> set[str]:
-    """The rooms that a file imports from."""
+def imported_packages(path: Path) -> set[str]:
+    """Return the packages that a file imports from."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "trainoff":
@@ -33,18 +34,16 @@ def imported_rooms(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     parts = [name.split(".") for name in names]
-    return {part[1] for part in parts if part[0] == "trainoff" and len(part) > 1 and part[1] in KNOWS}
+    return {part[1] for part in parts if part[0] == "trainoff" and len(part) > 1 and part[1] in MAY_IMPORT}
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_a_room_knows_only_the_rooms_before_it(path):
-    room = path.relative_to(SOURCE).parts[0]
-    if room in KNOWS:
-        assert imported_rooms(path) - {room} <= KNOWS[room]
+def test_a_package_imports_only_the_packages_before_it(path):
+    package = path.relative_to(SOURCE).parts[0]
+    if package in MAY_IMPORT:
+        assert imported_packages(path) - {package} <= MAY_IMPORT[package]
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_files_are_small_and_say_what_they_are(path):
-    text = path.read_text()
-    assert ast.get_docstring(ast.parse(text)), "a file starts with a docstring"
-    assert len(text.splitlines()) <= 300, "a second idea may be hiding here"
+def test_a_module_begins_with_a_docstring(path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
