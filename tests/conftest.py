@@ -17,7 +17,7 @@ from machines import sshd
 from running import HANGS_S
 from trainoff.clusters import Processes, namespaces
 from trainoff.clusters.java import find_java
-from trainoff.clusters.lab import requirements
+from trainoff.clusters.lab import register
 from trainoff.clusters.spark import SparkFolder, start_standalone
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def lacks(marker: str) -> str | None:
     if marker == "root":
         return None if os.geteuid() == 0 else "needs root"
     if marker == "lab":
-        return namespaces.why_not() or requirements.missing()
+        return namespaces.why_not() or register.missing()
     if marker == "java":
         java = find_java()
         return java.lacks if java else "needs Java 17"

@@ -9,7 +9,7 @@ from rich.console import Console
 from test_analyse import FAST, repeated, trial
 from test_records import commit
 from trainoff.cli import main
-from trainoff.cli.board import board
+from trainoff.cli.show import board
 from trainoff.records import Store
 
 SLOW = [3.0, 3.2, 2.9, 3.1, 3.0]

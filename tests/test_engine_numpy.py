@@ -9,8 +9,7 @@ import pytest
 
 from trainings import OPTIMIZERS, distances, make_job, train
 from trainoff.engines.contract import Job
-from trainoff.engines.numpy import Numpy
-from trainoff.engines.numpy.learners import Logistic, Network
+from trainoff.engines.numpy import Logistic, Network, Numpy
 from trainoff.models import SCHEDULES, flatten, labels, loss_and_gradient, unflatten
 
 EXACT, TOLERATED = 1e-3, 5e-3

@@ -7,8 +7,8 @@ import pytest
 
 from trainings import distances, make_job, make_trial, pictures, train
 from trainoff.engines import Refused
+from trainoff.engines import sklearn as adapter
 from trainoff.engines.sklearn import Sklearn
-from trainoff.engines.sklearn import learners as adapter
 from trainoff.models import fingerprint, labels
 
 EXACT, TOLERATED = 1e-3, 5e-3

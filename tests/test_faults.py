@@ -19,10 +19,7 @@ from trainings import make_trial
 from trainoff import engines
 from trainoff.engines import Engine
 from trainoff.runner.events import Story
-from trainoff.runner.faults.impact import harm
-from trainoff.runner.faults.injector import Hand
-from trainoff.runner.faults.schedule import Cue, fault_of
-from trainoff.runner.faults.targets import OfProcesses, Reach, send_all
+from trainoff.runner.faults import Cue, Hand, OfProcesses, Reach, fault_of, harm, send_all
 from trainoff.runner.status import cannot
 from trainoff.study import read
 

@@ -18,7 +18,7 @@ from running import HANGS_S, environment, records, wait_until
 from trainoff import engines
 from trainoff.clusters.ssh.client import Ssh
 from trainoff.clusters.ssh.cluster import Hosts, Plan
-from trainoff.clusters.ssh.files import Ledger
+from trainoff.clusters.ssh.connection import Ledger
 from trainoff.errors import TrainoffError
 from trainoff.runner.events import Story
 from trainoff.runner.job import GUARD

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from trainoff.clusters import java
-from trainoff.engines.spark.local_sgd import SparkAverage
+from trainoff.engines.spark import SparkAverage
 
 
 def fake(folder, version, modules="java.base jdk.incubator.vector"):

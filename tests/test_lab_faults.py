@@ -15,7 +15,7 @@ import psutil
 from trainoff.clusters.lab.cluster import LabCluster
 from trainoff.clusters.lab.register import Ground
 from trainoff.runner import isolate
-from trainoff.runner.lab.nodes import Lab, OfLab
+from trainoff.runner.lab.supervisor import Lab, OfLab
 from trainoff.errors import TrainoffError
 from trainoff.study.machines import NodeSpec
 

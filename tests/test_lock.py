@@ -4,12 +4,12 @@ import os
 import subprocess
 import sys
 
-from trainoff.runner.lock import machine_lock
+from trainoff.runner.runner import machine_lock
 
 MOST = 40  # turns that the other one may have meanwhile; without taking turns it has any number
 GREEDY = """
 import itertools, sys, time
-from trainoff.runner.lock import machine_lock
+from trainoff.runner.runner import machine_lock
 for turn in itertools.count():
     with machine_lock(lambda said: print("it waits", flush=True)), open(sys.argv[1], "a") as turns:
         turns.write("x")

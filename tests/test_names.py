@@ -12,9 +12,8 @@ from trainoff.analysis import batch_lines, groups, start_costs, unnamed, unprice
 from trainoff.analysis.format import called, shown
 from trainoff.analysis.scaling import curves
 from trainoff.cli import main
-from trainoff.cli.board import broken
 from trainoff.cli.plan import tell
-from trainoff.cli.show import print_board
+from trainoff.cli.show import broken, print_board
 from trainoff.records import Record
 from trainoff.report.html.style import looks
 from trainoff.report.html.tables import board as page_board

@@ -9,8 +9,8 @@ from running import only_record, study, trainoff
 from test_analyse import trial
 from trainoff.analysis import disturbances, quiet, quiets
 from trainoff.errors import TrainoffError
-from trainoff.runner import control_kernel
-from trainoff.runner.control_kernel import Control
+from trainoff.runner import machine
+from trainoff.runner.machine import Control
 
 CALM = {
     "load_before": 1.0,
@@ -109,24 +109,24 @@ def test_a_record_has_the_speed_of_the_kernel_before_and_after(tmp_path):
 def test_a_length_that_is_none_is_one_sentence(monkeypatch, said):
     monkeypatch.setenv("TRAINOFF_CONTROL_S", said)
     with pytest.raises(TrainoffError, match="no length in seconds; 1 is usual"):
-        control_kernel.seconds()
+        machine.seconds()
 
 
 def test_what_was_measured_after_a_trial_serves_before_the_next_while_it_is_fresh(monkeypatch):
     speeds, now = iter([1.0, 2.0, 3.0, 4.0]), [0.0]
-    monkeypatch.setattr(control_kernel, "speed", lambda cpu, length: next(speeds))
-    monkeypatch.setattr(control_kernel, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(machine, "speed", lambda cpu, length: next(speeds))
+    monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=lambda: now[0]))
     kernel = Control()
     assert (kernel.before(0), kernel.after(0)) == (1.0, 2.0)
-    now[0] = control_kernel.FRESH_S - 1
+    now[0] = machine.FRESH_S - 1
     assert kernel.before(0) == 2.0
-    now[0] = control_kernel.FRESH_S
+    now[0] = machine.FRESH_S
     assert kernel.before(0) == 3.0
 
 
 def test_the_kernel_does_the_same_work_every_time_and_leaves_no_trace():
     before = os.sched_getaffinity(0)
-    numbers = control_kernel._numbers(control_kernel.SMALL).copy()
-    assert control_kernel.speed(min(before), 0.0) > 0
-    assert (control_kernel._numbers(control_kernel.SMALL) == numbers).all()
+    numbers = machine._numbers(machine.SMALL).copy()
+    assert machine.speed(min(before), 0.0) > 0
+    assert (machine._numbers(machine.SMALL) == numbers).all()
     assert os.sched_getaffinity(0) == before

@@ -15,8 +15,7 @@ from trainoff.data import Csr, Order
 from trainoff.data.batch_order import share, spans
 from trainoff.engines.shared import control_channel
 from trainoff.engines.shared.control_channel import Driver, Leader
-from trainoff.engines.shared.local_sgd.driver import skew
-from trainoff.engines.shared.local_sgd.worker import Work, factors
+from trainoff.engines.shared.local_sgd import Work, factors, skew
 from trainoff.engines.shared.shipping import in_memory
 from trainoff.engines.shared.snapshots import MOST_SNAPSHOTS, Pace
 from trainoff.engines.spark.mllib import SparkMllib

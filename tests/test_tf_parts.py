@@ -16,16 +16,16 @@ import pytest
 from running import HANGS_S
 from trainoff.clusters.local import free_ports
 from trainoff.data import Csr, Order
+from trainoff.engines import tf_cluster as base
 from trainoff.engines.shared.recovery import Keeper, Losses
 from trainoff.engines.shared.shipping import in_file
-from trainoff.engines.tf_cluster import engine as base
+from trainoff.engines.tf_cluster import TfAllReduce
 from trainoff.engines.tf_cluster.asynchronous import Deal, Gate
-from trainoff.engines.tf_cluster.engine import TfAllReduce
 from trainoff.engines.tf_cluster.pipeline import spans, stages
 from trainoff.engines.tf_cluster.ps_context import place
 from trainoff.models import Cnn, Mlp
-from trainoff.runner.faults import targets
-from trainoff.runner.faults.targets import PERIOD_S, Brake
+from trainoff.runner import faults
+from trainoff.runner.faults import PERIOD_S, Brake
 from trainoff.runner.sampler import Sockets
 
 ORDER = Order("digits", rows=103, batch_size=10, epochs=2, seed=1)
@@ -226,7 +226,7 @@ class Course:
 def test_a_brake_leaves_its_share_of_the_time(monkeypatch):
     made, sent = Brake(lambda: [7], 0.25), []
     made._end = course = Course(100 * PERIOD_S)
-    monkeypatch.setattr(targets, "send", lambda pids, number: sent.append((course.now, pids, number)))
+    monkeypatch.setattr(faults, "send", lambda pids, number: sent.append((course.now, pids, number)))
     made._run()
     assert [(pids, number) for _, pids, number in sent] == [([7], signal.SIGSTOP), ([7], signal.SIGCONT)] * 100
     stops, goes = [at for at, _, _ in sent[::2]], [at for at, _, _ in sent[1::2]]

@@ -16,7 +16,7 @@ from trainoff.data.split import hold_out_validation
 from trainoff.records import Store
 from trainoff.runner.runner import Conductor, Silent
 from trainoff.tuning.engine_study import lanes_of
-from trainoff.tuning.score import Bar, losses
+from trainoff.tuning.outcome import Bar, losses
 
 pytestmark = pytest.mark.cluster
 

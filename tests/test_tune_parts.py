@@ -13,10 +13,9 @@ from trainoff import data, engines, study
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.runner.events import Story
-from trainoff.tuning import Tuned, Wish, score, search
+from trainoff.tuning import Tuned, Wish, outcome, search
 from trainoff.tuning.engine_study import Lane, lanes_of
-from trainoff.tuning.outcome import Tuning, compared
-from trainoff.tuning.score import Bar, badness, goal
+from trainoff.tuning.outcome import Bar, Tuning, badness, compared, goal
 from trainoff.tuning.search import Space, Tried, propose
 from trainoff.tuning.tournament import Share
 from trainoff.tuning.tuned_study import check_sets, toml, tuned_tables
@@ -156,7 +155,7 @@ NOW = 1000.0
 
 @pytest.fixture
 def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score, "time", SimpleNamespace(monotonic=lambda: NOW))
+    monkeypatch.setattr(outcome, "time", SimpleNamespace(monotonic=lambda: NOW))
 
 
 def story(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> Story:

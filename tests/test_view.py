@@ -253,7 +253,7 @@ def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder,
 
 
 def test_a_record_is_read_once(folder, monkeypatch):
-    from trainoff.records import reading
+    from trainoff.records import store as reading
 
     read, whole = [], reading.read
     monkeypatch.setattr(reading, "read", lambda path: read.append(Path(path).name) or whole(path))

@@ -22,7 +22,7 @@ from trainoff.study import Study
 if TYPE_CHECKING:
     import polars
 
-    from trainoff.report.html.figure import Figure
+    from trainoff.report.html.render import Figure
 
 __all__ = ["Results", "Study", "load", "read", "run"]
 
@@ -48,7 +48,7 @@ class Results:
 
     def plot(self, what: str = "curve", x: str | None = None, workload: str | None = None) -> Figure:
         """A chart of the report: `plot("accuracy", x="core_s")`, or "phases", "target", "scaling", "pareto", "grid"."""
-        from trainoff.report.html.figure import plot
+        from trainoff.report.html.render import plot
 
         return plot(list(self.records), self.folder, what, x, workload)
 

@@ -44,7 +44,7 @@ def data_list(options: argparse.Namespace) -> int:
 
 def data_get(options: argparse.Namespace) -> int:
     from trainoff import data
-    from trainoff.cli.live_table import Bars
+    from trainoff.cli.run import Bars
 
     with Bars(console()) as bars:
         got = data.get(options.name, folder=options.folder, say=bars, force=options.force)
@@ -54,7 +54,7 @@ def data_get(options: argparse.Namespace) -> int:
 
 def data_verify(options: argparse.Namespace) -> int:
     from trainoff import data
-    from trainoff.cli.live_table import Bars
+    from trainoff.cli.run import Bars
 
     with Bars(console()) as bars:
         found = data.verify(bars)
@@ -150,7 +150,7 @@ def view(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
-    from trainoff.cli.live_table import Bars
+    from trainoff.cli.run import Bars
     from trainoff.cli.show import warn
     from trainoff.report.export import Wish
     from trainoff.report.export import export as write

@@ -19,15 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.engines.dask.local_sgd import DaskAverage
-from trainoff.engines.dask.torch import DaskTorch
+from trainoff.engines.dask import DaskAverage, DaskTorch
 from trainoff.engines.ray import RayTorch
 from trainoff.engines.shared import recovery
-from trainoff.engines.spark.local_sgd import SparkAverage
-from trainoff.engines.spark.torch import SparkTorch
-from trainoff.engines.tf_cluster import asynchronous
-from trainoff.engines.tf_cluster.engine import TfAllReduce, TfPs
-from trainoff.engines.tf_on_spark.engine import TfOnSpark
+from trainoff.engines.spark import SparkAverage, SparkTorch
+from trainoff.engines.tf_cluster import TfAllReduce, TfPs, asynchronous
+from trainoff.engines.tf_on_spark import TfOnSpark
 from trainoff.engines.torch_ddp import TorchDdp
 
 HANGS_S = 300.0  # nobody comes any more

@@ -15,12 +15,11 @@ import numpy as np
 import psutil
 
 from trainoff.engines import Missing
-from trainoff.engines.dask.local_sgd import DaskAverage
-from trainoff.engines.numpy import Numpy
-from trainoff.engines.numpy.learners import Network
+from trainoff.engines.dask import DaskAverage
+from trainoff.engines.numpy import Network, Numpy
 from trainoff.engines.ray import RayTorch
-from trainoff.engines.spark.local_sgd import SparkAverage
-from trainoff.engines.tf_on_spark.engine import TfOnSpark
+from trainoff.engines.spark import SparkAverage
+from trainoff.engines.tf_on_spark import TfOnSpark
 from trainoff.engines.torch_ddp import TorchDdp
 from trainoff.runner.sampler import LONGEST_S
 

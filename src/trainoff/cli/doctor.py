@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.cli.lists import dataset_rows, engine_rows
 from trainoff.clusters import namespaces
-from trainoff.clusters.lab import requirements
+from trainoff.clusters.lab import register
 from trainoff.runner import machine
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def examine() -> dict[str, Any]:
         "machine": {**machine.environment(), "gpu": machine.gpu(), "ssh": machine.ssh(), "root": os.geteuid() == 0},
         "isolation": {"namespaces": why_not is None, "reason": why_not},
         "lab": {
-            "ready": why_not is None and requirements.missing() is None,
-            "reason": why_not or requirements.missing(),
+            "ready": why_not is None and register.missing() is None,
+            "reason": why_not or register.missing(),
         },
         "engines": engine_rows(),
         "datasets": [{"name": row["name"], "cached": row["cached"]} for row in dataset_rows()],

@@ -68,7 +68,7 @@ def _write(path: Path, text: str) -> None:
 
 def _draw(content: Content, pictures: Path, console: Console) -> dict[str, list[Path]]:
     """A PNG for every chart, named after its workload and itself."""
-    from trainoff.report.html.figure import figure
+    from trainoff.report.html.render import figure
 
     drawn: dict[str, list[Path]] = {}
     for workload in content.workloads:

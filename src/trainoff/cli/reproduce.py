@@ -16,7 +16,7 @@ from trainoff.cli.run import run_part
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record, scan
 from trainoff.report.html.content import environment
-from trainoff.report.html.figure import CONFIG, Figure
+from trainoff.report.html.render import CONFIG, Figure
 from trainoff.report.html.style import LEGEND, Spec
 from trainoff.reproductions import (
     CONFIRMED,

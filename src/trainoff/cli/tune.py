@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from trainoff.analysis.format import about, count, mark, quality, seconds
-from trainoff.cli.live_table import Bars
+from trainoff.cli.run import Bars
 from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.runner import machine
 from trainoff.runner.events import Story
 from trainoff.runner.runner import Silent, Task
 from trainoff.study import Study
 from trainoff.tuning import Step, Tuned, Tuning, Wish, check, default_place, get_rows, tune, write
-from trainoff.tuning.score import time_of
+from trainoff.tuning.outcome import time_of
 from trainoff.tuning.tuned_study import check_place, check_sets
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.study.trial import derive
+from trainoff.study.study import derive
 
 Rows = NDArray[np.int64]
 

@@ -20,7 +20,7 @@ from trainoff.data import dataset
 from trainoff.data.cache import Spool, combine
 from trainoff.data.dataset import Csr, Made, Progress, Recipe
 from trainoff.data.text import columns_of
-from trainoff.study.trial import derive
+from trainoff.study.study import derive
 
 VERSION = 1
 NONZEROS = 37.0  # of a row, about

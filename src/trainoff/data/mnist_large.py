@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainoff.data.cache import combine
 from trainoff.data.dataset import Data, Made, Progress
-from trainoff.study.trial import derive
+from trainoff.study.study import derive
 
 COPIES = 4
 VERSION = 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainoff.data.cache import combine
 from trainoff.data.dataset import Csr, Data, Made, Progress, Recipe, Selection
-from trainoff.study.trial import derive
+from trainoff.study.study import derive
 
 
 def hold_out(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

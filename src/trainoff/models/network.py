@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.errors import TrainoffError
-from trainoff.study.trial import derive
+from trainoff.study.study import derive
 
 if TYPE_CHECKING:
     from trainoff.models.cnn import Cnn

@@ -1,6 +1,5 @@
 """What came out of trials: the record's schema, the folder store, the curve, the tables."""
 
-from trainoff.records.reading import EXPORTED, Damaged, Shelf, no_folder, no_records, scan
 from trainoff.records.schema import (
     BY_HAND,
     MEASURED,
@@ -13,7 +12,20 @@ from trainoff.records.schema import (
     measured,
     time_to_target,
 )
-from trainoff.records.store import STAGING, STUDY_COPY, Store, abandoned, cannot_write, folder_of
+from trainoff.records.store import (
+    EXPORTED,
+    STAGING,
+    STUDY_COPY,
+    Damaged,
+    Shelf,
+    Store,
+    abandoned,
+    cannot_write,
+    folder_of,
+    no_folder,
+    no_records,
+    scan,
+)
 from trainoff.records.table import curves, samples, series_of, table
 
 __all__ = [

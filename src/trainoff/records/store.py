@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from trainoff.errors import TrainoffError
-from trainoff.records.reading import FILES, Damaged, read, scan
-from trainoff.records.schema import Record
+from trainoff.records.schema import SCHEMA_VERSION, Record
 
 STAGING = ".staging"
 STUDY_COPY = "study.toml"  # beside the records: what was asked for, and by which command
@@ -163,3 +166,183 @@ def cannot_write(folder: Path, error: OSError) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     advice = "free some space or choose another folder with --out" if full else "choose another folder with --out"
     return f"{folder}: results cannot be written there ({error.strerror or error}); {advice}"
+
+
+FILES = ("record.json", "events.jsonl", "samples.parquet", "curve.parquet", "predictions.npy", "log.txt", "tensorboard")
+EXPORTED = "exported.json"  # marks a folder as made from records; its files may be called as those of a record
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A folder that should hold a record and does not."""
+
+    folder: Path
+    why: str
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    schema_version: int
+
+
+_VERSION = msgspec.json.Decoder(_Versioned)
+_RECORD = msgspec.json.Decoder(Record)  # checks the type of every field
+
+
+def read(folder: str | Path) -> Record | Damaged:
+    """The record in a folder, or what is wrong with it."""
+    try:
+        with open(os.path.join(folder, "record.json"), "rb") as file:  # noqa: PTH118, PTH123  # read 10,000 times
+            text = file.read()
+        record = _decode(text)
+    except FileNotFoundError:
+        return Damaged(Path(folder), "record.json is missing")
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Damaged(Path(folder), f"record.json cannot be read: {error}")
+    if isinstance(record, _Versioned) or record.schema_version != SCHEMA_VERSION:
+        version = record.schema_version
+        return Damaged(Path(folder), f"its schema version is {version}, this trainoff reads {SCHEMA_VERSION}")
+    return record
+
+
+def _decode(text: bytes) -> Record | _Versioned:
+    """The record; of another version's, which may not fit, only the version."""
+    try:
+        return _RECORD.decode(text)
+    except msgspec.ValidationError:
+        versioned = _VERSION.decode(text)
+        if versioned.schema_version == SCHEMA_VERSION:
+            raise
+        return versioned
+
+
+def scan(folder: Path) -> tuple[list[Record], list[Damaged]]:
+    """Every record in a study's folder, or in a folder of studies; damaged ones apart."""
+    if not folder.is_dir():
+        raise no_folder(folder)
+    try:
+        with _without_garbage_collection():
+            found = [read(path) for path in _record_folders(folder)]
+    except OSError as error:
+        raise TrainoffError(f"{error.filename or folder}: this folder cannot be read ({error.strerror})") from error
+    return [item for item in found if isinstance(item, Record)], [item for item in found if isinstance(item, Damaged)]
+
+
+def no_folder(folder: Path) -> TrainoffError:
+    """That records cannot be read from what is no folder."""
+    what = "this is a file, not a folder of records" if folder.exists() else "there is no such folder"
+    return TrainoffError(f"{folder}: {what}; `trainoff run` makes one under results/")
+
+
+def no_records(folder: Path, damaged: Sequence[Damaged] = ()) -> TrainoffError:
+    """That there is nothing to read in a folder, and what to do."""
+    if damaged:
+        what = "the one record" if len(damaged) == 1 else f"each of the {len(damaged):,} records"
+        return TrainoffError(f"{folder}: {what} here is damaged; `trainoff show {folder}` says in what way")
+    deeper = next(iter(sorted(folder.glob("*/*/*/record.json"))), None)
+    if deeper is not None:
+        return TrainoffError(f"{folder}: no records here, but deeper; name a folder such as {deeper.parents[2]}")
+    return TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Nothing that reading makes is garbage; looking for some takes as long as reading."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _record_folders(folder: Path) -> list[str]:
+    """The folders that hold a record, whole or not: at hand, in a study's folder, or in a folder of studies."""
+    if holds_record(str(folder)):
+        return [str(folder)]
+    found = []
+    for inside, _ in folders(str(folder)):
+        found += [inside] if holds_record(inside) else [deep for deep, _ in folders(inside) if holds_record(deep)]
+    return sorted(found)
+
+
+def holds_record(folder: str) -> bool:
+    """Whether there is anything of a record in a folder; what was exported may be called the same."""
+    with os.scandir(folder) as entries:
+        names = {entry.name for entry in entries}
+    return EXPORTED not in names and not names.isdisjoint(FILES)
+
+
+def folders(folder: str) -> list[tuple[str, int]]:
+    """The folders in a folder, each with the number by which the file system knows it."""
+    with os.scandir(folder) as entries:
+        return [(entry.path, entry.inode()) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+
+
+class Shelf:
+    """The records below a folder that may not be there yet; a look reads only what is new.
+
+    A folder is known again by its name and number, so that a record that was deleted and made anew is read anew. A
+    damaged one is read again when its folder changes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._held: dict[tuple[str, int], Record] = {}
+        self._damaged: dict[tuple[str, int, int], Damaged] = {}
+
+    @property
+    def records(self) -> list[Record]:
+        return list(self._held.values())
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        return list(self._damaged.values())
+
+    def look(self) -> bool:
+        """Read what is new and forget what is gone; whether there was any of it."""
+        held: dict[tuple[str, int], Record] = {}
+        damaged: dict[tuple[str, int, int], Damaged] = {}
+        for path, number in self._places():
+            if found := self._held.get((path, number)):
+                held[path, number] = found
+                continue
+            key = path, number, _changed(path)
+            one = self._damaged.get(key) or read(path)
+            if isinstance(one, Damaged):
+                damaged[key] = one
+            else:
+                held[path, number] = one
+        news = held.keys() != self._held.keys() or damaged.keys() != self._damaged.keys()
+        self._held, self._damaged = held, damaged
+        return news
+
+    def folder_of(self, name: str) -> Path | None:
+        """Where the newest attempt at a trial lies, by its id; or one attempt, by its folder's name."""
+        found = [
+            (record.attempt, path)
+            for (path, _), record in self._held.items()
+            if record.trial_id == name or Path(path).name == name
+        ]
+        return Path(max(found)[1]) if found else None
+
+    def _places(self) -> Iterator[tuple[str, int]]:
+        """The folders that hold a record, each with its number; one that is known is not even opened."""
+        if not self.folder.is_dir():
+            return
+        if holds_record(str(self.folder)):
+            yield str(self.folder), self.folder.stat().st_ino
+            return
+        for path, number in folders(str(self.folder)):
+            if (path, number) in self._held or holds_record(path):
+                yield path, number
+            else:
+                yield from (deep for deep in folders(path) if deep in self._held or holds_record(deep[0]))
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116  # as quick as it can be
+    except OSError:
+        return 0

@@ -12,7 +12,7 @@ from trainoff import data
 from trainoff.data import Entry
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.runner import control_kernel
+from trainoff.runner import machine
 from trainoff.runner.events import Story
 from trainoff.runner.job import network_of
 from trainoff.runner.runner import Silent, Task
@@ -34,7 +34,7 @@ class Estimator:
             if record.status == "ok" and record.cold_s:
                 self._alike.setdefault(_kind(record), []).append(record)
         self.known = 0
-        self._control_s = control_kernel.seconds()
+        self._control_s = machine.seconds()
 
     def seconds(self, trial: Trial) -> float:
         """The median of the most similar records, scaled by the samples to be seen; else a rough rule.

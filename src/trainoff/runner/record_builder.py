@@ -17,11 +17,9 @@ import numpy as np
 from trainoff import engines
 from trainoff.engines import Engine, Job
 from trainoff.records import METRICS, Record, error_of, measured, time_to_target
-from trainoff.runner.equivalence import certificate
-from trainoff.runner.evaluation import curve, objectives
+from trainoff.runner.equivalence import certificate, curve, objectives
 from trainoff.runner.events import Event, Story
-from trainoff.runner.faults.impact import harm
-from trainoff.runner.faults.schedule import fault_of
+from trainoff.runner.faults import fault_of, harm
 from trainoff.runner.machine import environment
 from trainoff.runner.status import Verdict, judge
 from trainoff.runner.trial_process import Ending

@@ -27,8 +27,7 @@ import psutil
 
 from trainoff.clusters.local import cpus
 from trainoff.clusters.namespaces import adopt_orphans
-from trainoff.clusters.ssh.connection import SILENCE_S, Head, Wire, take_file
-from trainoff.clusters.ssh.files import Place, files_below, sentence, state
+from trainoff.clusters.ssh.connection import SILENCE_S, Head, Place, Wire, files_below, sentence, state, take_file
 from trainoff.runner.machine import cpu_model
 from trainoff.runner.sampler import Probe
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
+import socket
+import struct
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,10 +23,9 @@ from trainoff.clusters import Processes, namespaces
 from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
-from trainoff.runner.control_kernel import Control
 from trainoff.runner.events import Story
 from trainoff.runner.job import make_job, model_of, rows_of
-from trainoff.runner.lock import machine_lock
+from trainoff.runner.machine import Control
 from trainoff.runner.record_builder import Identity, bare_record, full_record
 from trainoff.runner.status import Verdict, cannot
 from trainoff.runner.trial_main import threads
@@ -267,3 +272,92 @@ class Together:
     def finished(self, task: Task, record: Record) -> None:
         for view in self._views:
             view.finished(task, record)
+
+
+NAME = "trainoff.lock"
+ASK_S = 1.0
+
+
+TURN_S = 1.5 * ASK_S  # how long one who has had the machine leaves it to those who wait
+
+
+class _Held(Protocol):
+    def close(self) -> None: ...
+
+
+@contextmanager
+def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
+    """Hold the machine for one trial. While another run holds it, `waiting` is told who.
+
+    On Linux the lock is a name that only one process can listen on: it needs no file that somebody could
+    delete, holds for all users, and ends with its holder. Elsewhere it is a file in /tmp.
+    Runs that wait take turns. TRAINOFF_LOCK gives it another name, for runs that may go on side by side.
+    """
+    name = os.environ.get("TRAINOFF_LOCK", NAME)
+    take = _listen if sys.platform == "linux" else _lock_file
+    while (held := take(name)) is None:
+        holder = _who(name)  # to ask is also to say that somebody waits
+        waiting(f"waiting for another trainoff run (process {holder}) to finish its trial")
+        time.sleep(ASK_S)
+    try:
+        yield
+    finally:
+        wanted = _wanted(held)
+        held.close()
+        if wanted:
+            time.sleep(TURN_S)
+
+
+def _wanted(held: _Held) -> bool:
+    """Whether another run has asked who holds the lock: then it is waiting for it."""
+    if not isinstance(held, socket.socket):
+        return False
+    held.setblocking(False)
+    with suppress(OSError):
+        held.accept()[0].close()
+        return True
+    return False
+
+
+def _listen(name: str) -> _Held | None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(_address(name))
+        listener.listen()
+        return listener
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise TrainoffError(f"the machine's lock cannot be had ({error.strerror}): is a sandbox in the way?") from error
+
+
+def _address(name: str) -> bytes:
+    """In the abstract name space, which has no files."""
+    return b"\0" + name.encode()[-100:]
+
+
+def _who(name: str) -> str:
+    """The process that holds the lock, as the kernel knows it."""
+    if sys.platform == "linux":
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(ASK_S)
+            asking.connect(_address(name))
+            pid: int = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            return str(pid)
+    return "unknown"
+
+
+def _lock_file(name: str) -> _Held | None:
+    path = Path("/tmp") / Path(name).name
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise TrainoffError(f"{path}: the machine's lock cannot be opened ({error.strerror})") from error
+    file = os.fdopen(handle, "r+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
+    except BlockingIOError:
+        file.close()
+        return None

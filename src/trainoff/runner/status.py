@@ -7,10 +7,10 @@ import signal
 from dataclasses import dataclass
 
 from trainoff.clusters import namespaces
-from trainoff.clusters.lab import requirements
+from trainoff.clusters.lab import register
 from trainoff.clusters.local import cpus
 from trainoff.engines import Engine
-from trainoff.runner.faults.schedule import fault_of
+from trainoff.runner.faults import fault_of
 from trainoff.runner.trial_process import Ending
 from trainoff.study import Trial
 from trainoff.study.fault import NEED_LAB
@@ -142,7 +142,7 @@ def _refuses_lab(trial: Trial, engine: Engine) -> str | None:
         return f"the nodes of a lab reach nobody outside, and {outside}"
     if why_not := namespaces.why_not():
         return f"the lab needs namespaces of its own: {why_not}"
-    return requirements.missing() or requirements.refuses(nodes_of(trial), len(cpus()))
+    return register.missing() or register.refuses(nodes_of(trial), len(cpus()))
 
 
 def _refuses_fault(trial: Trial) -> str | None:

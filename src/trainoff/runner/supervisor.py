@@ -27,9 +27,8 @@ from trainoff.clusters.lab.cluster import Plan
 from trainoff.clusters.local import GRACE_S, die_with_parent
 from trainoff.engines.shared.watch import ALONE, LAB, OWN_NETWORK, Channel
 from trainoff.errors import TrainoffError
-from trainoff.runner.faults.injector import FAULT, HEAL, Hand
-from trainoff.runner.faults.targets import OfProcesses
-from trainoff.runner.lab.nodes import Lab, OfLab
+from trainoff.runner.faults import FAULT, HEAL, Hand, OfProcesses
+from trainoff.runner.lab.supervisor import Lab, OfLab
 from trainoff.runner.sampler import Probe, Sockets
 
 LOOK_S = 0.25  # how often the traffic is looked at

@@ -19,16 +19,15 @@ from typing import Any, Self
 
 import psutil
 
-from trainoff.clusters.lab.register import Ground
-from trainoff.clusters.lab.requirements import too_much_memory
+from trainoff.clusters.lab.register import Ground, too_much_memory
 from trainoff.clusters.local import GRACE_S, cpus
 from trainoff.data import cache
 from trainoff.engines.shared.port_forward import Outside
 from trainoff.runner.events import Story
-from trainoff.runner.faults.schedule import Cue, fault_of
+from trainoff.runner.faults import Cue, fault_of
 from trainoff.runner.supervisor import Orders
 from trainoff.study.machines import GIB, nodes_of
-from trainoff.study.trial import Trial
+from trainoff.study.study import Trial
 
 TICK_S = 0.5  # how often deadlines are checked and the view is refreshed when nothing happens
 HELD_UP_S = 1.0  # between listening and looking at the clock; longer than that, this process was stopped

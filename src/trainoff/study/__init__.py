@@ -7,9 +7,8 @@ from trainoff.study.grid import MOST_TRIALS
 from trainoff.study.keys import CLUSTER, LIMITS, PARAMS
 from trainoff.study.loader import read
 from trainoff.study.schema import EngineFacts
-from trainoff.study.study import Study
+from trainoff.study.study import Limits, Study, Trial, derive
 from trainoff.study.suggestions import nearest
-from trainoff.study.trial import Limits, Trial, derive
 from trainoff.study.workloads import Workload, workloads
 
 __all__ = [

@@ -16,9 +16,8 @@ from trainoff.study.machines import read_machines
 from trainoff.study.overrides import Sets, read_sets
 from trainoff.study.schema import EngineFacts, show
 from trainoff.study.source import Source
-from trainoff.study.study import Study
+from trainoff.study.study import Limits, Study
 from trainoff.study.suggestions import clean, quote, suggest
-from trainoff.study.trial import Limits
 from trainoff.study.validation import check_attached, check_batches, check_hosts, check_lab, check_size
 from trainoff.study.workloads import Workload, choose, read_workloads
 

@@ -13,7 +13,7 @@ from trainoff.study.keys import MACHINE, Vocabulary, only, read_table, table
 from trainoff.study.source import Source
 
 if TYPE_CHECKING:
-    from trainoff.study.trial import Trial
+    from trainoff.study.study import Trial
 
 
 GIB = 2**30

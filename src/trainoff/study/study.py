@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import random
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainoff.study.grid import Layers, combinations, settings
+from trainoff.study.keys import ADDRESSES
 from trainoff.study.schema import EngineFacts
-from trainoff.study.trial import Limits, Trial, derive
 from trainoff.study.workloads import Workload
 
 _NOT_PARAMS = (
@@ -85,3 +87,105 @@ class Study:
             metric=workload.metric,
             usd_per_hour=values["usd_per_hour"],
         )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a trial is ended from outside."""
+
+    timeout_s: float = 900.0  # the whole trial
+    stall_s: float = 120.0  # without progress while training
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What to train, on what, with which parameters: all that decides the result, and nothing else.
+
+    `params` holds every hyper-parameter and knob after resolving grid, study, recipe and engine default;
+    `batch_size` in it is that of all workers together.
+    """
+
+    study: str
+    engine: str
+    workload: str
+    mode: str
+    workers: int
+    cores: float
+    memory_gb: float | None
+    cluster: str
+    params: Mapping[str, Any]
+    seed: int
+    targets: tuple[float, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    repetition: int = 1
+    position: int = 0  # its place in the random order of its repetition
+    data: str = ""  # a dataset's name or the path of the user's own; its hash is part of the id, its path is not
+    model: str = "mlp"
+    metric: str = "accuracy"
+    settled: tuple[str, ...] = ()  # parameters that the engine had no choice about, whatever was asked for
+    usd_per_hour: float | None = None  # what an hour of all its nodes costs, where their machines have prices
+
+    def identity(self) -> dict[str, Any]:
+        """The part that decides the result: the study's name, targets, limits, order and prices do not."""
+        found = {key: getattr(self, key) for key in _DECIDES}
+        return {**found, "params": {key: self.params[key] for key in self.params if key not in _REACH}}
+
+    def id(self, *versions: str) -> str:
+        """A short hash of the trial and of what it runs on (engine version, adapter source, data)."""
+        text = json.dumps([self.identity(), *versions], sort_keys=True, default=str)
+        return f"{self.engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    @property
+    def attached(self) -> bool:
+        """Whether it runs on a cluster that exists already, and not on this machine's."""
+        return self.cluster == "attach"
+
+    @property
+    def emulated(self) -> bool:
+        """Whether it runs on emulated nodes."""
+        return self.cluster == "lab"
+
+    @property
+    def away(self) -> bool:
+        """Whether its workers are on other machines, whose addresses are not of a network of its own."""
+        return self.cluster in ("attach", "hosts")
+
+    @property
+    def address(self) -> str:
+        """That of the cluster that exists already."""
+        return str(next(self.params[key] for key, _ in ADDRESSES.values() if key in self.params))
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What the owner of a cluster wants it to be told."""
+        return next((self.params[software] for software in ADDRESSES if self.params.get(software)), {})
+
+    def shown(self) -> dict[str, Any]:
+        """The parameters as everybody may see them: without secrets among a cluster's properties or in addresses."""
+        properties = self.params.get("spark", {})
+        hidden = {name: "(hidden)" for name in properties if _SECRET.search(name)}
+        shown = {**self.params, "spark": {**properties, **hidden}} if hidden else self.params
+        return {
+            name: KEY.sub("://(hidden)@", value) if isinstance(value, str) else value for name, value in shown.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Trial:
+        limits = Limits(**value["limits"])
+        tuples = {name: tuple(value[name]) for name in ("targets", "settled")}
+        return Trial(**{**value, **tuples, "limits": limits})
+
+
+_SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
+KEY = re.compile(r"://[^@]*:[^@]*@")  # a name and a password in an address
+_DECIDES = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")
+_REACH = ("here", "ssh_config")  # how hosts are reached, and not what they are
+
+
+def derive(*parts: object) -> int:
+    """A 63-bit seed for a purpose: `derive("order", "mnist", seed, epoch)` never depends on the engine."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

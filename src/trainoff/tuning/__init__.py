@@ -3,8 +3,8 @@
 `tune(study, out, wish, say, view)` does it, `write(...)` puts the winners into a study file; docs/tuning.md tells how.
 """
 
-from trainoff.tuning.options import Step, Wish
 from trainoff.tuning.outcome import Tuned, Tuning
+from trainoff.tuning.tournament import Step, Wish
 from trainoff.tuning.tuned_study import default_place, write
 from trainoff.tuning.tuner import check, get_rows, tune
 

@@ -14,11 +14,9 @@ from trainoff.runner.runner import Conductor, View
 from trainoff.runner.status import cannot
 from trainoff.study import Study
 from trainoff.tuning.engine_study import Lane, lanes_of, with_rows
-from trainoff.tuning.options import Step, Wish
-from trainoff.tuning.outcome import Tuned, Tuning, compared
-from trainoff.tuning.score import check_targets
+from trainoff.tuning.outcome import Tuned, Tuning, check_targets, compared
 from trainoff.tuning.search import check_optuna
-from trainoff.tuning.tournament import Budget, Contest, Place, Stopped
+from trainoff.tuning.tournament import Budget, Contest, Place, Step, Stopped, Wish
 
 
 def check(study: Study, wish: Wish) -> None:

@@ -2,8 +2,17 @@
 
 from trainoff.analysis.advice.belief import Belief, Evidence, Standing, believe, pooled_noise, reaching, weigh
 from trainoff.analysis.advice.candidates import Candidate, Expected, Field, Wish, clock, cold_to, considered
-from trainoff.analysis.advice.decide import Advice, Limits, More, Weighed, decide
-from trainoff.analysis.advice.preconditions import known_target, known_wish, one_workload, why_nothing
+from trainoff.analysis.advice.decide import (
+    Advice,
+    Limits,
+    More,
+    Weighed,
+    decide,
+    known_target,
+    known_wish,
+    one_workload,
+    why_nothing,
+)
 from trainoff.analysis.advice.text import chances, expected, headline, likely, limit, runner_up, what_for, why
 
 __all__ = [

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from trainoff.clusters.local import GRACE_S, THREADS, Node, Process, Processes, address_towards
 from trainoff.clusters.ssh.client import Ssh, distributions, examine, moved, paths, places
-from trainoff.clusters.ssh.connection import Link
-from trainoff.clusters.ssh.files import TOKEN, Ledger
+from trainoff.clusters.ssh.connection import TOKEN, Ledger, Link
 from trainoff.errors import TrainoffError
 
 CARRIED = ("TRAINOFF_", "MALLOC_")  # what else of this environment processes on hosts have, besides numbers of threads

@@ -2,3 +2,217 @@
 
 `session` is the connection to a cluster, `crew` the workers of a training by rounds, `rows` how rows reach them.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
+from trainoff.engines.shared.local_sgd import Averaging, SklearnAveraging
+from trainoff.engines.shared.storage import far_away, refuses_storage
+from trainoff.engines.torch.ddp_driver import READY_S, Followed
+
+if TYPE_CHECKING:
+    from trainoff.engines.dask.session import Session
+    from trainoff.engines.dask.worker_pool import Share
+    from trainoff.engines.torch.ddp_driver import Assignment
+    from trainoff.study import Trial
+
+
+class DaskEngine(Engine):
+    """An engine on a Dask cluster. `open` of a subclass goes on once `self.session` is connected."""
+
+    package = "distributed"
+    extra = "dask"
+    cluster = "dask"
+    modules: ClassVar[tuple[str, ...]] = ("dask", "distributed", "pyarrow")
+    on_workers: ClassVar[tuple[str, ...]] = ("numpy", "pyarrow")  # what the Python of the workers must have
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        "protocol": Knob(
+            str,
+            "tcp",
+            "how the processes of the cluster speak; inproc: as threads of one process, they need not",
+            choices=("tcp", "tls", "inproc"),
+        ),
+        "dashboard": Knob(bool, False, "whether Dask shows its dashboard while it trains"),
+        "storage": Knob(
+            str,
+            None,
+            "where the workers read the rows: a folder at file://, s3://, gs://, hdfs:// or an address of fsspec's; "
+            "written there first if they are not. By default in a folder of this machine",
+        ),
+    }
+    session: Session | None = None
+
+    def refuses(self, trial: Trial) -> str | None:
+        if trial.attached and trial.params["protocol"] != "tcp":
+            return "a cluster that exists speaks as it does, which its address says; leave `protocol` out"
+        if trial.cluster == "hosts" and trial.params["protocol"] == "inproc":
+            return "threads of one process cannot be spread over hosts; leave `protocol` out"
+        if trial.params["dashboard"] and trial.params["protocol"] == "inproc":
+            return "a cluster inside one process shows no dashboard; leave `dashboard` out"
+        return refuses_storage(trial.params["storage"]) or self.refuses_l2(trial)
+
+    def outside(self, trial: Trial) -> str | None:
+        return far_away(trial.params["storage"])
+
+    def open(self, job: Job, watch: Watch) -> None:
+        with watch.phase("import"):
+            from trainoff.engines.dask.session import Session
+        self.session = Session(job, watch)
+        with watch.phase("cluster_start"), self.session.failures():
+            self.session.start(self.on_workers)
+            self.session.show(watch)
+
+    def close(self) -> None:
+        if self.session:
+            self.session.stop()
+
+
+class OnDask(Averaging, DaskEngine):
+    """A desk on every worker, the average in the client."""
+
+    apart: ClassVar[bool] = False  # whether every worker has rows of its own
+    knobs: ClassVar[Mapping[str, Knob]] = {**Averaging.knobs, **DaskEngine.knobs}
+
+    def open(self, job: Job, watch: Watch) -> None:
+        super().open(job, watch)
+        from trainoff.engines.dask.worker_pool import Crew
+
+        assert self.session
+        apart = self.apart and job.mode != "search" and job.workers > 1
+        self.crew = Crew(self.session, job, self.maker, apart=apart)
+        with watch.phase("data_load"):
+            self.crew.lay_out()
+        if job.mode != "search":
+            with watch.phase("ship"), self.session.failures():
+                self.crew.ship()
+
+
+class DaskAverage(OnDask):
+    """Plain numpy on every worker."""
+
+    name = "dask-average"
+    about = "SparkNet's algorithm on Dask: tau local steps in numpy on every worker, then an average"
+
+
+class DaskSklearn(SklearnAveraging, OnDask):
+    """MLPClassifier and SGDClassifier on every worker. The mode search is joblib's, which cannot spread one fit."""
+
+    name = "dask-sklearn"
+    about = "scikit-learn's MLPClassifier and SGDClassifier on every Dask worker's own rows, weights averaged"
+    modules = (*OnDask.modules, "sklearn", "joblib")
+    on_workers = (*OnDask.on_workers, "sklearn")
+    knobs: ClassVar[Mapping[str, Knob]] = {**SklearnAveraging.knobs, **OnDask.knobs}
+    apart = True
+
+    def differs(self, trial: Trial) -> str | None:
+        if trial.mode != "search" and trial.workers > 1:
+            return "every worker draws its batches from its own part of the rows"
+        return super().differs(trial)
+
+
+class DaskTorch(Followed, DaskEngine):
+    """The workers of the process group are tasks of Dask's, one on each worker."""
+
+    name = "dask-torch"
+    about = "PyTorch's DistributedDataParallel in tasks on Dask's workers, gradients averaged over gloo"
+    modules = (*DaskEngine.modules, "torch")
+    on_workers = (*DaskEngine.on_workers, "torch")
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        **DaskEngine.knobs,
+        "protocol": replace(DaskEngine.knobs["protocol"], about="how Dask's processes speak", choices=("tcp", "tls")),
+    }
+
+    def open(self, job: Job, watch: Watch) -> None:
+        super().open(job, watch)
+        from trainoff.engines.dask.worker_pool import lay_out
+        from trainoff.engines.shared.control_channel import Driver
+
+        with watch.phase("import"):
+            from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
+        assert self.session
+        self._tasks: list[Any] = []
+        self.line = Driver(self._own_host(), self._check)
+        with watch.phase("data_load"):
+            shares = lay_out(job, apart=False)
+        with watch.phase("cluster_start"):
+            self._distribute(job, watch, shares)
+            self.line.wait_for("connected", READY_S)
+        with watch.phase("ship"):
+            self.line.wait_for("shipped", READY_S)
+        with watch.phase("compile"):
+            self.line.wait_for("ready", READY_S)
+
+    def _own_host(self) -> str:
+        """The address from which this process speaks with the scheduler: there the workers can call it."""
+        assert self.session
+        return host_of(self.session.client.scheduler_comm.comm.local_address)
+
+    def _distribute(self, job: Job, watch: Watch, shares: list[Share]) -> None:
+        """Send every worker its task; they find each other at the first one's."""
+        from trainoff.clusters.local import free_ports
+        from trainoff.engines.shared.shipping import without_rows
+        from trainoff.engines.torch.ddp_driver import Assignment
+
+        assert self.session
+        client, addresses = self.session.client, self.session.addresses
+        host = host_of(addresses[0])
+        ((port,),) = client.run(free_ports, [host], workers=addresses[:1]).values()
+        given = Assignment(without_rows(job), self.line.number, watch.pace)
+        for rank, address in enumerate(addresses):
+            group = {"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": job.workers}
+            task = client.submit(learn, given, shares[rank], group, workers=[address], pure=False)
+            self._tasks.append(task)
+
+    def _check(self) -> None:
+        """Raise what went wrong on the workers, if something did: a process group does not outlive a member."""
+        assert self.session
+        with self.session.failures():
+            self.session.check()
+        for rank, task in enumerate(self._tasks):
+            if task.status == "error":
+                with self.session.failures():
+                    self.session.check(1.0)  # a death explains more than what the others say of it
+                raise WorkerFailed(f"worker-{rank}", task.exception(timeout=5).args[0])
+
+    def train(self, job: Job, watch: Watch) -> None:
+        self.follow(job, watch, job.workers)
+
+
+def host_of(address: str) -> str:
+    """The host of an address of Dask's, such as tcp://host:port."""
+    return address.split("://")[1].rsplit(":", 1)[0]
+
+
+def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> None:
+    """Be one worker of the process group, to the end. Run by Dask."""
+    import os
+    import traceback
+
+    import torch.distributed as dist
+
+    from trainoff.clusters.local import LOOPBACK
+    from trainoff.engines.dask.worker_pool import load
+    from trainoff.engines.shared.shipping import expand
+    from trainoff.engines.torch import ddp_worker
+
+    os.environ.update({name: str(value) for name, value in group.items()})
+    if group["MASTER_ADDR"].startswith("127."):
+        os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
+
+    def fetch(job: Job) -> Job:
+        x, y = load(share)
+        return replace(job, data=replace(job.data, x_train=expand(x), y_train=y))
+
+    try:
+        ddp_worker.join(assignment.job.cores)
+        _, leader = ddp_worker.learn(assignment, fetch)
+        if leader:
+            leader.close()
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception:
+        raise RuntimeError(traceback.format_exc()) from None  # its traceback would be lost on the way

@@ -14,7 +14,7 @@ from dask.delayed import delayed
 from trainoff.data import Csr
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.dask.session import DYING_S, Lost, Session
-from trainoff.engines.shared.local_sgd.worker import (
+from trainoff.engines.shared.local_sgd import (
     Candidate,
     Change,
     Floats,
@@ -32,7 +32,7 @@ from trainoff.engines.shared.shipping import compact, without_rows
 from trainoff.engines.shared.storage import Storage
 from trainoff.errors import TrainoffError
 from trainoff.models import flatten
-from trainoff.study.trial import derive
+from trainoff.study.study import derive
 
 POLL_S = 0.25
 NOT_YET = (TimeoutError, UnboundLocalError)  # the latter is Dask's own, of an answer that is cancelled

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trainoff.data import Csr
 from trainoff.engines.shared.shipping import compact, expand
 from trainoff.errors import TrainoffError
-from trainoff.study.trial import KEY
+from trainoff.study.study import KEY
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

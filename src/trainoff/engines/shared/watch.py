@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
 from trainoff.clusters.lab.network import carried
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.port_forward import open_inside

@@ -2,3 +2,233 @@
 
 `rounds` and `desk` are the two ends of training by averaging: the driver, and the Python worker of an executor.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from trainoff.clusters.spark import Executors, allocate
+from trainoff.engines.contract import Engine, Job, Missing, Watch
+from trainoff.engines.shared.local_sgd import Averaging, SklearnAveraging
+from trainoff.engines.torch.ddp_driver import READY_S, Followed
+from trainoff.errors import TrainoffError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from trainoff.engines.spark.session import Session
+    from trainoff.study import Trial
+
+
+class SparkEngine(Engine):
+    """An engine on a Spark cluster. `open` of a subclass goes on once `self.session` is connected."""
+
+    package = "pyspark"
+    extra = "spark"
+    cluster = "spark"
+    trainer = "CoarseGrainedExecutorBackend"
+    modules: ClassVar[tuple[str, ...]] = ("pyspark", "pyarrow", "pandas")
+    on_executors: ClassVar[tuple[str, ...]] = ("numpy",)  # what the Python of the executors must have
+    whole_executors: ClassVar[bool] = True  # one task takes an executor with all its cores; else one core each
+    properties: ClassVar[Mapping[str, str]] = {}  # Spark's, besides those that all engines set
+    session: Session | None = None
+
+    def missing(self) -> list[Missing]:
+        from trainoff.clusters.java import INSTALL, LEAST, find_java
+
+        absent = super().missing()
+        java = find_java()
+        if java is None:
+            absent.append(Missing(f"Java {LEAST} or later", INSTALL))
+        elif java.lacks:
+            absent.append(Missing(f"another Java ({java.lacks})", INSTALL))
+        return absent
+
+    def others(self, job: Job) -> int:
+        """How many executors there are besides the workers'."""
+        return 0
+
+    def refuses(self, trial: Trial) -> str | None:
+        if refused := refuses_executors(trial):
+            return refused
+        if trial.params["batch_size"] < (workers := fit_executors(trial).count):
+            return f"a batch of {trial.params['batch_size']} rows cannot be shared by {workers} workers"
+        return self.refuses_l2(trial)
+
+    def open(self, job: Job, watch: Watch) -> None:
+        with watch.phase("import"):
+            from trainoff.clusters.java import sharing
+            from trainoff.engines.spark.session import Session
+        watch.note("classes", "shared by the JVMs" if sharing() else "read from the jars by every JVM")
+        with watch.phase("cluster_start"):
+            self.session = Session(job, self.whole_executors, self.properties, self.others(job))
+            self.session.start()
+            if self.session.attached:
+                from trainoff.engines.spark.session import examine
+
+                watch.note("executors", examine(self.session, self.on_executors))
+
+    def close(self) -> None:
+        if self.session:
+            self.session.stop()
+
+
+def refuses_executors(trial: Trial) -> str | None:
+    """Why the workers cannot hold the executors that the trial asks for, or None."""
+    if trial.params.get("executor_cores") and not trial.memory_gb:
+        return "executor_cores divides the nodes' memory, too: say with memory_gb how much each has"
+    try:
+        fit_executors(trial)
+    except TrainoffError as error:
+        return str(error)
+    return None
+
+
+HEAP_SHARE = 0.5  # of a worker's memory; the rest is for its Python, for Spark's worker and outside the heap
+HEAP_GB, LEAST_HEAP_GB = 2.0, 0.5
+
+
+class Asks(Protocol):
+    """What decides about the executors; a trial and a job both have it."""
+
+    @property
+    def workers(self) -> int: ...
+    @property
+    def cores(self) -> float: ...
+    @property
+    def memory_gb(self) -> float | None: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+
+
+def fit_executors(asks: Asks) -> Executors:
+    """One executor per worker, with all its cores; or, given `executor_cores`, as many as the workers' nodes hold."""
+    cores, memory = ceil(asks.cores), asks.memory_gb
+    if executor_cores := asks.params.get("executor_cores"):
+        return allocate(asks.workers, cores, memory or 0.0, executor_cores)
+    return Executors(asks.workers, cores, max(LEAST_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)
+
+
+class OnSpark(Averaging, SparkEngine):
+    """Workers on the executors, the average in the driver."""
+
+    def size(self, trial: Trial) -> int:
+        return fit_executors(trial).count
+
+    def open(self, job: Job, watch: Watch) -> None:
+        super().open(job, watch)
+        from trainoff.engines.spark.worker_pool import Crew
+
+        assert self.session
+        with watch.phase("ship"), self.session.failures():
+            self.crew = Crew(self.session, job, self.maker)
+            self.session.rows_per_task = self._rows_per_task(job)
+            self.crew.ship()
+
+    def _rows_per_task(self, job: Job) -> int:
+        """How many samples a task sees: those of a round, or of a whole candidate."""
+        if job.mode == "search":
+            from trainoff.engines.shared.local_sgd import judged
+
+            return judged(job).order.rows * job.order.epochs
+        assert self.session
+        return int(job.params["tau"]) * job.order.batch_size // self.session.executors
+
+
+class SparkAverage(OnSpark):
+    """Plain numpy on every executor."""
+
+    name = "spark-average"
+    about = "SparkNet: tau local steps in numpy on every executor, then an average"
+
+
+class SparkSklearn(SklearnAveraging, OnSpark):
+    """MLPClassifier and SGDClassifier on every executor."""
+
+    name = "spark-sklearn"
+    about = "scikit-learn's MLPClassifier and SGDClassifier on every executor, weights averaged"
+    modules = (*OnSpark.modules, "sklearn")
+    on_executors = ("numpy", "sklearn")
+
+
+ROWS = "trainoff-rows"  # in the folder of an executor
+
+
+class SparkTorch(Followed, SparkEngine):
+    """The workers of the process group are started by Spark, one on each executor."""
+
+    name = "spark-torch"
+    about = "PyTorch on the executors by Spark's TorchDistributor, gradients summed over gloo"
+    modules = (*SparkEngine.modules, "torch")
+    on_executors = ("trainoff", "numpy", "torch", "pandas", "pyarrow")  # in processes that Spark sends no modules to
+    properties: ClassVar[Mapping[str, str]] = {
+        "spark.task.maxFailures": "1",  # a process group does not survive the loss of a member
+        "spark.stage.maxConsecutiveAttempts": "1",
+    }
+
+    def open(self, job: Job, watch: Watch) -> None:
+        super().open(job, watch)
+        with watch.phase("import"):
+            from trainoff.engines.shared.control_channel import Driver
+            from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
+        assert self.session
+        self._aside, self._workers = ThreadPoolExecutor(1), self.session.executors
+        with watch.phase("ship"):
+            self._ship(job)
+        with watch.phase("compile"):
+            self._running: Future[Any] | None = None
+            self.line = Driver(self.session.context.getConf().get("spark.driver.host"), self._check)
+            self._running = self._aside.submit(self._distribute, job, watch)
+            self.line.wait_for("ready", READY_S)
+
+    def _ship(self, job: Job) -> None:
+        """Send the rows to every executor, which leaves them in files for the processes of torch."""
+        from trainoff.engines.shared.shipping import with_rows
+
+        assert self.session
+        sent = self.session.context.broadcast(with_rows(job))
+        parts = self.session.context.parallelize(range(self._workers), self._workers).barrier()  # one on each executor
+        with self.session.failures():
+            parts.mapPartitions(partial(unpack, sent)).collect()
+        sent.destroy()
+
+    def _distribute(self, job: Job, watch: Watch) -> None:
+        """Run the training on the executors; returns when it is over."""
+        from pyspark.ml.torch.distributor import TorchDistributor
+
+        from trainoff.engines.shared.shipping import without_rows
+        from trainoff.engines.torch.ddp_worker import learn_together
+
+        assert self.session
+        self.session.sql  # noqa: B018  # TorchDistributor looks for it
+        lean = replace(without_rows(job), cores=self.session.cores)
+        distributor = TorchDistributor(num_processes=self._workers, local_mode=False, use_gpu=False)
+        distributor.run(learn_together, self.line.number, lean, watch.pace, ROWS)
+
+    def _check(self) -> None:
+        """Raise what went wrong on the executors, if something did."""
+        assert self.session
+        if self._running and self._running.done():
+            with self.session.failures():
+                self._running.result()
+
+    def train(self, job: Job, watch: Watch) -> None:
+        assert self.session
+        self.follow(job, watch, self._workers)
+        self.session.tell(watch)
+
+
+def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
+    """Leave the rows in the executor's folder. Run by Spark on every executor."""
+    from trainoff.engines.shared.shipping import arrived
+    from trainoff.engines.torch.ddp_worker import leave_rows
+
+    yield from parts
+    leave_rows(arrived(sent.value), Path(ROWS))

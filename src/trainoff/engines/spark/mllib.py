@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Job, Knob, Watch
-from trainoff.engines.spark.base import SparkEngine, refuses_executors
+from trainoff.engines.spark import SparkEngine, refuses_executors
 
 if TYPE_CHECKING:
     import numpy as np

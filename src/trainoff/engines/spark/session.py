@@ -26,7 +26,7 @@ from trainoff.clusters.local import crowded
 from trainoff.clusters.spark import Executors, SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.shared.shipping import as_archive, look
-from trainoff.engines.spark.base import fit
+from trainoff.engines.spark import fit_executors
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Session:
     def __init__(self, job: Job, whole_executors: bool, properties: Mapping[str, str], others: int = 0) -> None:
         self.job = job
         self._spark = SparkFolder(job.folder)
-        executors = fit(job)
+        executors = fit_executors(job)
         executors = replace(executors, count=executors.count + others)
         self._others = others
         self.executors, self.cores, self.heap_mb = executors.count, executors.cores, executors.memory_mb

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.shared.local_sgd.worker import (
+from trainoff.engines.shared.local_sgd import (
     Candidate,
     Floats,
     Learner,

@@ -11,3 +11,319 @@ fed        training from what is pushed
 rows       the rows on their way to the executors
 label      the classes of rows, found on the executors
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainoff.engines.contract import Job, Knob, Refused, Watch
+from trainoff.engines.shared.shipping import InFile, arrived, compact, with_rows, without_rows
+from trainoff.engines.shared.storage import Storage, far_away, refuses_storage
+from trainoff.engines.spark import SparkEngine
+from trainoff.engines.tensorflow import TensorFlow
+from trainoff.engines.tf_cluster import TfPs, refuses_division
+from trainoff.engines.tf_on_spark.feed import blocks
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainoff.data import Matrix
+    from trainoff.engines.spark.session import Session
+    from trainoff.engines.tf_on_spark.feed import Pushed
+    from trainoff.study import Trial
+
+
+READY_S = 300.0
+ALSO = ("tensorflow", "tensorflowonspark", "pkg_resources")
+
+
+class TfOnSpark(SparkEngine):
+    """TensorFlow's processes run on Spark's executors; Spark pushes the rows, or TensorFlow reads them."""
+
+    name = "tf-on-spark"
+    about = "TensorFlowOnSpark: TensorFlow on Spark's executors, rows pushed by Spark or read by TensorFlow"
+    models = frozenset({"mlp", "cnn"})
+    modes = ("sync", "async", "model-parallel")
+    package = "tensorflowonspark"
+    extra = "tf-on-spark"
+    modules = (*SparkEngine.modules, *ALSO)
+    on_executors = ("trainoff", "numpy", *ALSO)  # in processes that Spark sends no modules to
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        "feed": Knob(
+            str,
+            "tensorflow",
+            "how the rows come to TensorFlow: Spark pushes to each process its own, or every process reads them",
+            choices=("tensorflow", "spark"),
+        ),
+        "storage": Knob(
+            str,
+            None,
+            "where TensorFlow or Spark reads the rows: a folder at file://, s3://, gs://, hdfs:// or an address of "
+            "fsspec's; written there first if they are not. By default Spark brings them from the driver",
+        ),
+        "format": Knob(str, "parquet", "the files in storage", choices=("parquet", "tfrecord")),
+        "tensorboard": Knob(bool, False, "whether to write event files and show them in a TensorBoard while it trains"),
+        "block_rows": Knob(int, 1000, 'feed = "spark": how many rows are pushed at a time, at least', minimum=1),
+        **{name: TfPs.knobs[name] for name in ("ps", "max_staleness", "staleness_aware")},
+    }
+    properties: ClassVar[Mapping[str, str]] = {
+        "spark.task.maxFailures": "1",  # a TensorFlow cluster does not survive the loss of a member
+        "spark.stage.maxConsecutiveAttempts": "1",
+        "spark.locality.wait": "0s",  # all parts of an epoch are pushed at once, each where it lies if it can be
+    }
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What belongs to another mode or feed is as if it had not been said."""
+        idle = set()
+        if values["mode"] != "async":
+            idle |= {"max_staleness", "staleness_aware"}
+        if values["mode"] == "sync":
+            idle.add("ps")
+        if values["feed"] != "spark":
+            idle.add("block_rows")
+        if not values["storage"]:
+            idle.add("format")
+        return {**values, **{name: self.knobs[name].default for name in idle}}
+
+    def version(self) -> str:
+        return f"{super().version()}+tf{TensorFlow().version()}"
+
+    def refuses(self, trial: Trial) -> str | None:
+        if refused := self.refuses_stop(trial):
+            return refused
+        if trial.params["tensorboard"] and trial.attached:
+            return "tensorflowonspark's TensorBoard cannot be reached from other machines; leave `tensorboard` out"
+        if refused := refuses_storage(trial.params["storage"]):
+            return refused
+        if trial.params.get("executor_cores"):
+            return "every worker of TensorFlow has an executor of its own; leave `executor_cores` out"
+        if trial.mode == "model-parallel":
+            if trial.params["feed"] == "spark":
+                return 'in model-parallel mode only the first worker needs rows; use feed = "tensorflow"'
+            if refused := refuses_division(trial):
+                return refused
+        return super().refuses(trial)
+
+    def outside(self, trial: Trial) -> str | None:
+        return far_away(trial.params["storage"])
+
+    def differs(self, trial: Trial) -> str | None:
+        if trial.params["feed"] == "spark":
+            return "Spark pushes the rows in the order of its partitions, so batches are made of other rows"
+        if trial.mode == "async" and trial.workers > 1:
+            return "each worker's gradient is of weights that others may have changed meanwhile"
+        return None
+
+    def others(self, job: Job) -> int:
+        """Parameter servers have executors of their own, and the coordinator has."""
+        return 0 if job.mode == "sync" else int(job.params["ps"]) + 1
+
+    def open(self, job: Job, watch: Watch) -> None:
+        super().open(job, watch)
+
+        assert self.session
+        self._pushing: Future[Any] | None = None
+        self._idle = False  # whether all is well, and nothing under way on the executors
+        self._aside = ThreadPoolExecutor(1)
+        with watch.phase("ship"), self.session.failures():
+            self._ship(job)
+        self._gather(job, watch)
+        if job.params["feed"] == "spark":
+            # Not before parameter servers have taken their executors: the rows should lie where they are needed.
+            with watch.phase("ship"), self.session.failures():
+                self._rows, self._sizes = lay_out(self.session, job, self._storage)
+            self._counts = self._divided(job)
+        self._idle = True
+
+    def _divided(self, job: Job) -> list[int]:
+        """Into how many batches each partition is cut in an epoch: all into as many, or each into its share."""
+        from trainoff.engines.tf_on_spark.feed import apportion
+
+        steps = job.order.steps_per_epoch
+        counts = [steps] * len(self._sizes) if job.mode == "sync" else apportion(steps, self._sizes)
+        if any(size and not count for size, count in zip(self._sizes, counts, strict=True)):
+            raise Refused(
+                f"the {steps} steps of an epoch cannot be shared by {job.workers} workers with rows of their own; "
+                "take a smaller batch_size or fewer workers"
+            )
+        return counts
+
+    def _gather(self, job: Job, watch: Watch) -> None:
+        """Form the TensorFlow cluster, up to the sign to start."""
+        from trainoff.engines.shared.control_channel import Driver
+        from trainoff.engines.tf_on_spark.cluster import Gathering
+
+        assert self.session
+        with watch.phase("cluster_start"):
+            self._gathering = Gathering(self.session, 0 if job.mode == "sync" else job.params["ps"])
+            self._line = Driver(self._gathering.host, self._check)
+            reads = None if job.params["feed"] == "spark" else self._storage
+            self._gathering.start(self._assignment(job, watch), reads)
+            if job.params["tensorboard"]:
+                watch.page("tensorboard", *self._gathering.tensorboard)
+            self._line.wait_for("connected", READY_S)
+        with watch.phase("ship"):
+            self._line.wait_for("shipped", READY_S)
+        with watch.phase("compile"):
+            self._line.wait_for("ready", READY_S)
+
+    def _ship(self, job: Job) -> None:
+        """Bring the rows to the store, or, if TensorFlow is to read them, to the executors."""
+
+        assert self.session
+        self._storage = storage_of(job)
+        if self._storage:
+            self._storage.put(job.data.x_train, job.data.y_train)
+        elif job.params["feed"] == "tensorflow":
+            broadcast(self.session, job)
+
+    def _assignment(self, job: Job, watch: Watch) -> Any:
+        from trainoff.engines.shared.recovery import Keeper
+        from trainoff.engines.tf_cluster.coordinator import Assignment
+
+        keeper = Keeper(Path("checkpoint.npz"), 0)
+        events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
+        return Assignment(with_places(job), watch.pace, self._line.number, {}, keeper, events)
+
+    def _check(self) -> None:
+        """Raise what went wrong on the executors, if something did."""
+        assert self.session
+        self._gathering.check()
+        if self._pushing and self._pushing.done():
+            with self.session.failures():
+                self._pushing.result()
+
+    def train(self, job: Job, watch: Watch) -> None:
+        from trainoff.models import flatten
+
+        assert self.session
+        self._idle = False
+        if job.params["feed"] == "spark":
+            self._pushing = self._aside.submit(self._push, job)
+        weights, report = self._line.follow(job, watch)
+        self._weights = flatten(weights)
+        for name, value in report["counts"].items():
+            watch.count(name, value)
+        for name, values in report["breakdowns"].items():
+            watch.breakdown(name, values)
+        if self._pushing:
+            self._tell_of_the_feed(watch, job)
+        self.session.tell(watch)
+        self._idle = True
+
+    def _push(self, job: Job) -> list[Pushed]:
+        """Have Spark push every epoch; returns what became of every partition."""
+        from trainoff.engines.tf_on_spark.feed import Push, push
+
+        order, sizes, width = job.order, self._sizes, job.data.x_train.shape[1]
+        pushed: list[Pushed] = []
+        for epoch in range(order.epochs):
+            access, block_rows = self._gathering.access, job.params["block_rows"]
+            asked = Push(access, epoch, order.seed, sizes, self._counts, block_rows, width)
+            pushed += self._rows.barrier().mapPartitionsWithIndex(partial(push, asked)).collect()
+        return pushed
+
+    def _tell_of_the_feed(self, watch: Watch, job: Job) -> None:
+        assert self._pushing
+        pushed = self._pushing.result()
+        watch.count("fed_bytes", sum(each.size for each in pushed))
+        watch.count("push_s", sum(each.seconds for each in pushed))
+        how = "into one batch for every step" if job.mode == "sync" else "into its share of the steps"
+        watch.note(
+            "feed",
+            f"partitions of {', '.join(map(str, self._sizes))} rows, each cut {how} of an epoch; "
+            "a worker's gradient counts by its rows",
+        )
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        import numpy as np
+
+        from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, Asking, ask
+
+        assert self.session
+        gathering, context = self._gathering, self.session.context
+        self._idle = False
+        asking = Asking(gathering.access, context.broadcast(self._weights))
+        parts = [np.asarray(x[first : first + BLOCK_ROWS]) for first in range(0, len(x), BLOCK_ROWS)]
+        found = gathering.each(partial(ask, asking), context.parallelize(parts, self.session.job.workers))
+        asking.weights.destroy()
+        self._idle = True
+        return np.concatenate(found)
+
+    def close(self) -> None:
+        try:
+            if hasattr(self, "_line"):
+                self._line.close()
+            if hasattr(self, "_gathering"):
+                self._gathering.end(politely=self._idle)
+        finally:
+            super().close()
+
+
+FOLDER = "trainoff-rows"  # in that of an executor
+
+
+def storage_of(job: Job) -> Storage | None:
+    """Where the rows lie, if that is said."""
+    if not (url := job.params["storage"]):
+        return None
+    rows = len(job.data.y_train)
+    return Storage(url, job.params["format"], f"{job.data.name.replace('/', '_')}-{job.data.identity[:12]}-{rows}")
+
+
+def with_places(job: Job) -> Job:
+    """The job for TensorFlow's processes: where its rows lie, or would lie, in the folder of their executor."""
+    places: dict[str, Any] = {
+        name: InFile(f"{FOLDER}/{name}", 0, rows.shape, rows.dtype.str)
+        for name, rows in (("x_train", job.data.x_train), ("y_train", job.data.y_train))
+    }
+    lean = without_rows(job)
+    return replace(lean, data=replace(lean.data, **places))
+
+
+def broadcast(session: Session, job: Job) -> None:
+    """Send all rows to every executor."""
+    sent = session.context.broadcast(with_rows(job))
+    every = session.context.parallelize(range(session.executors), session.executors).barrier()
+    every.mapPartitions(partial(_unpack, sent)).collect()
+    sent.destroy()
+
+
+def lay_out(session: Session, job: Job, storage: Storage | None) -> tuple[Any, list[int]]:
+    """The rows as an RDD in the memory of the executors, a partition for every worker, and how many each has."""
+    if storage:
+        shares = storage.shares(len(job.data.y_train), job.workers)
+        rows = session.context.parallelize(shares, job.workers).mapPartitions(partial(_read, storage))
+    else:
+        every = blocks(compact(job.data.x_train), job.data.y_train, job.workers)
+        rows = session.context.parallelize(every, job.workers)
+    rows = rows.persist()
+    return rows, rows.barrier().mapPartitions(_count).collect()
+
+
+def _unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
+    """Leave the rows in the executor's folder. Run by Spark on every executor."""
+    yield from parts
+    folder, data = Path(FOLDER), arrived(sent.value).data
+    folder.mkdir(exist_ok=True)
+    data.x_train.tofile(folder / "x_train")
+    data.y_train.tofile(folder / "y_train")
+
+
+def _read(storage: Storage, shares: Iterator[Any]) -> Iterator[Any]:
+    """The rows of a worker's share, in blocks. Run by Spark."""
+    for part, first, last in chain.from_iterable(shares):
+        x, y = storage.read(part)
+        yield from blocks(x[first:last], y[first:last], 1)
+
+
+def _count(found: Iterator[Any]) -> Iterator[int]:
+    """How many rows a partition has. Run by Spark."""
+    yield sum(len(y) for _, y in found)

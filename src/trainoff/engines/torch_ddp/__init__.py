@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters.local import LOOPBACK
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
-from trainoff.engines.shared.local_sgd.driver import TAU, differs
+from trainoff.engines.shared.local_sgd import TAU, differs
 from trainoff.engines.shared.recovery import CHECKPOINT, Course, Keeper, Lost, settle_checkpoints
 from trainoff.engines.shared.shipping import hand_over, in_file
 from trainoff.engines.torch import Torch

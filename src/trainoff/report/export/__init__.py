@@ -11,8 +11,8 @@ from trainoff.analysis.format import count
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
 from trainoff.records import Damaged, Record
-from trainoff.report.export import mlflow, tables, tensorboard
-from trainoff.report.export.tables import Place
+from trainoff.report.export import common, mlflow, tensorboard
+from trainoff.report.export.common import Place
 from trainoff.reproductions.published import beside, some_of
 
 FORMATS = ("csv", "parquet", "tensorboard", "mlflow")
@@ -49,4 +49,4 @@ def export(wish: Wish, say: Progress) -> tuple[list[str], list[Damaged]]:
 
 
 def _writer(to: str) -> Callable[[Place, Path, list[Record], Progress], list[str]]:
-    return {"tensorboard": tensorboard.write, "mlflow": mlflow.write}.get(to, tables.write)
+    return {"tensorboard": tensorboard.write, "mlflow": mlflow.write}.get(to, common.write)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.data import Progress
 from trainoff.records import Record
-from trainoff.report.export.tables import Place, needs
-from trainoff.report.export.tracked import Tracked, tracked
+from trainoff.report.export.common import Place, Tracked, needs, tracked
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event

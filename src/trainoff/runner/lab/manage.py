@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from trainoff.clusters import namespaces
-from trainoff.clusters.lab import requirements
+from trainoff.clusters.lab import register
 from trainoff.clusters.lab.cgroups import Group, find_groups
 from trainoff.clusters.lab.network import BRIDGE, carried, port_of
 from trainoff.clusters.lab.register import PLAYGROUND, Entry, labs, sweep
@@ -25,7 +25,7 @@ from trainoff.clusters.local import cpus
 from trainoff.engines.shared.watch import Channel
 from trainoff.errors import TrainoffError
 from trainoff.records import BY_HAND
-from trainoff.runner.faults.targets import send, send_all
+from trainoff.runner.faults import send, send_all
 from trainoff.runner.lab.supervisor import UP
 from trainoff.study.keys import CLUSTER, checked
 from trainoff.study.machines import LINK, NodeSpec, settle_nodes, shipped
@@ -64,7 +64,7 @@ def up(specs: Sequence[NodeSpec]) -> Entry:
         raise TrainoffError("a lab is up already; `trainoff lab status` shows it, `trainoff lab down` ends it")
     if why_not := namespaces.why_not():
         raise TrainoffError(f"the lab needs namespaces of its own: {why_not}")
-    if reason := requirements.missing() or requirements.refuses(specs, len(cpus())):
+    if reason := register.missing() or register.refuses(specs, len(cpus())):
         raise TrainoffError(reason)
     command = [sys.executable, "-P", "-m", "trainoff.runner.lab.supervisor", PLAYGROUND]
     keeper = subprocess.Popen(
@@ -85,7 +85,7 @@ def up(specs: Sequence[NodeSpec]) -> Entry:
 
 def crowded(specs: Sequence[NodeSpec]) -> str | None:
     """A warning if the nodes may run out of the machine's memory before their own."""
-    return requirements.too_much_memory(specs, psutil.virtual_memory().total)
+    return register.too_much_memory(specs, psutil.virtual_memory().total)
 
 
 def status() -> list[dict[str, Any]]:

@@ -10,15 +10,23 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trainoff.clusters import namespaces
+from trainoff.clusters.lab.cgroups import LEAVE_S
+from trainoff.clusters.lab.cluster import Plan, gone
+from trainoff.clusters.lab.network import Network, carried
 from trainoff.clusters.lab.register import Ground, folder
 from trainoff.clusters.local import die_with_parent
 from trainoff.errors import TrainoffError
-from trainoff.runner.lab.nodes import Lab
+from trainoff.runner.faults import OfProcesses
+from trainoff.runner.sampler import SOCK_DIAG
 from trainoff.study.machines import NodeSpec
 
 UP = "up"
@@ -81,6 +89,92 @@ def _be_inner(ground: Ground, place: Path, told: int) -> None:
         with contextlib.suppress(ChildProcessError):
             os.wait()
         time.sleep(REAP_S)  # nobody is on the nodes
+
+
+DEVICES = Path("/proc/net/dev")
+
+
+class Lab:
+    """A lab as its warden has it."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.folder = folder
+        self.network = Network(plan.specs)
+        self.plan = replace(plan, networks=self.network.descriptors)
+        self.plan.write(folder)
+        self.groups = [plan.group(number) for number in range(len(plan.specs))]
+        self._killed = 0
+
+    def ears(self) -> list[socket.socket]:
+        """A connection to the kernel from each node's network, to ask it about the connections there."""
+        return [self.network.inside(number, _listen) for number in range(len(self.groups))]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What each node has used so far."""
+        traffic = carried(DEVICES)
+        return [self._row(number, *traffic.get(number, (0, 0))) for number in range(len(self.groups))]
+
+    def _row(self, number: int, sent: int, received: int) -> dict[str, Any]:
+        return {"node": number, **self.groups[number].usage().__dict__, "sent_bytes": sent, "received_bytes": received}
+
+    def over_memory(self, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """The node on which the kernel has killed a process for want of memory since the last look, if there is one."""
+        killed = sum(row["oom_kills"] for row in rows)
+        if killed <= self._killed:
+            return None
+        self._killed = killed
+        worst = max(rows, key=lambda row: row["oom_kills"])
+        limit = self.plan.specs[worst["node"]].memory_bytes
+        return {"role": f"node-{worst['node']}", "bytes": worst["peak_memory_bytes"], "limit": limit}
+
+
+class OfLab(OfProcesses):
+    """A hand on emulated nodes: their groups, their links, their memory."""
+
+    def __init__(self, trainer: str | None, lab: Lab) -> None:
+        super().__init__(trainer)
+        self._lab = lab
+        self._fillers: list[subprocess.Popen[bytes]] = []
+
+    def pids(self, node: int) -> list[int]:
+        return self._lab.groups[node].pids()
+
+    def kill(self, node: int) -> None:
+        """First the plug, so that nobody is told: a machine that dies takes no leave. It does not come back."""
+        self.cut(node)
+        gone(self._lab.folder, node).touch()
+        deadline = time.monotonic() + LEAVE_S
+        while self.pids(node) and time.monotonic() < deadline:  # some may just be starting others
+            super().kill(node)
+            time.sleep(0.01)
+
+    def slow(self, node: int, share: float) -> None:
+        self._lab.groups[node].set_cores(self._lab.plan.specs[node].cores * share)
+
+    def restore_speed(self, node: int) -> None:
+        if self._lab.groups[node].throttled:  # what is not timed any more runs freely
+            self._lab.groups[node].set_cores(self._lab.plan.specs[node].cores)
+
+    def cut(self, node: int) -> None:
+        self._lab.network.cut(node)
+
+    def heal(self, node: int) -> None:
+        self._lab.network.heal(node)
+
+    def limit(self, node: int, mbit: float) -> None:
+        self._lab.network.shape(node, mbit, self._lab.plan.specs[node].latency_ms)
+
+    def unlimit(self, node: int) -> None:
+        spec = self._lab.plan.specs[node]
+        self._lab.network.shape(node, spec.bandwidth_mbit, spec.latency_ms)
+
+    def fill(self, node: int) -> None:
+        program = [sys.executable, "-P", "-m", "trainoff.clusters.lab.memory_filler", str(self._lab.folder), str(node)]
+        self._fillers.append(subprocess.Popen([*self._lab.plan.door(node), *program], stdin=subprocess.DEVNULL))
+
+
+def _listen() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG)
 
 
 if __name__ == "__main__":

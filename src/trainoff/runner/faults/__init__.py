@@ -1,1 +1,0 @@
-"""Faults: what is done to a trial's nodes on purpose, when, and what it did to the training."""
