@@ -14,14 +14,14 @@ HERE = Path(engines.__file__).parent
 @pytest.mark.parametrize(
     ("engine", "file"),
     [
-        ("numpy", "numpy/learners.py"),
+        ("numpy", "numpy.py"),
         ("torch-ddp", "torch/ddp_worker.py"),
         ("ray-torch", "torch/network.py"),
         ("tf-ps", "tensorflow/network.py"),
         ("tf-on-spark", "tf_cluster/allreduce_worker.py"),
-        ("spark-average", "numpy/learners.py"),
-        ("dask-sklearn", "sklearn/learners.py"),
-        ("dask-average", "shared/local_sgd/driver.py"),
+        ("spark-average", "numpy.py"),
+        ("dask-sklearn", "sklearn.py"),
+        ("dask-average", "shared/local_sgd.py"),
     ],
 )
 def test_a_change_of_what_an_engine_builds_on_is_a_change_of_the_engine(monkeypatch, engine, file):
