@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainoff.analysis import Group, groups, newest
-from trainoff.analysis.advice import Limits, Wish, considered, decide, known_target
+from trainoff.analysis import SettingGroup, groups, newest
+from trainoff.analysis.advice import AdviceFilter, AdviceLimits, considered, decide, known_target
 from trainoff.analysis.advice.candidates import Place, clock, place_of
 from trainoff.analysis.advice.made_up import Score, off, reliability, score
 from trainoff.analysis.format import seconds
@@ -98,11 +98,11 @@ def _case(records: Sequence[Record], place: Place, target: float, cold: bool) ->
     there = {key: value for key, value in took.items() if value is not None}
     if len(there) < 2 or not kept:
         return None
-    found = considered(kept, target, Wish(nodes=place[0], rows=place[1]), cold)
+    found = considered(kept, target, AdviceFilter(nodes=place[0], rows=place[1]), cold)
     fields = [one for one in found.candidates if _key(one.record) in there]
     if len(fields) < 2:
         return None
-    choice = decide(replace(found, candidates=fields, never=[]), Limits()).choice.candidate
+    choice = decide(replace(found, candidates=fields, never=[]), AdviceLimits()).choice.candidate
     best = min(there, key=lambda key: there[key])
     held = [
         one.seconds.low <= value <= one.seconds.high
@@ -120,13 +120,13 @@ def _key(record: Record) -> tuple[str, str, float, str]:
     return record.engine, record.mode, record.cores, record.cluster
 
 
-def _values(group: Group, target: float, cold: bool) -> list[float]:
+def _values(group: SettingGroup, target: float, cold: bool) -> list[float]:
     value = clock(target, group.first.metric, cold).value
     found = [value(record) for record in group.records]
     return [one for one in found if one is not None and one < float("inf")]
 
 
-def _median(group: Group, target: float, cold: bool) -> float | None:
+def _median(group: SettingGroup, target: float, cold: bool) -> float | None:
     values = _values(group, target, cold)
     return None if len(values) * 2 <= len(group.records) else statistics.median(values)
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS
 from trainoff.clusters.local import cpus
-from trainoff.models import Dense, Mlp
+from trainoff.models import DenseLayer, Mlp
 from trainoff.records import Record, Store, folder_of
-from trainoff.runner.runner import Conductor, Silent, prepare
+from trainoff.runner.runner import NullObserver, Runner, prepare
 from trainoff.runner.trial_main import threads
 
 TARGET = "0.97"
@@ -53,7 +53,7 @@ def speed(cores: float) -> float:
 
 def operations(model: Mlp) -> int:
     """Of the matrix products for one row: forward, the gradient by the weights, and by the hidden layers."""
-    layers = [layer for layer in model.layers if isinstance(layer, Dense)]
+    layers = [layer for layer in model.layers if isinstance(layer, DenseLayer)]
     return sum(2 * layer.products * (2 if index == 0 else 3) for index, layer in enumerate(layers))
 
 
@@ -84,7 +84,7 @@ def main() -> int:
         store = Store(folder)
         for task in prepare(planned, store):
             before = speed(options.cores)
-            Conductor(store, Silent()).run([task])
+            Runner(store, NullObserver()).run([task])
             peak = (before + speed(options.cores)) / 2
             record = task.record
             if record is None or record.status != "ok" or record.time_to_target[TARGET] is None:

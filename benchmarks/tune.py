@@ -19,8 +19,8 @@ from pathlib import Path
 from trainoff import engines, study
 from trainoff.analysis.format import seconds, times
 from trainoff.cli.tune import line
-from trainoff.runner.runner import Silent
-from trainoff.tuning import Step, Tuned, Wish, tune
+from trainoff.runner.runner import NullObserver
+from trainoff.tuning import Tuned, TuneOptions, TuneStep, tune
 
 LEAST = 4
 PROVEN = ("faster", "within 5%")
@@ -40,9 +40,9 @@ def main() -> int:
         named = ", ".join(f'"{engine}"' for engine in asked.engines)
         path = Path(folder) / "tune.toml"
         path.write_text(f'workload = "{asked.workload}"\nengines = [{named}]\n')
-        wish = Wish(asked.minutes, asked.target, asked.candidates, asked.rounds)
+        wish = TuneOptions(asked.minutes, asked.target, asked.candidates, asked.rounds)
         read = study.read(path, engines.facts())
-        found = tune(read, asked.out or Path(folder), wish, tell, Silent())
+        found = tune(read, asked.out or Path(folder), wish, tell, NullObserver())
     print()
     for one in found.engines:
         print(gain(one))
@@ -52,7 +52,7 @@ def main() -> int:
     return 0 if good else 1
 
 
-def tell(step: Step) -> None:
+def tell(step: TuneStep) -> None:
     if step.record:
         print(line(step), flush=True)
 

@@ -12,9 +12,9 @@ from running import study
 from trainoff import engines, run
 from trainoff.records import Store
 from trainoff.report import progress
-from trainoff.report.progress import Bulletin
+from trainoff.report.progress import ProgressFile
 from trainoff.runner.estimate import Clock, Estimator
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.runner.runner import prepare
 from trainoff.study import read
 
@@ -36,7 +36,7 @@ def told(store: Store) -> dict:
 
 def test_it_tells_what_is_planned_what_runs_and_what_is_left(run_of_two):
     store, tasks, clock = run_of_two
-    with Bulletin(store, clock) as posted:
+    with ProgressFile(store, clock) as posted:
         posted.planned(tasks)
         assert (told(store)["done"], told(store)["total"], told(store)["running"]) == (0, 2, None)
         posted.waiting("waiting for another trainoff run")
@@ -56,12 +56,12 @@ def test_it_is_written_once_a_second_however_often_it_is_told(run_of_two, monkey
     store, tasks, clock = run_of_two
     now, steps = 100.0, []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
-    with Bulletin(store, clock) as posted:
+    with ProgressFile(store, clock) as posted:
         posted.planned(tasks)
         posted.started(tasks[0])
         for step in range(1, 31):
             now += 0.125
-            posted.update(tasks[0], Story(100.0, phase="train", step=step, loss=float("nan")))
+            posted.update(tasks[0], TrialState(100.0, phase="train", step=step, loss=float("nan")))
             steps.append(told(store)["running"]["step"])
         assert told(store)["running"]["loss"] is None, "JSON has no word for what is not a number"
     assert list(dict.fromkeys(steps)) == [0, 8, 16, 24]
@@ -80,18 +80,18 @@ def test_a_bulletin_that_cannot_be_written_harms_nobody(run_of_two, monkeypatch,
         monkeypatch.setattr("tempfile.mkdtemp", refuse)
     if trouble == "a full disk":
         monkeypatch.setattr(Path, "write_bytes", refuse)
-    with Bulletin(store, clock) as posted:
+    with ProgressFile(store, clock) as posted:
         posted.planned(tasks)
         if trouble == "a folder that is gone":
             assert told(store)["total"] == 2
             shutil.rmtree(store.folder)
         posted.started(tasks[0])
-        posted.update(tasks[0], Story(0.0))
+        posted.update(tasks[0], TrialState(0.0))
     assert refused or not store.folder.exists()
 
 
 def test_a_run_from_python_has_one_too(tmp_path, monkeypatch):
     posted = []
-    monkeypatch.setattr(Bulletin, "planned", lambda self, tasks: posted.append(len(tasks)))
+    monkeypatch.setattr(ProgressFile, "planned", lambda self, tasks: posted.append(len(tasks)))
     assert [record.status for record in run(study(tmp_path, "numpy"), tmp_path / "out").records] == ["ok"]
     assert posted == [1]

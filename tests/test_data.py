@@ -44,11 +44,11 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.delenv("TRAINOFF_OFFLINE", raising=False)
 
 
-def payload(files: dict[str, bytes], *addresses: str) -> mnist.Payload:
+def payload(files: dict[str, bytes], *addresses: str) -> mnist.MnistFiles:
     import hashlib
 
     prints = {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
-    return mnist.Payload(prints, addresses, wheel=None)
+    return mnist.MnistFiles(prints, addresses, wheel=None)
 
 
 def quiet(what, done, total): ...

@@ -291,7 +291,7 @@ def test_the_published_log_from_a_folder_must_be_the_published_one(tmp_path: Pat
     (tmp_path / "all.csv").write_bytes(raw)
     with pytest.raises(TrainoffError, match=r"open-bandit could not be found: .*is not the published file .*set TRAIN"):
         data.get("open-bandit", folder=tmp_path)
-    payload = bandit.Payload("a/all.csv", hashlib.sha256(raw).hexdigest(), "nothing==1.0")
+    payload = bandit.BanditFiles("a/all.csv", hashlib.sha256(raw).hexdigest(), "nothing==1.0")
     made = bandit.make(tmp_path, silent, payload)
     assert (len(made.x_train), len(made.x_test)) == (40, 10)
 
@@ -306,11 +306,11 @@ def test_pip_brings_a_log_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyP
         wheel.writestr("tiny_log-1.0.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    payload = bandit.Payload("tiny_log/all.csv", hashlib.sha256(raw).hexdigest(), "tiny-log==1.0")
+    payload = bandit.BanditFiles("tiny_log/all.csv", hashlib.sha256(raw).hexdigest(), "tiny-log==1.0")
     made = bandit.make(None, silent, payload)
     assert (len(made.x_train), made.x_train.width) == (40, 1 << 18)
     with pytest.raises(TrainoffError, match="does not hold the file"):
-        bandit.make(None, silent, bandit.Payload("other.csv", "0", "tiny-log==1.0"))
+        bandit.make(None, silent, bandit.BanditFiles("other.csv", "0", "tiny-log==1.0"))
 
 
 def test_the_real_open_bandit_log_comes_out_of_its_wheel():

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from running import HANGS_S
-from trainoff.engines.shared.port_forward import Outside, open_inside
+from trainoff.engines.shared.port_forward import PortForward, open_in_namespace
 
 
 class Page(BaseHTTPRequestHandler):
@@ -34,8 +34,8 @@ def page():
 def test_a_page_is_reached_through_a_folder_however_deep(tmp_path, page):
     folder = tmp_path / ("deep" * 50)
     folder.mkdir()
-    open_inside(folder / "door-page", "127.0.0.1", page)
-    door = Outside(folder / "door-page")
+    open_in_namespace(folder / "door-page", "127.0.0.1", page)
+    door = PortForward(folder / "door-page")
     for _ in range(3):
         assert urlopen(door.url, timeout=HANGS_S).read() == b"a page of " + b"x" * 200_000
     door.close()
@@ -46,8 +46,8 @@ def test_a_page_is_reached_through_a_folder_however_deep(tmp_path, page):
 def test_where_nobody_is_behind_the_door_the_visitor_is_turned_away(tmp_path):
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))  # it does not listen, and nobody else can have its port
-        open_inside(tmp_path / "door-page", "127.0.0.1", deaf.getsockname()[1])
-        door = Outside(tmp_path / "door-page")
+        open_in_namespace(tmp_path / "door-page", "127.0.0.1", deaf.getsockname()[1])
+        door = PortForward(tmp_path / "door-page")
         with pytest.raises((URLError, ConnectionError)):
             urlopen(door.url, timeout=HANGS_S)
         door.close()

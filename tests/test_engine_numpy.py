@@ -9,13 +9,13 @@ import pytest
 
 from trainings import OPTIMIZERS, distances, make_job, train
 from trainoff.engines.contract import Job
-from trainoff.engines.numpy import Logistic, Network, Numpy
+from trainoff.engines.numpy import Numpy, NumpyLogistic, NumpyNetwork
 from trainoff.models import SCHEDULES, flatten, labels, loss_and_gradient, unflatten
 
 EXACT, TOLERATED = 1e-3, 5e-3
 
 
-class Steep(Network):
+class Steep(NumpyNetwork):
     """A network whose gradient is 1 % too large."""
 
     def differentiate(self, x: Any, y: Any, rows: Any) -> float:
@@ -24,7 +24,7 @@ class Steep(Network):
         return loss
 
 
-class Careless(Network):
+class Careless(NumpyNetwork):
     """A network that loses the last row of every batch."""
 
     def differentiate(self, x: Any, y: Any, rows: Any) -> float:
@@ -34,7 +34,7 @@ class Careless(Network):
 class Wrong(Numpy):
     """The engine with another network inside."""
 
-    def __init__(self, network: type[Network]) -> None:
+    def __init__(self, network: type[NumpyNetwork]) -> None:
         self._kind = network
 
     def open(self, job: Job, watch: Any) -> None:
@@ -44,7 +44,7 @@ class Wrong(Numpy):
 
 def test_the_wrong_engine_is_right_with_the_right_network() -> None:
     job = make_job()
-    assert max(distances(job, train(Wrong(Network), job)).values()) <= EXACT
+    assert max(distances(job, train(Wrong(NumpyNetwork), job)).values()) <= EXACT
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -71,8 +71,8 @@ def test_its_logistic_regression_predicts_what_the_reference_predicts() -> None:
 
 
 def test_a_gradient_off_by_one_per_cent_is_caught_on_sparse_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Logistic.step
-    monkeypatch.setattr(Logistic, "step", lambda self, step, rows, rate: right(self, step, rows, 1.01 * rate))
+    right = NumpyLogistic.step
+    monkeypatch.setattr(NumpyLogistic, "step", lambda self, step, rows, rate: right(self, step, rows, 1.01 * rate))
     job = make_job(kind="logreg", optimizer="sgd")
     assert max(distances(job, train(Numpy(), job)).values()) > TOLERATED
 

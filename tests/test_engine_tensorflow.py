@@ -17,7 +17,7 @@ from trainoff.data import Csr, Data
 from trainoff.engines import Job, Refused
 from trainoff.engines import tensorflow as adapter
 from trainoff.engines.tensorflow import NO_GPU, TensorFlow, network
-from trainoff.engines.tensorflow.network import Logistic
+from trainoff.engines.tensorflow.network import TfLogistic
 from trainoff.models import fingerprint
 from trainoff.study import Trial
 from watching import QuietWatch
@@ -86,8 +86,8 @@ def test_a_lost_row_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.Mo
 
 
 def test_a_lost_row_of_a_logistic_regression_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Logistic.learn
-    monkeypatch.setattr(Logistic, "learn", lambda self, step, rows, rate: right(self, step, rows[:-1], rate))
+    right = TfLogistic.learn
+    monkeypatch.setattr(TfLogistic, "learn", lambda self, step, rows, rate: right(self, step, rows[:-1], rate))
     job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0)
     assert worst(job, train(TensorFlow(), job)) > TOLERATED
 
@@ -107,7 +107,7 @@ def test_opening_compiles_and_leaves_weights_and_optimiser_as_they_were(kind: st
 @pytest.mark.parametrize("kind", ["mlp", "logreg"])
 def test_training_traces_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[str] = []
-    for learner in (network.Network, Logistic):
+    for learner in (network.TfNetwork, TfLogistic):
         right = learner._step
         monkeypatch.setattr(learner, "_step", lambda *given, right=right: traced.append("step") or right(*given))
     job = make_job(kind=kind, optimizer="sgd")

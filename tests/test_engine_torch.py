@@ -40,7 +40,7 @@ def resident(job: Job) -> Any:
     from trainoff.engines.torch import network as rows
 
     source = rows.rows_of(job.data.x_train, job.data.y_train, "cpu")
-    return cuda_graph.Resident(job, make_learner(job, "cpu"), source)
+    return cuda_graph.CudaGraphTraining(job, make_learner(job, "cpu"), source)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

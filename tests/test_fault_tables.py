@@ -11,7 +11,7 @@ from trainoff.analysis.format import fault
 from trainoff.cli.show import print_board
 from trainoff.report.html import gather
 from trainoff.report.html.chart_choice import drawn
-from trainoff.report.html.chart_data import Scene, Shelf
+from trainoff.report.html.chart_data import ChartContext, SeriesCache
 from trainoff.report.html.charts import fault_rows
 from trainoff.report.html.style import looks
 
@@ -125,7 +125,7 @@ def test_without_faults_nothing_is_said_of_them(tmp_path):
 def test_the_curve_has_a_mark_where_the_fault_was_done_and_where_it_was_healed(tmp_path):
     folder = folder_of_made(tmp_path / "made", RECORDS)
     found = groups(RECORDS)
-    chart = drawn(Scene(found, Shelf(folder)), looks(record.engine for record in RECORDS))[0]
+    chart = drawn(ChartContext(found, SeriesCache(folder)), looks(record.engine for record in RECORDS))[0]
     marks = [row for row in chart.data["faults"] if row["engine"] == "torch-ddp" and "pause" in row["fault"]]
     assert [(row["what"], row["train_s"]) for row in marks] == [("fault", 1.0), ("healed", 2.0)]
     curve = [row for row in chart.data["curves"] if row["trial"] == marks[0]["trial"]]

@@ -18,8 +18,16 @@ from study_examples import sentence, study
 from trainings import make_trial
 from trainoff import engines
 from trainoff.engines import Engine
-from trainoff.runner.events import Story
-from trainoff.runner.faults import Cue, Hand, OfProcesses, Reach, fault_of, harm, send_all
+from trainoff.runner.events import TrialState
+from trainoff.runner.faults import (
+    FaultInjector,
+    FaultSchedule,
+    FaultTargets,
+    ProcessTargets,
+    fault_impact,
+    fault_of,
+    send_all,
+)
 from trainoff.runner.status import cannot
 from trainoff.study import read
 
@@ -128,7 +136,7 @@ def test_the_last_node_is_the_one_that_is_meant():
 
 
 def training(seen=0, step=0, paused=0.0, phase="train"):
-    story = Story(100.0, phase=phase, expected=1000, samples_seen=seen, step=step, paused_s=paused)
+    story = TrialState(100.0, phase=phase, expected=1000, samples_seen=seen, step=step, paused_s=paused)
     story.train_start = 110.0
     return story
 
@@ -147,18 +155,18 @@ def training(seen=0, step=0, paused=0.0, phase="train"):
     ],
 )
 def test_a_fault_is_due_at_its_moment_of_the_training(at, story, wait):
-    assert Cue({"at": at}).wait(story, now=115.0) == wait
+    assert FaultSchedule({"at": at}).wait(story, now=115.0) == wait
 
 
 def test_each_word_is_said_once_and_a_fault_is_over_with_the_training():
-    cue = Cue(PAUSE)
+    cue = FaultSchedule(PAUSE)
     said = [list(cue.words(story, 115.0)) for story in (
         training(), training(seen=300), training(seen=600), training(seen=900, phase="compile"),
         training(seen=1000, phase="test"), training(seen=1000, phase="teardown"),
     )]  # fmt: skip
     assert said == [[], ["fault"], [], [], ["heal"], []]
-    assert list(Cue(None).words(training(seen=1000), 115.0)) == []
-    assert list(Cue(PAUSE).words(training(seen=200, phase="teardown"), 115.0)) == [], "it never came to it"
+    assert list(FaultSchedule(None).words(training(seen=1000), 115.0)) == []
+    assert list(FaultSchedule(PAUSE).words(training(seen=200, phase="teardown"), 115.0)) == [], "it never came to it"
 
 
 def until(condition):
@@ -169,7 +177,7 @@ def until(condition):
         time.sleep(0.01)
 
 
-class Toy(Reach):
+class Toy(FaultTargets):
     """Nodes of one process, and a list of what was done to them."""
 
     def __init__(self, nodes=2):
@@ -194,7 +202,7 @@ class Toy(Reach):
 
 def hand(fault, reach):
     said = []
-    made = Hand({"node": 1, "for_s": None, **fault}, reach, lambda kind, **fields: said.append((kind, fields)))
+    made = FaultInjector({"node": 1, "for_s": None, **fault}, reach, lambda kind, **fields: said.append((kind, fields)))
     return made, said
 
 
@@ -256,15 +264,15 @@ def stopped(family):
 
 def test_a_node_of_processes_is_known_by_its_role(family):
     parent, child = family
-    assert OfProcesses(None).pids(7) == [parent, child]
-    assert OfProcesses(None).trainers(7) == [parent, child]
-    assert OfProcesses("# the trainer").trainers(7) == [child], "the one that trains, where there are others"
-    assert OfProcesses("no such program").trainers(7) == []
-    assert OfProcesses(None).pids(8) == []
+    assert ProcessTargets(None).pids(7) == [parent, child]
+    assert ProcessTargets(None).trainers(7) == [parent, child]
+    assert ProcessTargets("# the trainer").trainers(7) == [child], "the one that trains, where there are others"
+    assert ProcessTargets("no such program").trainers(7) == []
+    assert ProcessTargets(None).pids(8) == []
 
 
 def test_all_processes_of_a_node_stand_still_and_go_on(family):
-    reach = OfProcesses(None)
+    reach = ProcessTargets(None)
     reach.pause(7)
     until(lambda: all(stopped(family)))
     reach.resume(7)
@@ -284,7 +292,7 @@ def test_what_is_started_while_a_node_is_stopped_stops_too():
 
 
 def test_a_slow_node_stands_still_now_and_then_until_it_is_healed(family):
-    reach = OfProcesses(None)
+    reach = ProcessTargets(None)
     reach.slow(7, 0.1)
     until(lambda: all(stopped(family)))
     reach.restore_speed(7)
@@ -293,7 +301,7 @@ def test_a_slow_node_stands_still_now_and_then_until_it_is_healed(family):
 
 def told(*events):
     """The story of a training that began at 100 s and was hit at 110 s, after 500 samples."""
-    story = Story(90.0)
+    story = TrialState(90.0)
     begin = [{"t": 100.0, "kind": "phase", "name": "train"}]
     hit = [beat(109.0, 500), {"t": 110.0, "kind": "fault", "processes": 1, "why": None}]
     for event in [*begin, *hit, *events]:
@@ -314,7 +322,7 @@ OVER = {"t": 130.0, "kind": "phase", "name": "test"}
 
 def test_a_loss_that_was_made_good():
     story = told(beat(110.2, 520), lost(111.0, 120), beat(118.0, 410), beat(121.0, 530), beat(129.5, 900), OVER)
-    assert harm(KILL, story, failed=False) == {
+    assert fault_impact(KILL, story, failed=False) == {
         **KILL,
         "at_s": 10.0,
         "step": 50,
@@ -331,14 +339,14 @@ def test_a_loss_that_was_made_good():
 
 def test_a_loss_may_be_told_long_after_it_was_noticed():
     story = told(beat(115.0, 600), beat(116.0, 700), OVER, lost(130.0, 50, ago_s=17.0))
-    found = harm(KILL, story, failed=False)
+    found = fault_impact(KILL, story, failed=False)
     assert (found["detected_s"], found["recovered_s"], found["samples_redone"]) == (3.0, 5.0, 50)
 
 
 def test_a_fault_that_nobody_noticed_did_no_harm_but_took_time():
     healed = {"t": 120.0, "kind": "healed"}
     signs_of_life = [beat(t, 500) for t in (112.0, 115.0)]
-    found = harm(PAUSE, told(*signs_of_life, healed, beat(120.1, 510), beat(129.0, 900), OVER), failed=False)
+    found = fault_impact(PAUSE, told(*signs_of_life, healed, beat(120.1, 510), beat(129.0, 900), OVER), failed=False)
     assert (found["state"], found["detected_s"], found["recovered_s"]) == ("unharmed", None, None)
     assert (found["healed_s"], found["longest_gap_s"], found["samples_redone"]) == (10.0, 10.1, 0)
 
@@ -346,23 +354,23 @@ def test_a_fault_that_nobody_noticed_did_no_harm_but_took_time():
 @pytest.mark.parametrize(("phase", "detected_s"), [("train", 1.5), ("test", 3.0)])
 def test_whoever_gives_up_has_noticed(phase, detected_s):
     error = {"t": 113.0, "kind": "error", "phase": phase, "status": "crashed", "reason": "gone", "traceback": ""}
-    found = harm(KILL, told({"t": 111.5, "kind": "phase", "name": "teardown"}, error), failed=True)
+    found = fault_impact(KILL, told({"t": 111.5, "kind": "phase", "name": "teardown"}, error), failed=True)
     assert (found["state"], found["detected_s"], found["recovered_s"]) == ("failed", detected_s, None)
 
 
 def test_what_was_lost_before_is_not_the_faults():
     story = told()
     story.losses.insert(0, lost(105.0, 40))
-    found = harm(KILL, story, failed=False)
+    found = fault_impact(KILL, story, failed=False)
     assert (found["state"], found["samples_redone"]) == ("unharmed", 0)
 
 
 @pytest.mark.parametrize("event", [None, {"t": 110.0, "kind": "fault", "processes": 0, "why": "nobody there"}])
 def test_a_fault_that_was_not_done_is_not_told_as_one(event):
-    story = Story(90.0)
+    story = TrialState(90.0)
     if event:
         story.hear(event)
-    found = harm(PAUSE, story, failed=False)
+    found = fault_impact(PAUSE, story, failed=False)
     assert found["state"] == "not done"
     assert found["at_s"] is found["detected_s"] is found["longest_gap_s"] is None
     assert found["why"] == (event and "nobody there")

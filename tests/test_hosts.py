@@ -17,10 +17,10 @@ from machines import Machines, machines
 from running import HANGS_S, environment, records, wait_until
 from trainoff import engines
 from trainoff.clusters.ssh.client import Ssh
-from trainoff.clusters.ssh.cluster import Hosts, Plan
-from trainoff.clusters.ssh.connection import Ledger
+from trainoff.clusters.ssh.cluster import Hosts, HostsPlan
+from trainoff.clusters.ssh.connection import SentFiles
 from trainoff.errors import TrainoffError
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.runner.job import GUARD
 from trainoff.runner.status import cannot
 from trainoff.study import read
@@ -52,7 +52,9 @@ def stand_in(tmp_path, monkeypatch):
 
 def cluster_on(folder: Path, memory_bytes: int | None = None) -> Hosts:
     (folder / "trial").mkdir()
-    return Hosts(Plan(["alpha"], Ssh(sys.executable), GUARD, cores=1.0, memory_bytes=memory_bytes), folder / "trial")
+    return Hosts(
+        HostsPlan(["alpha"], Ssh(sys.executable), GUARD, cores=1.0, memory_bytes=memory_bytes), folder / "trial"
+    )
 
 
 @pytest.fixture
@@ -169,7 +171,7 @@ def test_other_versions_are_named_with_the_command_that_mends_them(tmp_path, sta
 
 
 def test_only_what_is_new_is_sent_and_nothing_that_is_private(tmp_path):
-    ledger = Ledger(tmp_path, ["trial.json", "logs/*"])
+    ledger = SentFiles(tmp_path, ["trial.json", "logs/*"])
     (tmp_path / "logs").mkdir()
     for name in ("trial.json", "assignment", "logs/driver.txt"):
         (tmp_path / name).write_text("old")
@@ -180,7 +182,7 @@ def test_only_what_is_new_is_sent_and_nothing_that_is_private(tmp_path):
 
 
 def test_what_hosts_use_counts_beside_what_is_used_here():
-    story, used = Story(0.0), {"user_s": 2.0, "system_s": 1.0, "pss": 5}
+    story, used = TrialState(0.0), {"user_s": 2.0, "system_s": 1.0, "pss": 5}
     story.hear({"t": 1.0, "kind": "host-sample", "host": "alpha", "role": "worker-0", **used})
     for tick in (1.0, 2.0):
         story.hear({"t": tick, "kind": "sample", "role": "driver", "tick": tick, "user_s": 1.0, "system_s": 0.0})

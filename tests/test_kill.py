@@ -28,7 +28,7 @@ from running import (
     wait_until,
 )
 from trainoff.records import scan
-from trainoff.runner.supervisor import Orders
+from trainoff.runner.supervisor import SupervisorConfig
 
 MOMENTS = [
     pytest.param(0, id="moment0"),
@@ -124,7 +124,7 @@ def test_a_process_of_the_trial_is_killed(tmp_path, gate, number, victim):
 
 @pytest.mark.parametrize("namespaces", [True, False])
 def test_a_trial_whose_conductor_died_before_it_began_ends_at_once(tmp_path, namespaces):
-    orders = Orders(str(tmp_path), namespaces, network=namespaces, memory_bytes=None)
+    orders = SupervisorConfig(str(tmp_path), namespaces, network=namespaces, memory_bytes=None)
     orders.write()
     os.mkfifo(tmp_path / "events")
     life_line, conductor = os.pipe()

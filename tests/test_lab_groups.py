@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cgroup_tree import Tree
-from trainoff.clusters.lab.cgroups import ASIDE, OURS, V2, Usage, find_groups, groups_at, own_group, quota_of
+from trainoff.clusters.lab.cgroups import ASIDE, OURS, CgroupsV2, Usage, find_groups, groups_at, own_group, quota_of
 from trainoff.errors import TrainoffError
 
 
@@ -16,7 +16,7 @@ def top(tmp_path):
 
 
 def test_a_node_gets_its_share_and_its_limit(top):
-    group = V2.found(top).make("1-2-0", "node-0")
+    group = CgroupsV2.found(top).make("1-2-0", "node-0")
     group.set_cores(0.4)
     group.set_memory(2**30)
     path = Path(top, OURS, "1-2-0", "node-0")
@@ -31,7 +31,7 @@ def test_a_node_gets_its_share_and_its_limit(top):
 
 
 def test_what_a_node_used_is_read_from_the_kernels_counters(top):
-    group = V2.found(top).make("1-2-0", "node-0")
+    group = CgroupsV2.found(top).make("1-2-0", "node-0")
     path = Path(top, OURS, "1-2-0", "node-0")
     Path(path, "cpu.stat").write_text("usage_usec 2500000\nnr_throttled 3\nthrottled_usec 750000\n")
     Path(path, "memory.stat").write_text("anon 4096\nfile 8192\n")
@@ -44,10 +44,10 @@ def test_what_a_node_used_is_read_from_the_kernels_counters(top):
 
 
 def test_a_process_moves_in_through_the_door(top):
-    group = V2.found(top).make("1-2-0", "node-0")
+    group = CgroupsV2.found(top).make("1-2-0", "node-0")
     for door in group.doors:
         door.write_text("77")
-    assert group.pids() == V2.found(top).pids("1-2-0") == [77]
+    assert group.pids() == CgroupsV2.found(top).pids("1-2-0") == [77]
 
 
 def test_a_user_to_whom_a_group_was_handed_steps_aside_in_it(top):
@@ -58,18 +58,18 @@ def test_a_user_to_whom_a_group_was_handed_steps_aside_in_it(top):
     Tree(own, "cgroup.procs").write_text("1002")
     Path(top, "cgroup.subtree_control").write_text("pids")  # the top is not ours, and hands nothing on
     Path(top, "cgroup.controllers").write_text("pids")
-    groups = V2.found(top, own)
+    groups = CgroupsV2.found(top, own)
     assert groups.place == Path(own, OURS)
     groups.make("1-2-0", "node-0").set_cores(0.5)
     assert Path(own, ASIDE, "cgroup.procs").read_text().split() == ["1001", "1002"]
     told = Path(top, "told")
     told.write_text(f"0::/user.scope/{ASIDE}\n")  # as the kernel says it from then on
-    again = V2.found(top, Tree(own_group(top, told)))
+    again = CgroupsV2.found(top, Tree(own_group(top, told)))
     assert (again.place, again.labs()) == (groups.place, ["1-2-0"])
 
 
 def test_nothing_is_left_when_a_lab_is_removed(top):
-    groups = V2.found(top)
+    groups = CgroupsV2.found(top)
     before = sorted(Path(top).iterdir())
     for lab in ("1-2-0", "1-2-1"):
         for node in ("node-0", "node-1"):
@@ -82,7 +82,7 @@ def test_nothing_is_left_when_a_lab_is_removed(top):
 
 def test_a_group_that_still_has_processes_is_not_given_up_on_in_silence(top, monkeypatch):
     monkeypatch.setattr("trainoff.clusters.lab.cgroups.LEAVE_S", 0.0)
-    groups = V2.found(top)
+    groups = CgroupsV2.found(top)
     group = groups.make("1-2-0", "node-0")
     group.doors[0].write_text("77")
     with pytest.raises(OSError, match="busy") as raised:
@@ -91,7 +91,7 @@ def test_a_group_that_still_has_processes_is_not_given_up_on_in_silence(top, mon
 
 
 def test_another_process_finds_the_same_groups(top):
-    groups = V2.found(top)
+    groups = CgroupsV2.found(top)
     groups.make("1-2-0", "node-0")
     assert groups_at(groups.version, groups.place).labs() == ["1-2-0"]
 

@@ -13,7 +13,7 @@ from test_fault_tables import RECORDS
 from trainoff.analysis import SAME, groups, ranked
 from trainoff.report.html import gather, render
 from trainoff.report.html.chart_choice import looks_of
-from trainoff.report.html.chart_data import Scene, Shelf, curve, grid_rows, pareto_rows, scaled_rows
+from trainoff.report.html.chart_data import ChartContext, SeriesCache, curve, grid_rows, pareto_rows, scaled_rows
 from trainoff.report.html.charts import fill
 from trainoff.report.html.style import COLOURS, STRANGERS, look, looks
 
@@ -318,7 +318,7 @@ def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
 
 
 def scene_of(records, folder):
-    return Scene(ranked(groups(records)), Shelf(folder))
+    return ChartContext(ranked(groups(records)), SeriesCache(folder))
 
 
 def test_what_moves_no_bytes_beats_what_does(tmp_path):
@@ -336,7 +336,7 @@ def test_a_curve_is_made_of_what_was_evaluated(tmp_path):
     path = folder / one.trial_id / "curve.parquet"
     told = polars.DataFrame({"step": [3], "samples_seen": [9], "train_s": [0.1]})
     polars.concat([polars.read_parquet(path), told], how="diagonal").write_parquet(path)
-    drawn = curve(one, Shelf(folder), 100)
+    drawn = curve(one, SeriesCache(folder), 100)
     assert len(drawn) == 10
     assert drawn[-1]["y"] == one.test_accuracy
 

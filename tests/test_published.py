@@ -8,7 +8,7 @@ import pytest
 
 import trainoff
 from running import invoke as command
-from trainoff.analysis import Group, groups, newest
+from trainoff.analysis import SettingGroup, groups, newest
 from trainoff.clusters.spark import allocate
 from trainoff.errors import TrainoffError
 from trainoff.records import PUBLISHED, table
@@ -183,7 +183,7 @@ def test_published_and_measured_records_are_not_grouped_together():
 @pytest.mark.parametrize("name", names())
 def test_the_analysis_the_table_and_the_charts_take_them(name):
     results = trainoff.load(f"published:{name}")
-    assert all(isinstance(group, Group) for group in groups(results.records))
+    assert all(isinstance(group, SettingGroup) for group in groups(results.records))
     frame = results.table()
     assert frame.height == len(results.records)
     assert set(frame["kind"]) == {PUBLISHED}

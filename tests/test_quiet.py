@@ -10,7 +10,7 @@ from test_analyse import trial
 from trainoff.analysis import disturbances, quiet, quiets
 from trainoff.errors import TrainoffError
 from trainoff.runner import machine
-from trainoff.runner.machine import Control
+from trainoff.runner.machine import ControlKernel
 
 CALM = {
     "load_before": 1.0,
@@ -116,7 +116,7 @@ def test_what_was_measured_after_a_trial_serves_before_the_next_while_it_is_fres
     speeds, now = iter([1.0, 2.0, 3.0, 4.0]), [0.0]
     monkeypatch.setattr(machine, "speed", lambda cpu, length: next(speeds))
     monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    kernel = Control()
+    kernel = ControlKernel()
     assert (kernel.before(0), kernel.after(0)) == (1.0, 2.0)
     now[0] = machine.FRESH_S - 1
     assert kernel.before(0) == 2.0

@@ -11,7 +11,7 @@ import pytest
 from recorded import record
 from running import HANGS_S, command, environment, only_record, study, trainoff
 from trainoff.errors import TrainoffError
-from trainoff.records import METRICS, Damaged, Record, Store, measured, scan, table, time_to_target
+from trainoff.records import METRICS, DamagedRecord, Record, Store, measured, scan, table, time_to_target
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -71,7 +71,7 @@ def test_damaged_records_are_named_and_the_rest_is_shown(tmp_path, store):
     (foreign / "record.json").write_text('{"schema_version": 99}')
     good, damaged = scan(tmp_path)
     assert [one.trial_id for one in good] == ["numpy-1"]
-    assert [type(one) for one in damaged] == [Damaged] * 5
+    assert [type(one) for one in damaged] == [DamagedRecord] * 5
     shown = trainoff("show", store.folder)
     assert shown.returncode == 1
     assert f"{broken}: record.json cannot be read" in shown.stderr

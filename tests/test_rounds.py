@@ -14,10 +14,10 @@ from running import HANGS_S
 from trainoff.data import Csr, Order
 from trainoff.data.batch_order import share, spans
 from trainoff.engines.shared import control_channel
-from trainoff.engines.shared.control_channel import Driver, Leader
-from trainoff.engines.shared.local_sgd import Work, factors, skew
+from trainoff.engines.shared.control_channel import ControlClient, ControlServer
+from trainoff.engines.shared.local_sgd import RoundResult, factors, skew
 from trainoff.engines.shared.shipping import in_memory
-from trainoff.engines.shared.snapshots import MOST_SNAPSHOTS, Pace
+from trainoff.engines.shared.snapshots import MOST_SNAPSHOTS, SnapshotSchedule
 from trainoff.engines.spark.mllib import SparkMllib
 from trainoff.engines.spark.session import check_answers, explain
 from trainoff.errors import TrainoffError
@@ -64,7 +64,7 @@ def test_candidates_lie_around_the_rate():
 
 
 def test_snapshots_are_wanted_at_the_certified_steps_at_intervals_and_at_the_end():
-    pace, seen = Pace(ORDER, 50), []
+    pace, seen = SnapshotSchedule(ORDER, 50), []
     for step in range(1, ORDER.steps + 1):
         samples = ORDER.samples_after(step)
         if pace.wanted(step, samples):
@@ -72,7 +72,7 @@ def test_snapshots_are_wanted_at_the_certified_steps_at_intervals_and_at_the_end
             pace.taken(samples)
     assert seen == [1, 5, 10, 16, 20, 21, 27, 32, 33]
     long = Order("digits", rows=10_000, batch_size=1, epochs=1000, seed=1)
-    assert Pace(long, 1)._every == long.rows * long.epochs // MOST_SNAPSHOTS
+    assert SnapshotSchedule(long, 1)._every == long.rows * long.epochs // MOST_SNAPSHOTS
 
 
 class Notes:
@@ -101,10 +101,10 @@ def a_job(model):
 
 def test_the_line_carries_progress_and_weights():
     model, watch = Mlp((4, 3)), Notes()
-    driver = Driver("127.0.0.1", lambda: None)
+    driver = ControlServer("127.0.0.1", lambda: None)
 
     def work():
-        worker = Leader(driver.number, Pace(ORDER, 10**6))
+        worker = ControlClient(driver.number, SnapshotSchedule(ORDER, 10**6))
         worker.wait_for_start()
         for step in range(1, ORDER.steps + 1):
             worker.progress(step, 1 / step, lambda step=step: [np.full((4, 3), step), np.zeros(3)])
@@ -132,7 +132,7 @@ def test_nobody_waits_for_workers_that_have_failed():
     def check():
         raise TrainoffError("the workers are gone")
 
-    driver = Driver("127.0.0.1", check)
+    driver = ControlServer("127.0.0.1", check)
     with pytest.raises(TrainoffError, match="the workers are gone"):
         driver.wait_for("ready", HANGS_S)
     driver.close()
@@ -143,7 +143,7 @@ def call_in_a_while(driver):
     leaders = []
 
     def call():
-        leaders.append(Leader(driver.number, Pace(ORDER, 10**6)))
+        leaders.append(ControlClient(driver.number, SnapshotSchedule(ORDER, 10**6)))
         leaders[0].say("ready")
 
     thread = threading.Thread(target=call, daemon=True)
@@ -156,7 +156,7 @@ def test_who_calls_and_is_silent_or_knows_no_secret_is_sent_away(monkeypatch):
     monkeypatch.setattr(
         control_channel, "_patience", lambda caller, seconds: wait(caller, next(patience, seconds and HANGS_S))
     )
-    driver = Driver("127.0.0.1", lambda: None)
+    driver = ControlServer("127.0.0.1", lambda: None)
     place = (driver.number.host, driver.number.port)
     with socket.create_connection(place):
         thread = call_in_a_while(driver)
@@ -180,7 +180,7 @@ def test_who_calls_and_is_silent_or_knows_no_secret_is_sent_away(monkeypatch):
 
 
 def test_a_new_leader_that_calls_before_the_old_one_is_missed_is_heard():
-    driver = Driver("127.0.0.1", lambda: None)
+    driver = ControlServer("127.0.0.1", lambda: None)
     call_in_a_while(driver).join(0.1)
     driver.wait_for("ready", HANGS_S)
     thread = call_in_a_while(driver)
@@ -193,7 +193,7 @@ def test_a_new_leader_that_calls_before_the_old_one_is_missed_is_heard():
 
 
 def test_tasks_by_a_clock_that_goes_wrong_are_put_where_they_were():
-    right = Work(1, 0.0, None, 10.2, 10.8, 0.0)
+    right = RoundResult(1, 0.0, None, 10.2, 10.8, 0.0)
     assert skew(right, 10.0, 11.0) == 0
     assert skew(replace(right, began=99.2, ended=99.8), 10.0, 11.0) == pytest.approx(89)
 

@@ -28,7 +28,7 @@ from running import (
 )
 from trainoff import data, engines
 from trainoff.records import Record, Store
-from trainoff.runner.runner import Conductor, Silent, finish_first, prepare
+from trainoff.runner.runner import NullObserver, Runner, finish_first, prepare
 from trainoff.study import read
 
 pytestmark = pytest.mark.cluster
@@ -320,10 +320,10 @@ def test_what_another_run_was_stopped_at_is_run_and_not_taken_for_done(tmp_path)
     data.get("digits")
     store = Store(tmp_path / "out" / "tiny")
     (first,), (waiting,) = prepare(made, store), prepare(made, store)
-    Conductor(store, Silent()).run([first])
+    Runner(store, NullObserver()).run([first])
     (path,) = tmp_path.glob("out/tiny/*/record.json")
     path.write_text(path.read_text().replace('"unfinished": false', '"unfinished": true'))
-    (record,) = Conductor(store, Silent()).run([waiting]).records
+    (record,) = Runner(store, NullObserver()).run([waiting]).records
     assert (record.attempt, record.unfinished) == (2, False)
 
 

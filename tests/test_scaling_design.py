@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from trainoff.analysis.scaling import Candidate, Config, Subject, design, expected_width, fit, grid
+from trainoff.analysis.scaling import Config, RunCandidate, Subject, design, expected_width, fit, grid
 
 
 def seconds(nodes):
@@ -19,7 +19,7 @@ def pilot(counts=(1, 2)):
 
 def candidates(model, most, overhead=3.0, curve="a"):
     places = grid(model.counts, [model.mix.rows], most)
-    return [Candidate(curve, nodes, rows, overhead + model.mix.seconds(nodes, rows)) for nodes, rows in places]
+    return [RunCandidate(curve, nodes, rows, overhead + model.mix.seconds(nodes, rows)) for nodes, rows in places]
 
 
 def test_the_budget_is_kept_and_widths_shrink():
@@ -61,7 +61,7 @@ def test_time_goes_to_the_curve_that_is_known_worse():
 def test_one_number_of_nodes_is_enough_to_begin():
     subject = Subject.of_one_count([Config(2, 1.0, (11.0,))], [17])
     assert subject.mix.seconds(2) == pytest.approx(11.0)
-    offered = [Candidate("a", nodes, 1.0, 5 + subject.mix.seconds(nodes)) for nodes in (1, 2, 4, 8)]
+    offered = [RunCandidate("a", nodes, 1.0, 5 + subject.mix.seconds(nodes)) for nodes in (1, 2, 4, 8)]
     assert 2 not in {choice.candidate.nodes for choice in design({"a": subject}, offered, 40)}
 
 

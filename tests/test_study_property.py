@@ -16,7 +16,7 @@ from test_study_file import FULL
 from test_study_where import TEXT, spots
 from trainoff.errors import TrainoffError
 from trainoff.study import MOST_TRIALS, PARAMS, Trial, read, workloads
-from trainoff.study.source import Lines, Spot
+from trainoff.study.source import Spot, TomlLines
 
 OWN = """
 engines = ["torch", "numpy"]
@@ -202,6 +202,6 @@ def test_any_set(path: Path, sets: list[str]) -> None:
 @given(document=documents)
 def test_every_key_is_found_on_its_line(document: dict[str, Any]) -> None:
     laid_out = list(lay_out(document))
-    lines = Lines("\n".join(line for _, line in laid_out))
+    lines = TomlLines("\n".join(line for _, line in laid_out))
     assert [lines.line(spot) for spot, _ in laid_out] == list(range(1, len(laid_out) + 1))
     assert [spot for spot in spots(document) if spot not in lines] == []

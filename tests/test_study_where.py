@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainoff.study.source import Lines, Spot
+from trainoff.study.source import Spot, TomlLines
 
 TEXT = """\
 name = "a # no comment = 1"     # a comment with [brackets] and = signs
@@ -63,12 +63,12 @@ x = 1
     ],
 )
 def test_the_line_of_a_spot(spot: Spot, line: int) -> None:
-    assert spot in Lines(TEXT)
-    assert Lines(TEXT).line(spot) == line
+    assert spot in TomlLines(TEXT)
+    assert TomlLines(TEXT).line(spot) == line
 
 
 def test_what_is_not_there_is_found_at_what_is_around_it() -> None:
-    lines = Lines(TEXT)
+    lines = TomlLines(TEXT)
     assert lines.line(("case", 1, "absent")) == 21
     assert lines.line(("absent",)) is None
     assert ("absent",) not in lines
@@ -81,5 +81,5 @@ def spots(value: Any, spot: Spot = ()) -> list[Spot]:
 
 
 def test_every_spot_has_a_line() -> None:
-    lines = Lines(TEXT)
+    lines = TomlLines(TEXT)
     assert [spot for spot in spots(tomllib.loads(TEXT)) if spot not in lines] == []

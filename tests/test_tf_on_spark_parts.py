@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from running import HANGS_S
 from trainoff.engines.contract import WorkerFailed
-from trainoff.engines.shared.control_channel import Number
+from trainoff.engines.shared.control_channel import Endpoint
 from trainoff.engines.shared.shipping import compact, expand, take
 from trainoff.engines.tf_on_spark import compat
-from trainoff.engines.tf_on_spark.cluster import Ended, Roll, call
+from trainoff.engines.tf_on_spark.cluster import Membership, NodeEnded, call
 from trainoff.engines.tf_on_spark.feed import Push, apportion, blocks, cut, mix
 
 
@@ -152,10 +152,10 @@ def wait_for(condition):
 
 
 def test_a_process_that_ends_is_heard_of_with_its_last_words():
-    roll = Roll("127.0.0.1")
+    roll = Membership("127.0.0.1")
     here, fails = call(roll.number, "tf-worker-0"), call(roll.number, "tf-worker-1")
     roll.check()
-    fails.send(Ended(1, "Traceback ...\nValueError: why"))
+    fails.send(NodeEnded(1, "Traceback ...\nValueError: why"))
     with pytest.raises(WorkerFailed, match="ValueError: why") as told:
         wait_for(roll.check)
     assert told.value.role == "tf-worker-1"
@@ -166,16 +166,16 @@ def test_a_process_that_ends_is_heard_of_with_its_last_words():
 
 
 def test_a_process_that_says_nothing_any_more_is_heard_of_too():
-    roll = Roll("127.0.0.1")
+    roll = Membership("127.0.0.1")
     call(roll.number, "tf-ps-0").close()
     wait_for(lambda: roll.lost == "tf-ps-0")
     roll.close()
 
 
 def test_nobody_is_heard_who_does_not_know_the_secret():
-    roll = Roll("127.0.0.1")
+    roll = Membership("127.0.0.1")
     with pytest.raises(Exception, match="digest"):
-        call(Number("127.0.0.1", roll.number.port, b"guess"), "tf-ps-0")
+        call(Endpoint("127.0.0.1", roll.number.port, b"guess"), "tf-ps-0")
     call(roll.number, "tf-ps-1").close()
     wait_for(lambda: roll.lost == "tf-ps-1")
     roll.close()

@@ -17,15 +17,15 @@ from running import HANGS_S
 from trainoff.clusters.local import free_ports
 from trainoff.data import Csr, Order
 from trainoff.engines import tf_cluster as base
-from trainoff.engines.shared.recovery import Keeper, Losses
+from trainoff.engines.shared.recovery import CheckpointWriter, LostWorkers
 from trainoff.engines.shared.shipping import in_file
 from trainoff.engines.tf_cluster import TfAllReduce
-from trainoff.engines.tf_cluster.asynchronous import Deal, Gate
+from trainoff.engines.tf_cluster.asynchronous import AsyncScheduler, BatchAssignment
 from trainoff.engines.tf_cluster.pipeline import spans, stages
 from trainoff.engines.tf_cluster.ps_context import place
 from trainoff.models import Cnn, Mlp
 from trainoff.runner import faults
-from trainoff.runner.faults import PERIOD_S, Brake
+from trainoff.runner.faults import PERIOD_S, Throttle
 from trainoff.runner.sampler import Sockets
 
 ORDER = Order("digits", rows=103, batch_size=10, epochs=2, seed=1)
@@ -62,7 +62,7 @@ def test_outputs_are_divided_where_workers_are_many():
 
 
 def test_a_worker_takes_its_own_part_first_and_then_helps():
-    deal = Deal(6, 2, done={1})
+    deal = BatchAssignment(6, 2, done={1})
     assert [deal.next(0) for _ in range(3)] == [3, 5, 2]
     deal.put_back(1, 4)
     assert [deal.next(1), deal.next(1), deal.next(1), deal.next(1)] == [4, 4, 6, None]
@@ -89,7 +89,7 @@ class Queue(threading.Condition):
 
 
 def test_nobody_passes_the_gate_who_would_make_another_too_stale():
-    gate = Gate(ORDER, 3, lambda updates, samples: False, most_stale=1)
+    gate = AsyncScheduler(ORDER, 3, lambda updates, samples: False, most_stale=1)
     gate._change = queue = Queue()
     gate.take(0)
     gate.take(1)  # the first one may now miss this update, and this one the first's
@@ -106,7 +106,7 @@ def test_nobody_passes_the_gate_who_would_make_another_too_stale():
 
 
 def test_a_pause_begins_with_the_update_that_wants_it():
-    gate = Gate(ORDER, 2, lambda updates, samples: updates == 1)
+    gate = AsyncScheduler(ORDER, 2, lambda updates, samples: updates == 1)
     gate.take(0)
     gate.take(1)
     gate.done(0)
@@ -121,7 +121,7 @@ def test_a_pause_begins_with_the_update_that_wants_it():
 
 
 def test_the_batch_of_a_lost_worker_is_made_by_another():
-    gate = Gate(ORDER, 2, lambda updates, samples: False, done=range(1, 21))
+    gate = AsyncScheduler(ORDER, 2, lambda updates, samples: False, done=range(1, 21))
     assert gate.samples == 103 + 90
     assert gate.take(0) == (21, 21)
     gate.lose(0)
@@ -147,21 +147,21 @@ class Held:
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path):
-    keeper = Keeper(tmp_path / "checkpoint.npz", 10)
+    keeper = CheckpointWriter(tmp_path / "checkpoint.npz", 10)
     assert keeper.load() is None
     assert [keeper.due(updates) for updates in (9, 10, 11)] == [False, True, True]
     keeper.save([Held([1.0, 2.0]), Held([[3.0]])], {1, 2, 3})
     assert not keeper.due(12)
-    found = Keeper(tmp_path / "checkpoint.npz", 10).load()
+    found = CheckpointWriter(tmp_path / "checkpoint.npz", 10).load()
     assert [part.tolist() for part in found.state] == [[1.0, 2.0], [[3.0]]]
     assert found.done == {1, 2, 3}
-    assert not Keeper(tmp_path / "none.npz", 0).due(10**6)
+    assert not CheckpointWriter(tmp_path / "none.npz", 0).due(10**6)
 
 
 def test_losses_are_told_only_where_there_were_some(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("trainoff.engines.shared.recovery.time", SimpleNamespace(monotonic=lambda: now[0]))
-    losses = Losses()
+    losses = LostWorkers()
     losses.over(now[0])
     assert losses.counts({"workers_lost": 1}) == {"workers_lost": 1}
     losses.begin(now[0] - 2)
@@ -224,7 +224,7 @@ class Course:
 
 
 def test_a_brake_leaves_its_share_of_the_time(monkeypatch):
-    made, sent = Brake(lambda: [7], 0.25), []
+    made, sent = Throttle(lambda: [7], 0.25), []
     made._end = course = Course(100 * PERIOD_S)
     monkeypatch.setattr(faults, "send", lambda pids, number: sent.append((course.now, pids, number)))
     made._run()
@@ -239,7 +239,7 @@ def test_a_process_with_a_brake_stands_and_goes_on_until_it_is_released():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         process = psutil.Process(busy.pid)
-        made = Brake(lambda: [busy.pid], 0.25)
+        made = Throttle(lambda: [busy.pid], 0.25)
         made.start()
         for _ in range(3):
             until(lambda: process.status() == psutil.STATUS_STOPPED)

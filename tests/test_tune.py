@@ -14,7 +14,7 @@ from running import HANGS_S, assert_nothing_survives, command, environment, trai
 from trainoff import data, engines, study
 from trainoff.data.split import hold_out_validation
 from trainoff.records import Store
-from trainoff.runner.runner import Conductor, Silent
+from trainoff.runner.runner import NullObserver, Runner
 from trainoff.tuning.engine_study import lanes_of
 from trainoff.tuning.outcome import Bar, losses
 
@@ -154,7 +154,7 @@ def test_a_candidate_that_cannot_win_is_ended_and_its_curve_is_kept(tmp_path: Pa
     task = lane.task(lane.recipe, store)
     bar = Bar(best_s=0.5)
     task.give_up = lambda story: bar.give_up(story) if story.snapshots else None  # a slow machine has none in a second
-    (record,) = Conductor(store, Silent()).run([task]).records
+    (record,) = Runner(store, NullObserver()).run([task]).records
     assert record.status == "timeout"
     assert str(record.reason).startswith("given up after")
     assert 0 < (record.samples_seen or 0) < 200000 * 1149

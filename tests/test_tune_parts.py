@@ -12,18 +12,18 @@ from recorded import record, trained
 from trainoff import data, engines, study
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.runner.events import Story
-from trainoff.tuning import Tuned, Wish, outcome, search
-from trainoff.tuning.engine_study import Lane, lanes_of
+from trainoff.runner.events import TrialState
+from trainoff.tuning import Tuned, TuneOptions, outcome, search
+from trainoff.tuning.engine_study import EngineStudy, lanes_of
 from trainoff.tuning.outcome import Bar, Tuning, badness, compared, goal
 from trainoff.tuning.search import Space, Tried, propose
-from trainoff.tuning.tournament import Share
+from trainoff.tuning.tournament import BudgetShare
 from trainoff.tuning.tuned_study import check_sets, toml, tuned_tables
 
 STUDIES = sorted((Path(__file__).parent.parent / "studies").glob("*.toml"))
 
 
-def lane(folder: Path, engine: str, more: str = "", workload: str = "digits-mlp", **asked: Any) -> Lane:
+def lane(folder: Path, engine: str, more: str = "", workload: str = "digits-mlp", **asked: Any) -> EngineStudy:
     path = folder / "study.toml"
     path.write_text(f'workload = "{workload}"\nengines = ["{engine}"]\n{more}')
     (found,) = lanes_of(study.read(path, engines.facts(), **asked))
@@ -158,9 +158,9 @@ def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "time", SimpleNamespace(monotonic=lambda: NOW))
 
 
-def story(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> Story:
+def story(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> TrialState:
     looks = [{"train_s": trained_s, "loss": loss}]
-    return Story(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
+    return TrialState(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
 
 
 @pytest.mark.usefixtures("_clock_stands")
@@ -169,7 +169,7 @@ def test_a_candidate_is_given_up_once_it_cannot_win() -> None:
     assert Bar(10.0).give_up(story(12.0, paused_s=60.0)) is None, "snapshots are no training"
     assert "another candidate needed 10 s in all" in str(Bar(10.0).give_up(story(13.0)))
     assert Bar(0.01).give_up(story(0.5)) is None, "so short a training is not worth ending"
-    assert Bar(10.0).give_up(Story(0.0)) is None, "it has not begun"
+    assert Bar(10.0).give_up(TrialState(0.0)) is None, "it has not begun"
 
 
 @pytest.mark.usefixtures("_clock_stands")
@@ -213,7 +213,7 @@ def test_the_race_decides_and_not_the_search(times: Any, verdict: str, wins: boo
     ("seconds", "trials", "goes_on"), [(1000, 3, True), (20, 2, True), (20, 3, False), (5, 1, False)]
 )
 def test_the_race_has_its_time_kept_back_once_a_few_were_tried(seconds: float, trials: int, goes_on: bool) -> None:
-    share = Share(seconds, rounds=5)
+    share = BudgetShare(seconds, rounds=5)
     for _ in range(trials):
         share.book(record(), took_s=10.0)
     assert share.for_search == goes_on
@@ -222,8 +222,8 @@ def test_the_race_has_its_time_kept_back_once_a_few_were_tried(seconds: float, t
 
 def test_wishes_are_checked() -> None:
     with pytest.raises(TrainoffError, match="--minutes -1"):
-        Wish(-1)
-    assert replace(Wish(5), rounds=0).rounds == 0
+        TuneOptions(-1)
+    assert replace(TuneOptions(5), rounds=0).rounds == 0
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: str(path.stem))

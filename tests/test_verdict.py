@@ -2,9 +2,9 @@
 
 import pytest
 
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.runner.status import judge
-from trainoff.runner.trial_process import Ending
+from trainoff.runner.trial_process import ExitInfo
 
 OF_TENSORFLOW = """Traceback (most recent call last):
   File "node.py", line 114, in <module>
@@ -36,10 +36,10 @@ The error could be from a previous operation. Restart your program to reset.
     ],
 )
 def test_a_workers_words_become_the_reason(said, reason):
-    story = Story(0.0, phase="train")
+    story = TrialState(0.0, phase="train")
     story.error = {"status": "crashed", "reason": "a worker failed", "phase": "train"}
     story.worker_failed = {"role": "worker-1", "tail": said}
-    found = judge(Ending(story, 1.0, 1, None, None))
+    found = judge(ExitInfo(story, 1.0, 1, None, None))
     assert (found.status, found.phase, found.reason) == ("crashed", "train", f"worker-1: {reason}")
 
 
@@ -51,6 +51,6 @@ def test_a_workers_words_become_the_reason(said, reason):
     ],
 )
 def test_a_guard_that_failed_was_not_killed(code, reason, again):
-    found = judge(Ending(Story(0.0), 1.0, code, None, None))
+    found = judge(ExitInfo(TrialState(0.0), 1.0, code, None, None))
     assert (found.reason, found.unfinished) == (reason, again)
     assert found.status == ("crashed" if again else "start-failed")

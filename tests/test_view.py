@@ -15,10 +15,10 @@ import pytest
 from recorded import store, trained
 from running import HANGS_S, command, environment, trainoff
 from trainoff.errors import TrainoffError
-from trainoff.records import Shelf
+from trainoff.records import RecordCache
 from trainoff.report.live import folder_watcher
-from trainoff.report.live.folder_watcher import Desk, Lookout
-from trainoff.report.live.server import Doorkeeper, Server, is_loopback
+from trainoff.report.live.folder_watcher import FolderWatcher, PageCache
+from trainoff.report.live.server import Auth, Server, is_loopback
 from viewing import Listener, data, get, port_of, view
 
 TOKEN = "a-token-of-some-length"
@@ -27,8 +27,8 @@ TOKEN = "a-token-of-some-length"
 @contextmanager
 def served(folder: Path, token: str | None = None) -> Iterator[int]:
     """A view of a folder in this process; yields its port."""
-    with Lookout(folder) as lookout:
-        server = Server(("127.0.0.1", 0), Doorkeeper("127.0.0.1", token), lookout, Desk(folder, lookout))
+    with FolderWatcher(folder) as lookout:
+        server = Server(("127.0.0.1", 0), Auth("127.0.0.1", token), lookout, PageCache(folder, lookout))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         with server:
             thread.start()
@@ -142,11 +142,11 @@ def test_this_machine_by_any_name_and_through_any_tunnel_is_welcome(folder, host
 
 
 def test_an_address_for_all_takes_numbers_and_its_own_name():
-    door = Doorkeeper("0.0.0.0", TOKEN)
+    door = Auth("0.0.0.0", TOKEN)
     assert door.knows_host("192.168.1.7:8650")
     assert door.knows_host(f"{socket.gethostname()}:8650")
     assert not door.knows_host("evil.example:8650")
-    assert not Doorkeeper("192.168.1.7", TOKEN).knows_host("192.168.1.8")
+    assert not Auth("192.168.1.7", TOKEN).knows_host("192.168.1.8")
 
 
 def test_where_a_token_is_asked_for_nothing_is_seen_without_it(folder):
@@ -257,7 +257,7 @@ def test_a_record_is_read_once(folder, monkeypatch):
 
     read, whole = [], reading.read
     monkeypatch.setattr(reading, "read", lambda path: read.append(Path(path).name) or whole(path))
-    shelved = Shelf(folder)
+    shelved = RecordCache(folder)
     assert shelved.look()
     assert sorted(read) == ["numpy-1", "torch-2"]
     assert not shelved.look()
@@ -275,7 +275,7 @@ def test_a_record_is_read_once(folder, monkeypatch):
 
 def test_a_folder_of_studies_that_is_not_there_yet_is_watched(tmp_path):
     out = tmp_path / "out"
-    shelved = Shelf(out)
+    shelved = RecordCache(out)
     assert not shelved.look()
     store(out / "a", trained("numpy-1", study="a"))
     store(out / "b", trained("numpy-1", study="b"))
@@ -289,7 +289,7 @@ def test_a_damaged_record_is_left_out_until_it_is_whole(folder):
     whole = (folder / "numpy-1" / "record.json").read_bytes()
     (folder / "numpy-1" / "record.json").write_text("{")
     os.utime(folder / "numpy-1", (0, 0))  # some time ago: two changes within one tick of the disk's clock look like one
-    shelved = Shelf(folder)
+    shelved = RecordCache(folder)
     shelved.look()
     assert [record.trial_id for record in shelved.records] == ["torch-2"]
     part = folder / "numpy-1" / "record.json.part"
@@ -300,7 +300,7 @@ def test_a_damaged_record_is_left_out_until_it_is_whole(folder):
 
 
 def test_new_records_are_told_at_leisure_when_the_page_takes_long_to_make(folder):
-    lookout = Lookout(folder)
+    lookout = FolderWatcher(folder)
     assert lookout.sight().records == 1
     lookout.rest(1000.0)
     store(folder, trained("jax-3"))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from trainoff.data import Order
-from trainoff.engines.shared.snapshots import Room
+from trainoff.engines.shared.snapshots import SnapshotBuffer
 from trainoff.engines.shared.watch import ATOMIC, Channel, Diverged, StopRule, TrialWatch
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 
 
 class Pipe:
@@ -45,7 +45,7 @@ def watch(tmp_path, pipe):
 
 
 def test_phases_are_booked_without_a_gap_and_nest(watch, pipe):
-    story = Story(time.monotonic())
+    story = TrialState(time.monotonic())
     with watch.phase("ship"), watch.phase("compile"):
         time.sleep(0.02)
     for event in pipe.events():
@@ -58,7 +58,7 @@ def test_phases_are_booked_without_a_gap_and_nest(watch, pipe):
 
 
 def test_who_is_killed_after_an_error_had_come_as_far_as_the_training(watch, pipe):
-    story = Story(time.monotonic())
+    story = TrialState(time.monotonic())
     with contextlib.suppress(ValueError), watch.phase("train"):
         raise ValueError
     for event in pipe.events():
@@ -210,7 +210,7 @@ def test_work_that_is_under_way_is_finished_on_the_clock_before_a_snapshot(watch
 
 @pytest.mark.parametrize("size", [1, 1024, 1025, 100_000])
 def test_a_snapshot_is_written_whole_whatever_its_size(tmp_path, size):
-    room, weights = Room(size), np.arange(size, dtype=np.float32)
+    room, weights = SnapshotBuffer(size), np.arange(size, dtype=np.float32)
     room.fill([weights])
     room.write(tmp_path / "snapshot")
     np.testing.assert_array_equal(np.fromfile(tmp_path / "snapshot", np.float32, size), weights)
@@ -226,7 +226,7 @@ def test_a_snapshot_is_written_where_the_cache_cannot_be_passed_by(tmp_path, mon
         return right(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refuse)
-    room = Room(6)
+    room = SnapshotBuffer(6)
     room.fill([np.ones((2, 2)), np.zeros(2)])
     room.write(tmp_path / "snapshot")
     assert np.fromfile(tmp_path / "snapshot", np.float32, 6).tolist() == [1, 1, 1, 1, 0, 0]
@@ -236,7 +236,7 @@ def test_a_snapshot_is_written_where_the_cache_cannot_be_passed_by(tmp_path, mon
 def test_a_figure_with_parts_comes_back_whole(watch, pipe):
     figures = {f"worker-{number}": float(number) for number in range(200)}  # more than one event has room for
     watch.breakdown("waiting_s", figures)
-    story = Story(0.0)
+    story = TrialState(0.0)
     for event in pipe.events():
         story.hear(event)
     assert story.breakdowns == {"waiting_s": figures}

@@ -13,16 +13,16 @@ from trainoff.analysis import newest
 from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.records import Record, Store, table
-from trainoff.report.progress import Bulletin
+from trainoff.report.progress import ProgressFile
 from trainoff.reproductions.published import records_of
 from trainoff.runner.estimate import Clock
-from trainoff.runner.runner import Conductor, Together, get_data, prepare
+from trainoff.runner.runner import Observers, Runner, get_data, prepare
 from trainoff.study import Study
 
 if TYPE_CHECKING:
     import polars
 
-    from trainoff.report.html.render import Figure
+    from trainoff.report.html.render import ChartFigure
 
 __all__ = ["Results", "Study", "load", "read", "run"]
 
@@ -46,7 +46,7 @@ class Results:
         print_board(self.records, self.folder, Console(file=text, width=width, highlight=False, markup=False))
         return text.getvalue()
 
-    def plot(self, what: str = "curve", x: str | None = None, workload: str | None = None) -> Figure:
+    def plot(self, what: str = "curve", x: str | None = None, workload: str | None = None) -> ChartFigure:
         """A chart of the report: `plot("accuracy", x="core_s")`, or "phases", "target", "scaling", "pareto", "grid"."""
         from trainoff.report.html.render import plot
 
@@ -79,6 +79,6 @@ def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequ
     store.prepare()
     tasks = prepare(planned, store, retry)
     clock = Clock(tasks, estimator_for(Path(out)))
-    with Bulletin(store, clock) as bulletin:
-        outcome = Conductor(store, Together(clock, bulletin)).run(tasks)
+    with ProgressFile(store, clock) as bulletin:
+        outcome = Runner(store, Observers(clock, bulletin)).run(tasks)
     return Results(store.folder, outcome.records)

@@ -84,10 +84,10 @@ def run(options: argparse.Namespace) -> int:
 
 def tune(options: argparse.Namespace) -> int:
     from trainoff.cli.tune import tune_study
-    from trainoff.tuning import Wish
+    from trainoff.tuning import TuneOptions
 
     _end_politely()
-    wish = Wish(options.minutes, options.target, options.candidates, options.rounds)
+    wish = TuneOptions(options.minutes, options.target, options.candidates, options.rounds)
     return tune_study(_read(options), options.out, wish, options.output, console(stderr=options.json), options.json)
 
 
@@ -111,40 +111,40 @@ def report(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    from trainoff.cli.compare import Question, compare_folders
+    from trainoff.cli.compare import CompareOptions, compare_folders
 
-    question = Question(options.folders, options.engines, options.figure, options.target)
+    question = CompareOptions(options.folders, options.engines, options.figure, options.target)
     return compare_folders(question, options.json, console())
 
 
 def scale(options: argparse.Namespace) -> int:
-    from trainoff.cli.scale import Question
+    from trainoff.cli.scale import ScaleOptions
     from trainoff.cli.scale import scale as answer
 
     asked = options.at, options.hold_out, options.minutes, options.figure, options.target
-    return answer(Question(options.folder, *asked), options.json, console())
+    return answer(ScaleOptions(options.folder, *asked), options.json, console())
 
 
 def advise(options: argparse.Namespace) -> int:
-    from trainoff.analysis.advice import Limits, Wish
-    from trainoff.cli.advise import Question
+    from trainoff.analysis.advice import AdviceFilter, AdviceLimits
+    from trainoff.cli.advise import AdviseOptions
     from trainoff.cli.advise import advise as answer
     from trainoff.cli.show import book_of
 
-    wish = Wish(options.engine, options.nodes, options.cores, options.machine, options.rows)
-    limits = Limits(options.max_seconds, options.max_cost)
-    question = Question(options.folder, options.target, limits, wish, options.cold, options.workload)
+    wish = AdviceFilter(options.engine, options.nodes, options.cores, options.machine, options.rows)
+    limits = AdviceLimits(options.max_seconds, options.max_cost)
+    question = AdviseOptions(options.folder, options.target, limits, wish, options.cold, options.workload)
     return answer(question, book_of(options.prices, None), options.json, console())
 
 
 def view(options: argparse.Namespace) -> int:
     from functools import partial
 
-    from trainoff.report.live import Wish, serve
+    from trainoff.report.live import ViewOptions, serve
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.nice(10)  # whatever is being timed comes first
-    wish = Wish(options.folder, options.host, options.port, options.token, not options.no_browser)
+    wish = ViewOptions(options.folder, options.host, options.port, options.token, not options.no_browser)
     serve(wish, partial(print, flush=True))
     return 0
 
@@ -152,11 +152,11 @@ def view(options: argparse.Namespace) -> int:
 def export(options: argparse.Namespace) -> int:
     from trainoff.cli.run import Bars
     from trainoff.cli.show import warn
-    from trainoff.report.export import Wish
+    from trainoff.report.export import ExportOptions
     from trainoff.report.export import export as write
 
     with Bars(console()) as bars:
-        told, damaged = write(Wish(options.folder, options.to, options.place, options.uri), bars)
+        told, damaged = write(ExportOptions(options.folder, options.to, options.place, options.uri), bars)
     print(*told, sep="\n")
     return warn(damaged)
 

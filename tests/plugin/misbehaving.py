@@ -16,7 +16,7 @@ import psutil
 
 from trainoff.engines import Missing
 from trainoff.engines.dask import DaskAverage
-from trainoff.engines.numpy import Network, Numpy
+from trainoff.engines.numpy import Numpy, NumpyNetwork
 from trainoff.engines.ray import RayTorch
 from trainoff.engines.spark import SparkAverage
 from trainoff.engines.tf_on_spark import TfOnSpark
@@ -171,7 +171,7 @@ class OffByAPercent(Numpy):
         self._learner.network = WrongNetwork(job.model, job.weights, job.order.batch_size)
 
 
-class WrongNetwork(Network):
+class WrongNetwork(NumpyNetwork):
     def differentiate(self, x, y, rows):
         loss = super().differentiate(x, y, rows)
         self.flat_gradient *= 1.01

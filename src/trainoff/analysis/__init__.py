@@ -2,7 +2,7 @@
 
 from trainoff.analysis.bottleneck import (
     Bound,
-    Spent,
+    TimeSplit,
     bottleneck,
     bottleneck_sentence,
     bound,
@@ -17,12 +17,12 @@ from trainoff.analysis.bottleneck import (
     worker_lines,
 )
 from trainoff.analysis.compare import Band, Comparison, Match, band_of, compare, compare_all, comparisons
-from trainoff.analysis.correlation import Correlation, Line, batch_lines, correlation_lines, correlations, fit
+from trainoff.analysis.correlation import Correlation, FittedLine, batch_lines, correlation_lines, correlations, fit
 from trainoff.analysis.cost import Cost, cost_of_trial, cost_to, costs, priced, unpriced
-from trainoff.analysis.faults import Struck, left_alone, struck
+from trainoff.analysis.faults import FaultOutcome, left_alone, struck
 from trainoff.analysis.figures import FIGURES, Figure, time_to
-from trainoff.analysis.groups import Group, by_workload, groups, newest, setting_of, unnamed, varying
-from trainoff.analysis.noise import Quiet, disturbances, quiet, quiets
+from trainoff.analysis.groups import SettingGroup, by_workload, groups, newest, setting_of, unnamed, varying
+from trainoff.analysis.noise import NoiseReport, disturbances, quiet, quiets
 from trainoff.analysis.pareto import COSTS, Front, Point, Price, fronts, pareto, prices
 from trainoff.analysis.ranking import headline_target, ranked
 from trainoff.analysis.statistics import Interval, interval
@@ -37,17 +37,17 @@ __all__ = [
     "Comparison",
     "Correlation",
     "Cost",
+    "FaultOutcome",
     "Figure",
+    "FittedLine",
     "Front",
-    "Group",
     "Interval",
-    "Line",
     "Match",
+    "NoiseReport",
     "Point",
     "Price",
-    "Quiet",
-    "Spent",
-    "Struck",
+    "SettingGroup",
+    "TimeSplit",
     "answer",
     "arithmetic",
     "band_of",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainoff.analysis.format import percent, seconds, size
-from trainoff.analysis.groups import Group
+from trainoff.analysis.groups import SettingGroup
 from trainoff.records import Record
 from trainoff.study.machines import GIB
 
@@ -30,7 +30,7 @@ WHAT = {
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkerTimes:
     """Shares of the training time, as the mean of all workers."""
 
     computing: float
@@ -39,7 +39,7 @@ class Work:
     fed: float | None = None  # waiting for rows, where somebody pushes them
 
 
-def work(record: Record) -> Work | None:
+def work(record: Record) -> WorkerTimes | None:
     """How the workers of one trial spent its training; None where that is not known."""
     train, parts = record.train_s, record.breakdowns
     if not train or "waiting_s" not in parts:
@@ -47,7 +47,7 @@ def work(record: Record) -> Work | None:
     told = any(parts.get("communicating_s", {}).values())
     means = {name: statistics.fmean(part.values()) / train for name, part in parts.items() if name in TIMES and part}
     talking = means["communicating_s"] if told else None
-    return Work(means["computing_s"], talking, means["waiting_s"], means.get("feeding_s"))
+    return WorkerTimes(means["computing_s"], talking, means["waiting_s"], means.get("feeding_s"))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def staleness(record: Record) -> tuple[float, int] | None:
     return sum(missed * count for missed, count in histogram.items()) / total, max(histogram)
 
 
-def worker_lines(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
+def worker_lines(groups: Sequence[SettingGroup]) -> list[tuple[str, list[str]]]:
     """For every distributed setting that ended well what its workers did, as a name and the parts of a line."""
     found = []
     for group in groups:
@@ -97,7 +97,7 @@ def worker_lines(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     return found
 
 
-def _shares(done: Work) -> list[str]:
+def _shares(done: WorkerTimes) -> list[str]:
     talked = [] if done.communicating is None else [f"communicating {_whole(done.communicating)}"]
     fed = [] if done.fed is None else [f"waiting for rows {_whole(done.fed)}"]
     return [f"computing {_whole(done.computing)}", *talked, *fed, f"waiting {_whole(done.waiting)}"]
@@ -145,7 +145,7 @@ def _role(record: Record, role: str, cores: float) -> str:
     return f"{role}: {cores:.2f} cores, at most {size(memory)} of memory{moved}"
 
 
-def bounds(groups: Sequence[Group]) -> list[str]:
+def bounds(groups: Sequence[SettingGroup]) -> list[str]:
     """What each engine and mode was bound by, workload by workload, in one sentence each; faults left aside."""
     found: dict[str, dict[str, list[Bound]]] = {}
     for group in groups:
@@ -214,7 +214,7 @@ MOST_TOLD = 3  # settings whose start is told in words
 
 
 @dataclass(frozen=True)
-class Spent:
+class TimeSplit:
     """Seconds of a setting's trials, each the median: `None` for what it does not do."""
 
     start: float  # programs, the cluster, compilers
@@ -229,14 +229,14 @@ class Spent:
         return self.start + self.rows + (self.feed or 0.0) + self.training + self.test + self.end
 
 
-def spent(group: Group) -> Spent | None:
+def spent(group: SettingGroup) -> TimeSplit | None:
     """Where the time of a setting went; None if nothing is known."""
     phases, feed = group.phases_s(), group.median(feed_s)
     if not phases:
         return None
     start, rows = (sum(phases.get(name, 0.0) for name in names) for names in (START, ROWS))
     training = max(0.0, phases.get("train", 0.0) - (feed or 0.0))
-    return Spent(start, rows, feed, training, phases.get("test", 0.0), phases.get("teardown", 0.0))
+    return TimeSplit(start, rows, feed, training, phases.get("test", 0.0), phases.get("teardown", 0.0))
 
 
 def feed_s(record: Record) -> float | None:
@@ -245,7 +245,7 @@ def feed_s(record: Record) -> float | None:
     return statistics.fmean(waited.values()) if waited else None
 
 
-def start_costs(groups: Sequence[Group]) -> list[str]:
+def start_costs(groups: Sequence[SettingGroup]) -> list[str]:
     """For the distributed settings that took longer to start than to train, how long, in one sentence."""
     distributed = [group for group in groups if group.good and group.first.mode != "single"]
     told = [(group, found) for group in distributed if (found := spent(group))]

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainoff.analysis.figures import TIME_TO_TARGET, Figure, time_to
 from trainoff.analysis.format import chance, count, percent, times
-from trainoff.analysis.groups import Group, setting_of
+from trainoff.analysis.groups import SettingGroup, setting_of
 from trainoff.analysis.statistics import quantile, rank_test, two_sided
 from trainoff.records import Record
 
@@ -121,7 +121,7 @@ class Band:
 DEFAULT = Band(UNTIL_KNOWN)
 
 
-def band_of(groups: Iterable[Group], figure: Figure) -> Band:
+def band_of(groups: Iterable[SettingGroup], figure: Figure) -> Band:
     """How far two runs of one setting lie apart here, from repetitions in one study on one machine; else 5 %."""
     squares, freedom = 0.0, 0
     for logs in (_logs(runs, figure) for group in groups for runs in _together(group)):
@@ -135,7 +135,7 @@ def band_of(groups: Iterable[Group], figure: Figure) -> Band:
     return Band(min(WIDEST, max(NARROWEST, width)), "repetitions")
 
 
-def _together(group: Group) -> Iterable[list[Record]]:
+def _together(group: SettingGroup) -> Iterable[list[Record]]:
     """The runs of a setting that were made under the same conditions."""
     found: dict[tuple[str, object], list[Record]] = {}
     for record in group.records:
@@ -155,8 +155,8 @@ Adjust = Callable[[Sequence[Ratio]], list[Ratio]]
 class Match:
     """Two settings to be compared by a figure."""
 
-    a: Group
-    b: Group
+    a: SettingGroup
+    b: SettingGroup
     figure: Figure
     band: Band = DEFAULT
     names: tuple[str, str] | None = None  # where their own would not tell them apart
@@ -167,8 +167,8 @@ class Match:
 class Comparison:
     """What the repetitions of two settings say of them; `verdict` is about the first."""
 
-    a: Group
-    b: Group
+    a: SettingGroup
+    b: SettingGroup
     figure: Figure
     band: Band
     names: tuple[str, str]
@@ -216,7 +216,7 @@ def pairs(match: Match) -> list[tuple[float, float]]:
     return [(first, second) for first, second in both if first is not None and second is not None]
 
 
-def compare(a: Group, b: Group, figure: Figure, band: Band = DEFAULT) -> Comparison:
+def compare(a: SettingGroup, b: SettingGroup, figure: Figure, band: Band = DEFAULT) -> Comparison:
     """Whether setting `a` is faster than `b` by a figure, slower, as fast, or whether that is open."""
     return compare_all([Match(a, b, figure, band)])[0]
 
@@ -237,7 +237,7 @@ def _compared(match: Match, both: Sequence[tuple[float, float]], found: Ratio) -
     )  # fmt: skip
 
 
-def comparisons(groups: Sequence[Group], target: float | None) -> list[Comparison]:
+def comparisons(groups: Sequence[SettingGroup], target: float | None) -> list[Comparison]:
     """Everybody on one board against its winner, by the time to a target; none where nobody got there."""
     there = [group for group in groups if target is not None and group.time_to(target) is not None]
     if target is None or not there:
@@ -296,10 +296,10 @@ def _order_told(found: Comparison) -> str:
     return f"{a} has a {found.figure.words} of {medians[0]} and {b} of {medians[1]}"
 
 
-Pair = tuple[Group, Group]
+Pair = tuple[SettingGroup, SettingGroup]
 
 
-def of_engines(groups: Sequence[Group], one: str, other: str) -> list[Pair]:
+def of_engines(groups: Sequence[SettingGroup], one: str, other: str) -> list[Pair]:
     """Every setting of one engine with those of another that differ in nothing that both can be told.
 
     Where the other was tried with the same number of workers, or even in the same mode, only that one is meant.
@@ -308,14 +308,14 @@ def of_engines(groups: Sequence[Group], one: str, other: str) -> list[Pair]:
     return [(a, b) for a in ours for b in _nearest(a, [b for b in theirs if _alike(a, b)])]
 
 
-def _alike(a: Group, b: Group) -> bool:
+def _alike(a: SettingGroup, b: SettingGroup) -> bool:
     free = {*a.first.settled, *b.first.settled}  # an engine that has no choice is compared all the same
     shared = [key for key in a.label if key in b.label and key not in free]
     return a.first.workload == b.first.workload and all(a.label[key] == b.label[key] for key in shared)
 
 
-def _nearest(a: Group, others: Sequence[Group]) -> Sequence[Group]:
-    kinds: list[Callable[[Group], object]] = [
+def _nearest(a: SettingGroup, others: Sequence[SettingGroup]) -> Sequence[SettingGroup]:
+    kinds: list[Callable[[SettingGroup], object]] = [
         lambda group: (group.first.workers, group.first.mode),
         lambda group: group.first.workers,
     ]
@@ -325,11 +325,11 @@ def _nearest(a: Group, others: Sequence[Group]) -> Sequence[Group]:
     return others
 
 
-def of_folders(first: Sequence[Group], second: Sequence[Group]) -> list[Pair]:
+def of_folders(first: Sequence[SettingGroup], second: Sequence[SettingGroup]) -> list[Pair]:
     """The settings that are in both folders, each as it is in the second and in the first."""
     before = {_key(group): group for group in first}
     return [(group, before[_key(group)]) for group in second if _key(group) in before]
 
 
-def _key(group: Group) -> str:
+def _key(group: SettingGroup) -> str:
     return json.dumps(setting_of(group.first), sort_keys=True, default=str)

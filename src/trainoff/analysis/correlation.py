@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainoff.analysis.format import count, named, quality
-from trainoff.analysis.groups import Group, setting_of
+from trainoff.analysis.groups import SettingGroup, setting_of
 from trainoff.records import Record
 
 FEWEST = 3  # points through which a line says something
@@ -21,7 +21,7 @@ TOLD = {"cores": "cores", "memory_gb": "memory"}
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """The straight line through some points that leaves the least squares: `y = intercept + slope * x`.
 
     With `log` it runs through the logarithms: `y = exp(intercept) * x ** slope`. `r_squared` is the share of the
@@ -48,8 +48,8 @@ class Correlation:
     mode: str
     workers: int
     against: str  # of SIZES
-    linear: Line
-    log: Line
+    linear: FittedLine
+    log: FittedLine
     setting: str = ""  # what else sets it apart, in words
 
     @property
@@ -59,7 +59,7 @@ class Correlation:
         return f"{self.engine}{workers}{f' with {self.setting}' if self.setting else ''}"
 
 
-def fit(x: Sequence[float], y: Sequence[float], log: bool = False) -> Line | None:
+def fit(x: Sequence[float], y: Sequence[float], log: bool = False) -> FittedLine | None:
     """The least-squares line; None for fewer than three points, for one x, and for a logarithm of what has none."""
     if len(x) != len(y):
         raise ValueError("a line needs a y for every x")
@@ -74,10 +74,10 @@ def fit(x: Sequence[float], y: Sequence[float], log: bool = False) -> Line | Non
     if not xx:
         return None
     slope = xy / xx
-    return Line(len(x), slope, middle_y - slope * middle_x, xy**2 / (xx * yy) if yy else 0.0, log)
+    return FittedLine(len(x), slope, middle_y - slope * middle_x, xy**2 / (xx * yy) if yy else 0.0, log)
 
 
-def correlations(groups: Sequence[Group]) -> list[Correlation]:
+def correlations(groups: Sequence[SettingGroup]) -> list[Correlation]:
     """For every engine that trained the same on nodes of several sizes: its training time against each size."""
     found = []
     for own in _families(groups):
@@ -92,7 +92,7 @@ def correlations(groups: Sequence[Group]) -> list[Correlation]:
     return found
 
 
-def correlation_lines(groups: Sequence[Group]) -> list[str]:
+def correlation_lines(groups: Sequence[SettingGroup]) -> list[str]:
     """A sentence for every setting but for its size: how much of its training time cores explain, and memory."""
     together: dict[tuple[str, str, int], list[Correlation]] = {}
     for one in correlations(groups):
@@ -108,7 +108,7 @@ def correlation_lines(groups: Sequence[Group]) -> list[str]:
     return said
 
 
-def _apart(group: Group) -> str:
+def _apart(group: SettingGroup) -> str:
     """What sets a group apart besides its size and workload, in words."""
     return named({key: value for key, value in group.label.items() if key not in (*_OF_SIZE, "workload")})
 
@@ -117,9 +117,9 @@ def _train(record: Record) -> float | None:
     return record.train_s
 
 
-def _families(groups: Sequence[Group]) -> list[list[Group]]:
+def _families(groups: Sequence[SettingGroup]) -> list[list[SettingGroup]]:
     """Settings that ended well and differ in nothing but the size of their nodes, where there are several sizes."""
-    found: dict[str, list[Group]] = {}
+    found: dict[str, list[SettingGroup]] = {}
     for group in groups:
         if group.good:
             rest = {key: value for key, value in setting_of(group.first).items() if key not in _OF_SIZE}
@@ -131,9 +131,9 @@ LEAST = 3  # sizes of a batch that make a comparison
 MOST = 8  # comparisons; more than that nobody reads
 
 
-def batch_lines(groups: Sequence[Group]) -> list[str]:
+def batch_lines(groups: Sequence[SettingGroup]) -> list[str]:
     """For every setting that was tried with several batch sizes, which was fastest and what each led to."""
-    families: dict[str, list[Group]] = {}
+    families: dict[str, list[SettingGroup]] = {}
     for group in groups:
         if group.good and "batch_size" in group.first.params and group.first.samples_seen is not None:
             families.setdefault(_family(group), []).append(group)
@@ -141,18 +141,18 @@ def batch_lines(groups: Sequence[Group]) -> list[str]:
     return [_sentence(own) for own in compared] if len(compared) <= MOST else []
 
 
-def _batch(group: Group) -> int:
+def _batch(group: SettingGroup) -> int:
     """The rows of a batch; there are no more than the training set has."""
     size, rows = int(group.first.params["batch_size"]), group.first.dataset.get("train_rows")
     return min(size, rows) if rows else size
 
 
-def _family(group: Group) -> str:
+def _family(group: SettingGroup) -> str:
     rest = {key: value for key, value in setting_of(group.first).items() if key != "batch_size"}
     return json.dumps(rest, sort_keys=True, default=str)
 
 
-def _sentence(own: Sequence[Group]) -> str:
+def _sentence(own: Sequence[SettingGroup]) -> str:
     ordered = sorted(own, key=_batch)
     first = ordered[0].first
     speeds = {_batch(group): group.median(lambda record: record.samples_per_s) or 0.0 for group in ordered}
@@ -164,7 +164,7 @@ def _sentence(own: Sequence[Group]) -> str:
     )
 
 
-def _learnt(ordered: Sequence[Group]) -> str:
+def _learnt(ordered: Sequence[SettingGroup]) -> str:
     """What came of the samples, batch by batch."""
     seen = {group.first.samples_seen for group in ordered}
     results = {_batch(group): group.median(lambda record: record.result) for group in ordered}

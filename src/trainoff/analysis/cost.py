@@ -9,7 +9,7 @@ from statistics import median
 
 from trainoff.analysis.figures import time_to
 from trainoff.analysis.format import count, node_size
-from trainoff.analysis.groups import Group
+from trainoff.analysis.groups import SettingGroup
 from trainoff.records import Record
 from trainoff.study.prices import PriceBook
 
@@ -20,7 +20,7 @@ UNLIMITED = ": memory is charged, and they had no limit of it; set `memory_gb` i
 class Cost:
     """What a setting costs in US dollars, each the median of its runs; None where it is not known."""
 
-    group: Group
+    group: SettingGroup
     run: float | None  # the training
     trial: float | None  # from its first process to its last
     target: float | None = None
@@ -39,7 +39,7 @@ def cost_to(record: Record, target: float) -> float | None:
     return math.inf if known and spent == math.inf else record.usd(spent)
 
 
-def costs(groups: Sequence[Group], target: float | None = None) -> list[Cost]:
+def costs(groups: Sequence[SettingGroup], target: float | None = None) -> list[Cost]:
     """The settings that ended well and have a price, the cheapest first: to the target, or else to train."""
     found = [_cost(group, target) for group in groups if group.good]
     priced = [cost for cost in found if cost.run is not None]
@@ -50,7 +50,7 @@ def _least(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _cost(group: Group, target: float | None) -> Cost:
+def _cost(group: SettingGroup, target: float | None) -> Cost:
     run, trial = group.median(lambda record: record.usd(record.train_s)), group.median(cost_of_trial)
     if target is None:
         return Cost(group, run, trial)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from trainoff.analysis.format import fault
-from trainoff.analysis.groups import Group, setting_of
+from trainoff.analysis.groups import SettingGroup, setting_of
 from trainoff.records import METRICS, Record
 from trainoff.study.fault import FIELDS
 
@@ -18,10 +18,10 @@ Alone = Mapping[str, Record]  # the runs that were left alone, by setting and se
 
 
 @dataclass(frozen=True)
-class Struck:
+class FaultOutcome:
     """A setting that a fault was done to; figures are medians over the repetitions that have them."""
 
-    group: Group
+    group: SettingGroup
     detected_s: float | None  # None: never noticed
     recovered_s: float | None
     longest_gap_s: float | None
@@ -36,7 +36,7 @@ class Struck:
         return self.alike.name
 
     @property
-    def alike(self) -> Group:
+    def alike(self) -> SettingGroup:
         """The group as if there were no fault, for its name and its setting."""
         label = {key: value for key, value in self.group.label.items() if key != "fault"}
         return replace(self.group, label=label)
@@ -58,23 +58,23 @@ class Struck:
         return ", ".join(f"{state} {count}" for state, count in self.states.items())
 
 
-def struck(groups: Sequence[Group]) -> list[Struck]:
+def struck(groups: Sequence[SettingGroup]) -> list[FaultOutcome]:
     """Every setting with a fault that was run, engine by engine, the faults in one order."""
     alone = {_key(record): record for group in groups for record in group.good if not record.params.get("fault")}
     found = [_struck(group, alone) for group in groups if any(record.fault for record in group.records)]
     return sorted(found, key=lambda one: (one.name, list(FIELDS).index(one.action), one.fault))
 
 
-def left_alone(groups: Sequence[Group]) -> list[Group]:
+def left_alone(groups: Sequence[SettingGroup]) -> list[SettingGroup]:
     """The settings without a fault, among which engines compete; all of them if there are no others."""
     return [group for group in groups if not group.first.params.get("fault")] or list(groups)
 
 
-def _struck(group: Group, alone: Alone) -> Struck:
+def _struck(group: SettingGroup, alone: Alone) -> FaultOutcome:
     records = [record for record in group.records if record.fault]
     pairs = [(record, alone[_key(record)]) for record in records if record.status == "ok" and _key(record) in alone]
     told = partial(_median_of, records)
-    return Struck(
+    return FaultOutcome(
         group,
         told("detected_s"),
         told("recovered_s"),

@@ -26,7 +26,7 @@ MOST_NAMED = 2  # more than so many keys would make a name too long; then what i
 
 
 @dataclass(frozen=True)
-class Group:
+class SettingGroup:
     """All repetitions of one setting; figures are medians over those that ended well, else over all."""
 
     label: dict[str, Any]  # what this group has and others have not, beyond engine, mode and workers
@@ -107,21 +107,21 @@ def newest(records: Iterable[Record]) -> list[Record]:
     return list(latest.values())
 
 
-def groups(records: Iterable[Record]) -> list[Group]:
+def groups(records: Iterable[Record]) -> list[SettingGroup]:
     """The newest attempts, grouped by everything but the seed."""
     found: dict[str, list[Record]] = {}
     for record in newest(records):
         found.setdefault(json.dumps(setting_of(record), sort_keys=True, default=str), []).append(record)
     settings = [setting_of(members[0]) for members in found.values()]
     keys = [key for key in untold(varying(settings), settings) if key not in _SHOWN]
-    made = [Group(_label(setting_of(members[0]), keys), members) for members in found.values()]
+    made = [SettingGroup(_label(setting_of(members[0]), keys), members) for members in found.values()]
     if len(keys) <= MOST_NAMED:
         return made
     usual = {engine: _usual(made, engine) for engine in dict.fromkeys(group.first.engine for group in made)}
     return [replace(group, usual=usual[group.first.engine]) for group in made]
 
 
-def _usual(every: Sequence[Group], engine: str) -> dict[str, Any]:
+def _usual(every: Sequence[SettingGroup], engine: str) -> dict[str, Any]:
     """The commonest value of each key among the groups of an engine; none of a key whose values are equally common."""
     own = [group.label for group in every if group.first.engine == engine]
     found = {
@@ -137,7 +137,7 @@ def _commonest(values: Sequence[Any]) -> list[Any]:
     return [] if others and others[0][1] == most else [values[told_apart.index(first)]]
 
 
-def unnamed(found: Sequence[Group]) -> str | None:
+def unnamed(found: Sequence[SettingGroup]) -> str | None:
     """What names leave out because most settings have it, in one sentence; None where names say everything."""
     usual = {group.first.engine: group.usual for group in found if group.usual}
     told = {engine: _worded(each) for engine, each in usual.items()}
@@ -149,9 +149,9 @@ def unnamed(found: Sequence[Group]) -> str | None:
     return f"Unless said otherwise: {'; '.join(f'{listed(names)} with {each}' for each, names in alike.items())}."
 
 
-def by_workload(found: Iterable[Group]) -> list[list[Group]]:
+def by_workload(found: Iterable[SettingGroup]) -> list[list[SettingGroup]]:
     """The groups of each workload, in the order in which the workloads first appear."""
-    own: dict[str, list[Group]] = {}
+    own: dict[str, list[SettingGroup]] = {}
     for group in found:
         own.setdefault(group.first.workload, []).append(group)
     return list(own.values())

@@ -20,7 +20,7 @@ SEVERAL = 3  # figures that make something usual
 
 
 @dataclass(frozen=True)
-class Quiet:
+class NoiseReport:
     """How quiet the machine was: `quiet`, `disturbed` for these reasons, or `unknown`."""
 
     verdict: str
@@ -28,19 +28,19 @@ class Quiet:
 
 
 @dataclass(frozen=True)
-class Usual:
+class Baseline:
     """What is usual in a study: the speed of the control kernel, and how long a setting waits for CPUs by itself."""
 
     speeds: dict[str, float] = field(default_factory=dict)
     waits: dict[str, float] = field(default_factory=dict)
 
 
-def quiet(record: Record, others: Iterable[Record] = ()) -> Quiet:
+def quiet(record: Record, others: Iterable[Record] = ()) -> NoiseReport:
     """How quiet the machine was during a trial, compared with `others` of its study where that helps."""
     return _judged(record, _usual([record, *(other for other in others if other is not record)]))
 
 
-def quiets(records: Sequence[Record]) -> list[Quiet]:
+def quiets(records: Sequence[Record]) -> list[NoiseReport]:
     """The same of every record, each compared with all the others."""
     usual = _usual(records)
     return [_judged(record, usual) for record in records]
@@ -57,14 +57,14 @@ def disturbances(records: Sequence[Record]) -> list[str]:
     return [f"{were}, such as {record.engine} with seed {record.seed}: {one.reasons[0]}."]
 
 
-def _usual(records: Iterable[Record]) -> Usual:
+def _usual(records: Iterable[Record]) -> Baseline:
     speeds: dict[str, list[float]] = {}
     waits: dict[str, list[float]] = {}
     for record in records:
         speeds.setdefault(_place(record), []).extend(_speeds(record).values())
         if (waited := record.noise.get("cpu_pressure")) is not None:
             waits.setdefault(_alike(record), []).append(waited)
-    return Usual(_medians(speeds), _medians(waits))
+    return Baseline(_medians(speeds), _medians(waits))
 
 
 def _medians(found: dict[str, list[float]]) -> dict[str, float]:
@@ -91,11 +91,11 @@ def _by_hand(record: Record) -> list[str]:
     return [f"somebody's hand was on its nodes ({', '.join(done)})"] if done else []
 
 
-def _judged(record: Record, usual: Usual) -> Quiet:
+def _judged(record: Record, usual: Baseline) -> NoiseReport:
     reasons = [*_by_hand(record), *_taken(record), *_waited(record, usual), *_slowed(record, usual)]
     if reasons:
-        return Quiet("disturbed", reasons)
-    return Quiet("quiet" if "other_cores" in record.noise else "unknown", [])
+        return NoiseReport("disturbed", reasons)
+    return NoiseReport("quiet" if "other_cores" in record.noise else "unknown", [])
 
 
 def _taken(record: Record) -> list[str]:
@@ -106,7 +106,7 @@ def _taken(record: Record) -> list[str]:
     return said + ([f"other processes kept {others:.2g} cores busy"] if others >= OTHERS else [])
 
 
-def _waited(record: Record, usual: Usual) -> list[str]:
+def _waited(record: Record, usual: Baseline) -> list[str]:
     """Pressure; of CPUs only what is beyond the setting's own, as workers that share CPUs wait for each other."""
     alone = record.mode == "single"
     own = usual.waits.get(_alike(record), 0.0 if alone else 1.0)
@@ -119,7 +119,7 @@ def _waited(record: Record, usual: Usual) -> list[str]:
     return said
 
 
-def _slowed(record: Record, usual: Usual) -> list[str]:
+def _slowed(record: Record, usual: Baseline) -> list[str]:
     """The control kernel, slower than it usually is in this study; else slower at one end of the trial."""
     speeds = _speeds(record)
     normal = usual.speeds.get(_place(record)) or max(speeds.values(), default=0.0)

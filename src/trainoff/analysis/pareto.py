@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainoff.analysis.groups import Group
+from trainoff.analysis.groups import SettingGroup
 from trainoff.records import METRICS, Record
 
 Cost = Callable[[Record], float | None]
@@ -23,7 +23,7 @@ COSTS: dict[str, Cost] = {
 class Point:
     """A setting on the plane of quality and cost; both are medians."""
 
-    group: Group
+    group: SettingGroup
     cost: float
     quality: float
     best: bool  # whether it lies on the front: nobody is better for as little, or as good for less
@@ -47,7 +47,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
     return best
 
 
-def fronts(groups: Sequence[Group], costs: Mapping[str, Cost] = COSTS) -> list[Front]:
+def fronts(groups: Sequence[SettingGroup], costs: Mapping[str, Cost] = COSTS) -> list[Front]:
     """A front for every kind of cost that is known, over the settings of one workload that ended well."""
     found = []
     for against, cost in costs.items():
@@ -70,10 +70,10 @@ class Price:
     """The cheapest way of one engine to a target."""
 
     target: float
-    group: Group
+    group: SettingGroup
 
 
-def prices(groups: Sequence[Group]) -> list[Price]:
+def prices(groups: Sequence[SettingGroup]) -> list[Price]:
     """The cheapest settings, the easiest target first; empty unless some engine was tried in several settings.
 
     A setting counts if its final result reached the target in the median, and costs the whole trial's CPU seconds.
@@ -91,10 +91,10 @@ def prices(groups: Sequence[Group]) -> list[Price]:
     return found
 
 
-def _reached(group: Group, target: float) -> bool:
+def _reached(group: SettingGroup, target: float) -> bool:
     result = group.median(lambda record: record.result) if group.good else None
     return result is not None and METRICS[group.first.metric].reached(result, target)
 
 
-def _cpu(group: Group) -> float:
+def _cpu(group: SettingGroup) -> float:
     return group.median(lambda record: record.cpu_s) or 0.0

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from trainoff.analysis.figures import Figure
-from trainoff.analysis.groups import Group
+from trainoff.analysis.groups import SettingGroup
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record
 
 
-def headline_target(groups: Sequence[Group]) -> float | None:
+def headline_target(groups: Sequence[SettingGroup]) -> float | None:
     """The hardest target that at least half of the groups reached; else the hardest that any reached."""
     every = {target: METRICS[group.first.metric] for group in groups for target in group.first.targets}
     targets = sorted(every, key=lambda target: every[target].badness(target))
@@ -25,11 +25,11 @@ def headline_target(groups: Sequence[Group]) -> float | None:
     return None
 
 
-def ranked(groups: Sequence[Group]) -> list[Group]:
+def ranked(groups: Sequence[SettingGroup]) -> list[SettingGroup]:
     """Fastest to the headline target first, then the best, then those that failed."""
     target = headline_target(groups)
 
-    def key(group: Group) -> tuple[bool, float, float, float, str]:
+    def key(group: SettingGroup) -> tuple[bool, float, float, float, str]:
         reached = group.time_to(target) if target else None
         result = group.median(lambda record: record.result)
         badness = math.inf if result is None else METRICS[group.first.metric].badness(result)
@@ -39,7 +39,7 @@ def ranked(groups: Sequence[Group]) -> list[Group]:
     return sorted(groups, key=key)
 
 
-def order(groups: Sequence[Group], figure: Figure) -> list[Group]:
+def order(groups: Sequence[SettingGroup], figure: Figure) -> list[SettingGroup]:
     """The groups that have a figure, the best median first."""
     values = [[value for record in group.records if (value := figure.value(record)) is not None] for group in groups]
     sign = -1 if figure.higher else 1

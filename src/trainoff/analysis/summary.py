@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trainoff.analysis.compare import RANKING, Comparison, comparisons
 from trainoff.analysis.faults import left_alone
 from trainoff.analysis.format import listed, mark, seconds, times
-from trainoff.analysis.groups import Group
+from trainoff.analysis.groups import SettingGroup
 from trainoff.analysis.ranking import headline_target, ranked
 from trainoff.records import PUBLISHED, Record
 
@@ -20,7 +20,7 @@ SAME = "All of them did the same arithmetic, checked against the reference."
 SAME_OTHERS = "All others did the same arithmetic, checked against the reference."
 
 
-def answer(groups: Sequence[Group]) -> list[str]:
+def answer(groups: Sequence[SettingGroup]) -> list[str]:
     """The closing sentences of a run, workload by workload, the most important one first."""
     workloads = list(dict.fromkeys(group.first.workload for group in groups))
     said = []
@@ -32,7 +32,7 @@ def answer(groups: Sequence[Group]) -> list[str]:
     return said
 
 
-def headline(groups: Sequence[Group]) -> tuple[str, str]:
+def headline(groups: Sequence[SettingGroup]) -> tuple[str, str]:
     """The first sentence on one workload, whose settings are ranked, in two parts: who won, and how the others did."""
     groups = ranked(left_alone(groups))
     target = headline_target(groups)
@@ -55,14 +55,14 @@ def headline(groups: Sequence[Group]) -> tuple[str, str]:
     return f"{best.name} reached {goal} {head} of training{_partly(best, target)}", f"{beside}{more}."
 
 
-def _partly(best: Group, target: float) -> str:
+def _partly(best: SettingGroup, target: float) -> str:
     """In how many of its runs the best one got there, where not in all."""
     times_to = best.times_to(target)
     reached = sum(math.isfinite(time) for time in times_to)
     return f" in {reached} of {len(times_to)} runs" if reached < len(times_to) else ""
 
 
-def _furthest(best: Group) -> str:
+def _furthest(best: SettingGroup) -> str:
     """What the best of a race without a target has done; where nobody looked how good it became, how long it took."""
     train = best.median(lambda record: record.train_s)
     if best.median(lambda record: record.result) is not None:
@@ -72,7 +72,7 @@ def _furthest(best: Group) -> str:
     return f"; {best.name} trained in the shortest time, {seconds(train)}"
 
 
-def _closest(best: Group) -> str:
+def _closest(best: SettingGroup) -> str:
     result, metric = best.median(lambda record: record.result), best.first.metric
     if result is None:
         return f"no {metric} on record"
@@ -120,13 +120,13 @@ def _and_more(others: int) -> str:
     return f"; {others} more on the board" if others > 0 else ""
 
 
-def cautions(groups: Sequence[Group]) -> list[str]:
+def cautions(groups: Sequence[SettingGroup]) -> list[str]:
     """What to keep in mind of the headline of one workload: few runs, other arithmetic, or that it was the same."""
     few = _caution(groups)
     return [*([few] if few else []), *arithmetic(groups)]
 
 
-def _caution(groups: Sequence[Group]) -> str | None:
+def _caution(groups: Sequence[SettingGroup]) -> str | None:
     tried = [group for group in groups if group.good]
     few = [group for group in tried if len(group.records) < RANKING]
     if not few:
@@ -141,7 +141,7 @@ def _caution(groups: Sequence[Group]) -> str | None:
     return f"{runs}, so this is indicative: --repeat {RANKING} makes it a ranking."
 
 
-def arithmetic(groups: Sequence[Group]) -> list[str]:
+def arithmetic(groups: Sequence[SettingGroup]) -> list[str]:
     """Whether what was timed was the same work; who did it wrong is told first."""
     wrong = dict.fromkeys(record.engine for group in groups for record in group.records if record.status == WRONG)
     said = [f"{name} did other arithmetic than the reference, and is out of the race." for name in wrong]

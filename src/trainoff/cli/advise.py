@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trainoff.analysis import newest, priced, unnamed, unpriced
 from trainoff.analysis.advice import (
     Advice,
+    AdviceFilter,
+    AdviceLimits,
     Candidate,
-    Limits,
     Weighed,
-    Wish,
     chances,
     considered,
     decide,
@@ -54,19 +54,19 @@ MOST_NODES = 100_000
 
 
 @dataclass(frozen=True)
-class Question:
+class AdviseOptions:
     """What is asked for, as it was typed."""
 
     folder: Path
     target: float | None = None
-    limits: Limits = field(default_factory=Limits)
-    wish: Wish = field(default_factory=Wish)
+    limits: AdviceLimits = field(default_factory=AdviceLimits)
+    wish: AdviceFilter = field(default_factory=AdviceFilter)
     cold: bool = False
     workload: str | None = None
 
 
 @dataclass(frozen=True)
-class Answer:
+class AdviceResult:
     """The advice, the records it is from, and what the other clock would say."""
 
     advice: Advice
@@ -79,7 +79,7 @@ class Answer:
     unpriced: str | None = None  # why the book that was given says nothing of money
 
 
-def advise(question: Question, book: PriceBook | None, as_json: bool, console: Console) -> int:
+def advise(question: AdviseOptions, book: PriceBook | None, as_json: bool, console: Console) -> int:
     """Answer with sentences and a table, or as JSON; 1 if a record is damaged."""
     _check(question)
     records, damaged = some_of(question.folder)
@@ -92,7 +92,7 @@ def advise(question: Question, book: PriceBook | None, as_json: bool, console: C
     return warn(damaged)
 
 
-def answer_to(question: Question, records: Sequence[Record], book: PriceBook | None = None) -> Answer:
+def answer_to(question: AdviseOptions, records: Sequence[Record], book: PriceBook | None = None) -> AdviceResult:
     """The answer that records give; what they cannot say is one sentence."""
     own = one_workload(records, question.workload)
     lack = unpriced(own, book) if book else None
@@ -101,13 +101,13 @@ def answer_to(question: Question, records: Sequence[Record], book: PriceBook | N
     target = known_target(own, question.target)
     known_wish(own, question.wish)
     advice = _advice(question, own, target, question.cold)
-    return Answer(
+    return AdviceResult(
         advice, target, own[0].metric, own[0].workload, question.cold,
         _other_clock(question, own, target, advice), _command(question, own, advice), lack,
     )  # fmt: skip
 
 
-def _check(question: Question) -> None:
+def _check(question: AdviseOptions) -> None:
     wish, limits = question.wish, question.limits
     asked = {"--max-seconds": limits.max_seconds, "--max-cost": limits.max_cost, "--cores": wish.cores}
     for option, value in {**asked, "--rows": wish.rows}.items():
@@ -120,7 +120,7 @@ def _check(question: Question) -> None:
     check_target(question.target)
 
 
-def _advice(question: Question, own: Sequence[Record], target: float, cold: bool) -> Advice:
+def _advice(question: AdviseOptions, own: Sequence[Record], target: float, cold: bool) -> Advice:
     found = considered(own, target, question.wish, cold)
     if not found.candidates:
         why = why_nothing(found, own, target, question.wish)
@@ -128,18 +128,18 @@ def _advice(question: Question, own: Sequence[Record], target: float, cold: bool
     return decide(found, question.limits)
 
 
-def _other_clock(question: Question, own: Sequence[Record], target: float, advice: Advice) -> str | None:
+def _other_clock(question: AdviseOptions, own: Sequence[Record], target: float, advice: Advice) -> str | None:
     """What would be chosen by the other clock, where that is another setting; only without limits."""
-    if question.limits != Limits() or len(advice.ranked) == 1:
+    if question.limits != AdviceLimits() or len(advice.ranked) == 1:
         return None
     found = considered(own, target, question.wish, not question.cold)
     if not found.candidates:
         return None
-    other = decide(found, Limits()).choice.candidate.name
+    other = decide(found, AdviceLimits()).choice.candidate.name
     return None if other == advice.choice.candidate.name else other
 
 
-def _remedy(question: Question, own: Sequence[Record]) -> str:
+def _remedy(question: AdviseOptions, own: Sequence[Record]) -> str:
     """What would let a question be answered which cannot be: runs, by their command, or another engine."""
     wish = question.wish
     kept = [record for record in own if wish.holds(record)]
@@ -171,7 +171,7 @@ def _with(words: Sequence[str], sets: Mapping[str, str]) -> list[str]:
     return [*made, *(word for key, value in left.items() for word in ("--set", f"{key}={value}"))]
 
 
-def _command(question: Question, own: Sequence[Record], advice: Advice) -> str | None:
+def _command(question: AdviseOptions, own: Sequence[Record], advice: Advice) -> str | None:
     """The command of the runs that would tell more; several, where one cannot make them all."""
     more = advice.more
     if more is None or not more.worth_it:

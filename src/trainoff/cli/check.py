@@ -11,7 +11,7 @@ from trainoff.analysis.format import count
 from trainoff.errors import TrainoffError
 from trainoff.records import Store
 from trainoff.runner.contract_tests import cases, check
-from trainoff.runner.runner import Silent
+from trainoff.runner.runner import NullObserver
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ def check_engine(name: str, console: Console) -> int:
         raise TrainoffError(f"{name} cannot be checked here: it {missing[0]}")
     total, failed = len(cases(engine)), 0
     with tempfile.TemporaryDirectory(prefix="trainoff-check-") as folder:
-        for number, finding in enumerate(check(engine, Store(Path(folder)), Silent()), 1):
+        for number, finding in enumerate(check(engine, Store(Path(folder)), NullObserver()), 1):
             mark = Text("✗", "red") if finding.wrong else Text("✓", "green")
             console.print(mark, f"{number:>3} of {total}  {finding.case}: {finding.wrong or finding.note}")
             if finding.wrong and not failed and finding.traceback:  # the first tells enough

@@ -14,8 +14,8 @@ from trainoff.analysis import (
     FIGURES,
     Comparison,
     Figure,
-    Group,
     Match,
+    SettingGroup,
     arithmetic,
     band_of,
     by_workload,
@@ -31,7 +31,7 @@ from trainoff.analysis.format import count, listed, times
 from trainoff.analysis.ranking import check_target, headline_target, not_timed, order
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
-from trainoff.records import PUBLISHED, Damaged, Record
+from trainoff.records import PUBLISHED, DamagedRecord, Record
 from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.reproductions.published import some_of
 from trainoff.study.suggestions import quote, suggest
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Question:
+class CompareOptions:
     """What to compare, as it was asked."""
 
     folders: Sequence[Path]
@@ -50,7 +50,7 @@ class Question:
     target: float | None = None
 
 
-def compare_folders(question: Question, as_json: bool, console: Console) -> int:
+def compare_folders(question: CompareOptions, as_json: bool, console: Console) -> int:
     """Answer the question as a table with a closing sentence, or as JSON; 1 if a record is damaged."""
     _check(question)
     read = [_records(folder) for folder in question.folders]
@@ -64,7 +64,7 @@ def compare_folders(question: Question, as_json: bool, console: Console) -> int:
     return warn([one for _, damaged in read for one in damaged])
 
 
-def _check(question: Question) -> None:
+def _check(question: CompareOptions) -> None:
     if len(question.folders) > 2:
         raise TrainoffError(f"compare takes one folder or two, and here are {len(question.folders)}")
     names = [TIME_TO_TARGET, *FIGURES]
@@ -78,7 +78,7 @@ def _check(question: Question) -> None:
         raise TrainoffError(f"--engines {' '.join(question.engines)}: an engine is not compared with itself; name two")
 
 
-def _records(folder: Path) -> tuple[list[Record], list[Damaged]]:
+def _records(folder: Path) -> tuple[list[Record], list[DamagedRecord]]:
     records, damaged = some_of(folder)
     return newest(records), damaged
 
@@ -90,7 +90,7 @@ def _check_engines(engines: Sequence[str], records: Sequence[Record], folder: Pa
             raise TrainoffError(f"--engines: {folder} has no record of {quote(name)}; {suggest(name, here, 'it has')}")
 
 
-def _answer(question: Question, records: Sequence[Sequence[Record]]) -> Told:
+def _answer(question: CompareOptions, records: Sequence[Sequence[Record]]) -> ComparisonTable:
     """The comparisons that were asked for, workload by workload, and how they are called."""
     found = [groups(each) for each in records]
     everybody = [group for each in found for group in each]
@@ -110,7 +110,9 @@ def _answer(question: Question, records: Sequence[Sequence[Record]]) -> Told:
     return replace(answer, caveats=[*_out_of_reach(question, everybody, figures), *answer.caveats])
 
 
-def _pairs(question: Question, found: Sequence[Sequence[Group]], figures: Mapping[str, Figure]) -> list[Pair]:
+def _pairs(
+    question: CompareOptions, found: Sequence[Sequence[SettingGroup]], figures: Mapping[str, Figure]
+) -> list[Pair]:
     """What is to be compared with what; a sentence if there is nothing."""
     where = " and ".join(map(str, question.folders))
     if len(found) == 2:
@@ -129,14 +131,14 @@ def _pairs(question: Question, found: Sequence[Sequence[Group]], figures: Mappin
     return pairs
 
 
-def _against_best(own: Sequence[Group], figures: Mapping[str, Figure]) -> list[Pair]:
+def _against_best(own: Sequence[SettingGroup], figures: Mapping[str, Figure]) -> list[Pair]:
     """All settings of one workload, each with the best of them by its figure; those that were not run left out."""
     figure = figures.get(own[0].first.workload)
     ranked = order(own, figure) if figure else []
     return [(group, ranked[0]) for group in ranked[1:]]
 
 
-def _figures(question: Question, found: Sequence[Group]) -> dict[str, Figure]:
+def _figures(question: CompareOptions, found: Sequence[SettingGroup]) -> dict[str, Figure]:
     """The figure to compare by, for each workload; none for one of which nobody reached a target."""
     if question.figure != TIME_TO_TARGET:
         figure = FIGURES[question.figure]
@@ -155,14 +157,14 @@ def _figures(question: Question, found: Sequence[Group]) -> dict[str, Figure]:
     raise not_timed([record for group in found for record in group.records], question.target)
 
 
-def _instead(question: Question) -> str:
+def _instead(question: CompareOptions) -> str:
     """What to do where no trial has the figure that is asked for."""
     if question.figure == "cost_usd":
         return f"`trainoff show {question.folders[0]} --prices FILE` tells it by a price book"
     return "choose another --figure"
 
 
-def _out_of_reach(question: Question, found: Sequence[Group], figures: Mapping[str, Figure]) -> list[str]:
+def _out_of_reach(question: CompareOptions, found: Sequence[SettingGroup], figures: Mapping[str, Figure]) -> list[str]:
     """The workloads without a figure to compare them by, and what would compare them."""
     names = [name for name in dict.fromkeys(group.first.workload for group in found) if name not in figures]
     if not names:
@@ -177,14 +179,14 @@ def _check_pairs(compared: Sequence[Comparison]) -> None:
         raise TrainoffError("no repetition was done by both within one study, so there are no pairs to compare")
 
 
-def _names(question: Question, a: Group, b: Group) -> tuple[str, str]:
+def _names(question: CompareOptions, a: SettingGroup, b: SettingGroup) -> tuple[str, str]:
     if len(question.folders) == 1:
         return a.name, b.name
     first, second = question.folders
     return f"{a.name} in {second}", f"{b.name} in {first}"
 
 
-def _sides(question: Question, compared: Sequence[Comparison]) -> tuple[str, str]:
+def _sides(question: CompareOptions, compared: Sequence[Comparison]) -> tuple[str, str]:
     """The headings over the medians of the first and the other of every comparison."""
     if len(question.folders) == 2:
         first, second = question.folders
@@ -195,7 +197,7 @@ def _sides(question: Question, compared: Sequence[Comparison]) -> tuple[str, str
     return "each", next(iter(best.values())) if len(best) == 1 else "the best"
 
 
-def _alone(question: Question, found: Sequence[Sequence[Group]]) -> tuple[int, int]:
+def _alone(question: CompareOptions, found: Sequence[Sequence[SettingGroup]]) -> tuple[int, int]:
     """How many settings, of the engines asked for, are only in the first folder, and only in the second."""
     first, second = (
         [group for group in side if not question.engines or group.first.engine in question.engines] for side in found
@@ -204,7 +206,7 @@ def _alone(question: Question, found: Sequence[Sequence[Group]]) -> tuple[int, i
     return len(first) - len({id(b) for _, b in pairs}), len(second) - len(pairs)
 
 
-def _for_programs(question: Question, answer: Told) -> dict[str, Any]:
+def _for_programs(question: CompareOptions, answer: ComparisonTable) -> dict[str, Any]:
     return {
         "folders": [str(folder) for folder in question.folders],
         "engines": list(question.engines),
@@ -220,7 +222,7 @@ LESS = {"faster": "less", "slower": "more"}  # of what is used up
 
 
 @dataclass(frozen=True)
-class Told:
+class ComparisonTable:
     """What came out, ready to be shown."""
 
     compared: Sequence[Comparison]
@@ -238,16 +240,16 @@ class Told:
             console.print(caveat)
 
 
-def told(compared: Sequence[Comparison], first: str, other: str, alone: tuple[int, int] = (0, 0)) -> Told:
+def told(compared: Sequence[Comparison], first: str, other: str, alone: tuple[int, int] = (0, 0)) -> ComparisonTable:
     """Put comparisons into words; `first` and `other` are what their two sides are called."""
     caveats = [*_indicative(compared), *_bands(compared), *_left_out(compared, (first, other), alone)]
     records = [record for _, record in _measured(compared)]
     caveats += [*_places(compared, (first, other)), *disturbances(records), *arithmetic(_groups(compared))]
     caveats += [usual] if (usual := unnamed(_groups(compared))) else []
-    return Told(compared, (first, other), _sentence(compared, (first, other)), caveats)
+    return ComparisonTable(compared, (first, other), _sentence(compared, (first, other)), caveats)
 
 
-def _columns(answer: Told) -> list[Column]:
+def _columns(answer: ComparisonTable) -> list[Column]:
     compared = answer.compared
 
     def medians(which: int) -> list[str]:
@@ -266,7 +268,7 @@ def _columns(answer: Told) -> list[Column]:
     ]
 
 
-def _settings(answer: Told) -> list[str]:
+def _settings(answer: ComparisonTable) -> list[str]:
     """The settings that are compared, without the engine where the heading names it."""
     names = [one.a.name for one in answer.compared]
     engine = answer.sides[0]
@@ -368,5 +370,5 @@ def _count_records(compared: Sequence[Comparison]) -> tuple[list[Record], list[R
     )
 
 
-def _groups(compared: Sequence[Comparison]) -> list[Group]:
+def _groups(compared: Sequence[Comparison]) -> list[SettingGroup]:
     return list({id(group): group for one in compared for group in (one.b, one.a)}.values())

@@ -11,7 +11,19 @@ from typing import Any, Protocol
 
 from trainoff.analysis.figures import FIGURES
 from trainoff.analysis.format import about, count
-from trainoff.analysis.scaling import PER_1000, Candidate, Choice, Curve, Fit, Mix, Subject, design, fit, grid, share
+from trainoff.analysis.scaling import (
+    PER_1000,
+    Curve,
+    DesignedRun,
+    Fit,
+    Mix,
+    RunCandidate,
+    Subject,
+    design,
+    fit,
+    grid,
+    share,
+)
 from trainoff.records import STUDY_COPY
 
 FOLLOWED = ("--engine", "--repeat", "--retry")  # options with a value that a new command has its own of
@@ -137,11 +149,13 @@ def _subject(curve: Curve, model: Fit | None, at: Sequence[int]) -> Subject:
     return Subject.of_fit(model, goals) if model else Subject.of_one_count(curve.configs, goals)
 
 
-def _candidates(name: str, curve: Curve, subject: Subject) -> list[Candidate]:
+def _candidates(name: str, curve: Curve, subject: Subject) -> list[RunCandidate]:
     most = max(*curve.counts, *(nodes for nodes, _ in subject.at))
     places = grid(curve.counts, {config.rows for config in curve.configs}, most)
     mix, alike = _of_training(curve, subject), curve.figure.name == PER_1000.name  # whose rows are all told as one
-    return [Candidate(name, n, rows, curve.overhead_s + mix.seconds(n, None if alike else rows)) for n, rows in places]
+    return [
+        RunCandidate(name, n, rows, curve.overhead_s + mix.seconds(n, None if alike else rows)) for n, rows in places
+    ]
 
 
 def _of_training(curve: Curve, subject: Subject) -> Mix:
@@ -153,10 +167,10 @@ def _of_training(curve: Curve, subject: Subject) -> Mix:
 
 
 def _gathered(
-    chosen: Sequence[Choice], curves: Mapping[str, Curve], commands: Mapping[int, Sequence[str]]
+    chosen: Sequence[DesignedRun], curves: Mapping[str, Curve], commands: Mapping[int, Sequence[str]]
 ) -> list[Wanted]:
     """One entry for each configuration, in the order in which they were first chosen."""
-    found: dict[tuple[str, int, float], list[Choice]] = {}
+    found: dict[tuple[str, int, float], list[DesignedRun]] = {}
     for choice in chosen:
         one = choice.candidate
         found.setdefault((one.curve, one.nodes, one.rows), []).append(choice)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from trainoff.errors import TrainoffError
 from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, gather, render
-from trainoff.report.html.content import Workload
+from trainoff.report.html.content import WorkloadSection
 from trainoff.report.html.tables import Cell
 from trainoff.reproductions.published import beside, published_name
 from trainoff.study.prices import PriceBook
@@ -103,7 +103,7 @@ def _relative(path: Path, beside: Path) -> str:
     return quote(Path(os.path.relpath(path.resolve(), beside.resolve())).as_posix())
 
 
-def _table(workload: Workload) -> str:
+def _table(workload: WorkloadSection) -> str:
     names = [_plain(name) for name, _ in workload.board.headings]
     marks = ["---:" if figures else "---" for _, figures in workload.board.headings]
     rows: list[Sequence[str]] = [names, marks]

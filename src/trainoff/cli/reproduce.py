@@ -14,9 +14,9 @@ from trainoff.analysis import newest
 from trainoff.analysis.format import about, count
 from trainoff.cli.run import run_part
 from trainoff.errors import TrainoffError
-from trainoff.records import Damaged, Record, scan
+from trainoff.records import DamagedRecord, Record, scan
 from trainoff.report.html.content import environment
-from trainoff.report.html.render import CONFIG, Figure
+from trainoff.report.html.render import CONFIG, ChartFigure
 from trainoff.report.html.style import LEGEND, Spec
 from trainoff.reproductions import (
     CONFIRMED,
@@ -42,7 +42,7 @@ PAGE = "reproduction.md"
 
 def reproduce(
     name: str, out: Path, where: Path | None, only_judge: bool, console: Console
-) -> tuple[list[Judged], list[Damaged]]:
+) -> tuple[list[Judged], list[DamagedRecord]]:
     """Run what is missing of a reproduction, print a verdict on each claim, write its page; damaged records apart."""
     folder = out / name
     paths = studies(name)
@@ -142,7 +142,7 @@ def pictures(name: str, records: Sequence[Record], folder: Path) -> list[tuple[D
     drawn = []
     for drawing in drawings(name, records):
         file = f"{name}-{drawing.name}.svg"
-        Figure(spec(drawing)).save(folder / file)
+        ChartFigure(spec(drawing)).save(folder / file)
         drawn.append((drawing, file))
     return drawn
 

@@ -24,12 +24,12 @@ from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Record, Store
-from trainoff.report.progress import Bulletin, Lines, keys_of, setting_of
+from trainoff.report.progress import PlainLines, ProgressFile, keys_of, setting_of
 from trainoff.report.tables import ALWAYS, Column, heading, table
 from trainoff.runner import machine
 from trainoff.runner.estimate import Clock
-from trainoff.runner.events import Story
-from trainoff.runner.runner import Conductor, Outcome, Task, Together, get_data, prepare
+from trainoff.runner.events import TrialState
+from trainoff.runner.runner import Observers, Outcome, Runner, Task, get_data, prepare
 from trainoff.runner.status import STATUSES
 from trainoff.study import Study, nearest
 
@@ -102,14 +102,14 @@ def _announce(study: Study, tasks: Sequence[Task], clock: Clock, console: Consol
 def _conduct(store: Store, tasks: list[Task], clock: Clock, console: Console) -> Outcome:
     if not any(task.to_run for task in tasks):
         return Outcome(tasks)
-    with Bulletin(store, clock) as bulletin:
+    with ProgressFile(store, clock) as bulletin:
         if not console.is_terminal or console.is_dumb_terminal:
-            lines = Lines(clock, partial(console.print, soft_wrap=True))
-            outcome = Conductor(store, Together(clock, lines, bulletin)).run(tasks)
+            lines = PlainLines(clock, partial(console.print, soft_wrap=True))
+            outcome = Runner(store, Observers(clock, lines, bulletin)).run(tasks)
             console.print()
             return outcome
         with LiveTable(clock, console) as live:
-            return Conductor(store, Together(clock, live, bulletin)).run(tasks)
+            return Runner(store, Observers(clock, live, bulletin)).run(tasks)
 
 
 def _conclude(outcome: Outcome, store: Store, console: Console) -> None:
@@ -150,7 +150,7 @@ class LiveTable:
         self._tasks: Sequence[Task] = ()
         self._keys: Sequence[str] = ()
         self._running: Task | None = None
-        self._story: Story | None = None
+        self._story: TrialState | None = None
         self._note = ""
         self._drawn = 0.0
 
@@ -179,7 +179,7 @@ class LiveTable:
         self._running, self._story, self._note = task, None, ""
         self._draw()
 
-    def update(self, task: Task, story: Story) -> None:
+    def update(self, task: Task, story: TrialState) -> None:
         self._story = story
         if time.monotonic() - self._drawn >= REFRESH_S:
             self._draw()
@@ -251,7 +251,7 @@ HEADINGS: list[tuple[str, int, bool]] = [  # name, worth, whether it is aligned 
 ]
 
 
-def _progress(story: Story | None) -> list[str]:
+def _progress(story: TrialState | None) -> list[str]:
     if story is None:
         return ["starting", "", "", "", "", ""]
     now = time.monotonic()

@@ -48,7 +48,7 @@ MORE = "`trainoff run STUDY --set nodes=2` adds another (`workers=2` where it is
 
 
 @dataclass(frozen=True)
-class Question:
+class ScaleOptions:
     """What to model and where to predict it, as it was asked."""
 
     folder: Path
@@ -59,7 +59,7 @@ class Question:
     target: float | None = None
 
 
-def scale(question: Question, as_json: bool, console: Console) -> int:
+def scale(question: ScaleOptions, as_json: bool, console: Console) -> int:
     """Answer as tables with sentences, or as JSON; 1 if a record is damaged."""
     at, held = _counts("--at", question.at), _counts("--hold-out", question.hold_out)
     _check(question)
@@ -86,7 +86,7 @@ def _counts(option: str, words: Sequence[str]) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def _check(question: Question) -> None:
+def _check(question: ScaleOptions) -> None:
     if question.minutes is not None and not (question.minutes > 0 and math.isfinite(question.minutes)):
         raise TrainoffError(f"--minutes {question.minutes:g} is no time to run anything in; try --minutes 20")
     if question.minutes is not None and (name := published_name(question.folder)):
@@ -107,7 +107,7 @@ def _check_held(held: Sequence[int], found: Sequence[Curve]) -> None:
         raise TrainoffError(f"--hold-out {missing[0]}: no run has {count(missing[0], 'node')}; they have {told}")
 
 
-def _figure(question: Question, records: Sequence[Record]) -> Callable[[Record], Figure]:
+def _figure(question: ScaleOptions, records: Sequence[Record]) -> Callable[[Record], Figure]:
     """The figure to model; that of a target depends on a workload's metric."""
     target = question.target
     if target is None:
@@ -148,7 +148,7 @@ def _why_not(records: Sequence[Record], found: Sequence[Curve], held: Sequence[i
     return f"all runs have {count(measured.pop(), 'node')}, and a curve needs two numbers of them; {MORE}"
 
 
-def _next(question: Question, answer: Scaled, at: Sequence[int]) -> NextRuns:
+def _next(question: ScaleOptions, answer: Scaled, at: Sequence[int]) -> NextRuns:
     assert question.minutes is not None
     return next_runs(answer, at, question.minutes, question.folder)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from trainoff.analysis import (
     Cost,
-    Group,
     Price,
-    Spent,
+    SettingGroup,
+    TimeSplit,
     answer,
     batch_lines,
     bottleneck_sentence,
@@ -42,7 +42,7 @@ from trainoff.analysis import (
 from trainoff.analysis.bottleneck import crowding
 from trainoff.analysis.format import dollars, mark, quality, seconds, size, span
 from trainoff.errors import TrainoffError
-from trainoff.records import Damaged, Record, folder_of, no_records
+from trainoff.records import DamagedRecord, Record, folder_of, no_records
 from trainoff.report.tables import ALWAYS, Column, fault_boards, heading, setting, table
 from trainoff.report.tables import table as columns_table
 from trainoff.reproductions.published import records_of
@@ -139,14 +139,14 @@ def draw(folder: Path, picture: Path, book: PriceBook | None = None) -> None:
         raise TrainoffError(f"{picture}: {why}") from error
 
 
-def warn(damaged: Sequence[Damaged]) -> int:
+def warn(damaged: Sequence[DamagedRecord]) -> int:
     """Name the records that cannot be read; they are left alone."""
     for one in damaged:
         print(f"trainoff: {one.folder}: {one.why}; move it away and run the study again", file=sys.stderr)
     return 1 if damaged else 0
 
 
-def price_boards(found: Sequence[Group], width: int) -> list[Table]:
+def price_boards(found: Sequence[SettingGroup], width: int) -> list[Table]:
     """One table per workload; none where no engine was tried in several settings."""
     return [_price_board(own, width) for groups in by_workload(found) if (own := prices(groups))]
 
@@ -189,7 +189,7 @@ def book_of(prices: Path | None, usd_per_core_hour: float | None) -> PriceBook |
     return PriceBook(source="--usd-per-core-hour", usd_per_core_hour=usd_per_core_hour)
 
 
-def cost_boards(found: Sequence[Group], width: int) -> list[tuple[str, int, Table]]:
+def cost_boards(found: Sequence[SettingGroup], width: int) -> list[tuple[str, int, Table]]:
     """Each workload of which every trial has a price: how many settings are left out, and the cheapest ones."""
     boards = []
     for rivals in by_workload(found):
@@ -249,16 +249,16 @@ def shade(tasks: Sequence[Sequence[float]], end: float, bins: int) -> str:
 SHORT = {"within tolerance": "tolerable", "different by design": "differs", "wrong": "WRONG", None: "-"}
 
 
-def boards(found: Sequence[Group], width: int) -> list[tuple[str, Table]]:
+def boards(found: Sequence[SettingGroup], width: int) -> list[tuple[str, Table]]:
     """Every workload with its board."""
     return [(own[0].first.workload, board(own, width)) for own in by_workload(found)]
 
 
-def board(found: Sequence[Group], width: int) -> Table:
+def board(found: Sequence[SettingGroup], width: int) -> Table:
     """The groups of one workload, the fastest to the headline target first, failures last."""
     rows, target, metric = ranked(found), headline_target(found), found[0].first.metric
 
-    def column(name: str, cell: Callable[[Group], str], worth: int, right: bool = True) -> Column:
+    def column(name: str, cell: Callable[[SettingGroup], str], worth: int, right: bool = True) -> Column:
         return Column(name, [cell(group) for group in rows], worth, right)
 
     columns = [
@@ -278,7 +278,7 @@ def board(found: Sequence[Group], width: int) -> Table:
     return columns_table(known, width, [None if group.good else "dim" for group in rows], folds=True)
 
 
-def _names(rows: Sequence[Group]) -> list[Column]:
+def _names(rows: Sequence[SettingGroup]) -> list[Column]:
     """The columns that say which setting a row is."""
     keys = list(dict.fromkeys(key for group in rows for key in group.label if key != "workload"))
     settings = [setting([group.label.get(key, "-") for key in keys]) for group in rows]
@@ -292,17 +292,17 @@ def _names(rows: Sequence[Group]) -> list[Column]:
     ]
 
 
-def _time(group: Group, target: float | None) -> str:
+def _time(group: SettingGroup, target: float | None) -> str:
     return seconds(group.time_to(target) if target else None)
 
 
-def _spread(group: Group, target: float | None) -> str:
+def _spread(group: SettingGroup, target: float | None) -> str:
     """What encloses the time to the target: the interval of its median from six repetitions on, else all of them."""
     found = group.spread(target) if target else None
     return span(found.low, found.high) if found and found.n > 1 and math.isfinite(found.low) else "-"
 
 
-def _repeated(rows: Sequence[Group]) -> bool:
+def _repeated(rows: Sequence[SettingGroup]) -> bool:
     return any(len(group.good) > 1 for group in rows)
 
 
@@ -310,11 +310,11 @@ def _train(record: Record) -> float | None:
     return record.train_s
 
 
-def _quality(group: Group) -> str:
+def _quality(group: SettingGroup) -> str:
     return quality(group.median(lambda record: record.result))
 
 
-def _result(group: Group) -> str:
+def _result(group: SettingGroup) -> str:
     """The certificate of a good group, the status of a bad one, and how many repetitions speak."""
     if not group.good:
         return group.first.status
@@ -323,7 +323,7 @@ def _result(group: Group) -> str:
     return SHORT.get(verdict, str(verdict)) + runs
 
 
-def remarks(found: Sequence[Group], folder: Path) -> list[str]:
+def remarks(found: Sequence[SettingGroup], folder: Path) -> list[str]:
     """What must be said under the board: trials that failed, why, and where to read more."""
     said = []
     for group in found:
@@ -337,13 +337,13 @@ def remarks(found: Sequence[Group], folder: Path) -> list[str]:
     return said
 
 
-def where_the_time_went(found: Sequence[Group], width: int) -> Table | None:
+def where_the_time_went(found: Sequence[SettingGroup], width: int) -> Table | None:
     """The parts of the best few settings' time; a setting of which nothing is known is left out."""
     known = [(group, parts) for group in ranked(found) if (parts := spent(group))][:MOST_TOLD]
     if not known:
         return None
 
-    def column(name: str, cell: Callable[[Spent], float | None], worth: int) -> Column:
+    def column(name: str, cell: Callable[[TimeSplit], float | None], worth: int) -> Column:
         return Column(name, [seconds(cell(parts)) for _, parts in known], worth, right=True)
 
     columns = [
@@ -361,7 +361,7 @@ def where_the_time_went(found: Sequence[Group], width: int) -> Table | None:
     return columns_table(columns, width, ["dim"] * len(known), folds=True)
 
 
-def what_the_workers_did(found: Sequence[Group], width: int) -> list[str]:
+def what_the_workers_did(found: Sequence[SettingGroup], width: int) -> list[str]:
     """For every distributed setting of which it is known, how the workers spent the training."""
     told = worker_lines(ranked(found)[: 2 * MOST_TOLD])
     return [line for name, parts in told for line in broken(f"  {name}: ", parts, width)]

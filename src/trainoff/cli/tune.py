@@ -12,10 +12,10 @@ from trainoff.analysis.format import about, count, mark, quality, seconds
 from trainoff.cli.run import Bars
 from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.runner import machine
-from trainoff.runner.events import Story
-from trainoff.runner.runner import Silent, Task
+from trainoff.runner.events import TrialState
+from trainoff.runner.runner import NullObserver, Task
 from trainoff.study import Study
-from trainoff.tuning import Step, Tuned, Tuning, Wish, check, default_place, get_rows, tune, write
+from trainoff.tuning import Tuned, TuneOptions, TuneStep, Tuning, check, default_place, get_rows, tune, write
 from trainoff.tuning.outcome import time_of
 from trainoff.tuning.tuned_study import check_place, check_sets
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0  # drawing costs CPU that the running trial may want
 
 
-def tune_study(study: Study, out: Path, wish: Wish, place: Path | None, console: Console, as_json: bool) -> int:
+def tune_study(study: Study, out: Path, wish: TuneOptions, place: Path | None, console: Console, as_json: bool) -> int:
     """Tune a study for a person; the exit code is 0 if somebody reached a target and nobody pressed Ctrl-C."""
     place = place or default_place(study.path)
     check_place(place, study.path)
@@ -35,7 +35,7 @@ def tune_study(study: Study, out: Path, wish: Wish, place: Path | None, console:
     check(study, wish)
     with Bars(console) as bars:
         get_rows(study, bars)
-    with Progress(console, wish.minutes) as progress:
+    with TuneProgress(console, wish.minutes) as progress:
         found = tune(study, out, wish, progress.step, progress)
     if found.reached:
         write(study, found, place, here)
@@ -45,7 +45,7 @@ def tune_study(study: Study, out: Path, wish: Wish, place: Path | None, console:
     return 130 if found.interrupted else 0 if found.reached else 1
 
 
-class Progress(Silent):
+class TuneProgress(NullObserver):
     """A bar of the time that is left, and a line for each candidate; outside a terminal the lines alone."""
 
     def __init__(self, console: Console, minutes: float) -> None:
@@ -54,7 +54,7 @@ class Progress(Silent):
 
         self._console, self._minutes = console, minutes
         self._waiting = ""
-        self._step: Step | None = None
+        self._step: TuneStep | None = None
         self._left, self._drawn_at = 60 * minutes, 0.0
         self._drawn = Drawn(
             BarColumn(bar_width=24),
@@ -80,13 +80,13 @@ class Progress(Silent):
             self._waiting = sentence
             self._say(sentence)
 
-    def update(self, task: Task, story: Story) -> None:
+    def update(self, task: Task, story: TrialState) -> None:
         gone = time.monotonic() - self._drawn_at
         if self._step and gone >= REFRESH_S:
             loss = f", loss {story.loss:.3f}" if story.loss is not None else ""
             self._draw(f"{self._step.engine}: {self._step.what}, {story.phase}{loss}", self._left - gone)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: TuneStep) -> None:
         """A candidate is about to run, or has just run."""
         self._step = step
         self._draw(f"{step.engine}: {step.what}", step.left)
@@ -103,7 +103,7 @@ class Progress(Silent):
         self._console.print(text, soft_wrap=True)
 
 
-def line(step: Step) -> str:
+def line(step: TuneStep) -> str:
     """How a candidate did, in a line."""
     record = step.record
     assert record is not None

@@ -6,14 +6,14 @@ click log or an svmlight file. `Order` and `share` say which rows make up which 
 """
 
 from trainoff.data.batch_order import Order, share
-from trainoff.data.catalogue import Entry, catalogue, entry, get, identity, load, verify
+from trainoff.data.catalogue import DatasetEntry, catalogue, entry, get, identity, load, verify
 from trainoff.data.dataset import Csr, Data, Matrix, Progress
 from trainoff.data.split import validation_of
 
 __all__ = [
     "Csr",
     "Data",
-    "Entry",
+    "DatasetEntry",
     "Matrix",
     "Order",
     "Progress",

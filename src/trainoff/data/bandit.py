@@ -23,7 +23,7 @@ BITS = 18
 
 
 @dataclass(frozen=True)
-class Payload:
+class BanditFiles:
     """One file, its SHA-256, and the package that carries it."""
 
     file: str
@@ -31,7 +31,7 @@ class Payload:
     wheel: str
 
 
-OPEN_BANDIT = Payload(  # 10,000 rows of the campaign `all`, whose items were chosen at random
+OPEN_BANDIT = BanditFiles(  # 10,000 rows of the campaign `all`, whose items were chosen at random
     file="obp/dataset/obd/random/all/all.csv",
     sha256="7168295b6e0a9eabcf3392320a5dd434e542b68e705d5cd9491499af589812f1",
     wheel="obp==0.4.1",
@@ -66,7 +66,7 @@ def _parts(path: Path, width: int, say: Progress) -> Iterator[clicklog.Part]:
         yield clicklog.click_labels(table, names.index("click")), table.decimals(numbers), *hashed
 
 
-def make(folder: Path | None, say: Progress, payload: Payload = OPEN_BANDIT) -> Made:
+def make(folder: Path | None, say: Progress, payload: BanditFiles = OPEN_BANDIT) -> Made:
     """Bring the file from the user's folder or out of the package, and hold a fifth of its rows out."""
     offered: list[Callable[[], bytes]] = [partial(_from_folder, payload, folder)]
     offered += [partial(_from_wheel, payload, say) if sources.online() else sources.network_refused]
@@ -80,7 +80,7 @@ def make(folder: Path | None, say: Progress, payload: Payload = OPEN_BANDIT) -> 
     return split_sparse(x, y, classes=2)
 
 
-def _from_folder(payload: Payload, folder: Path | None) -> bytes:
+def _from_folder(payload: BanditFiles, folder: Path | None) -> bytes:
     places = sources.folder_of_the_user("open-bandit", folder)
     name = payload.file.rsplit("/", 1)[-1]
     path = next((place / name for place in places if (place / name).is_file()), None)
@@ -89,6 +89,6 @@ def _from_folder(payload: Payload, folder: Path | None) -> bytes:
     return sources.checked(path.read_bytes(), payload.sha256, str(path))
 
 
-def _from_wheel(payload: Payload, say: Progress) -> bytes:
+def _from_wheel(payload: BanditFiles, say: Progress) -> bytes:
     with sources.unzipped(payload.wheel, say) as archive:
         return sources.checked(archive.read(payload.file), payload.sha256, payload.wheel)

@@ -32,7 +32,7 @@ _MANIFEST = {"name", "identity", "classes", "image", "arrays"}
 _SOMETIMES = {"width", "facts"}  # how many columns sparse rows have; what else is known
 
 
-class Damaged(Exception):
+class DamagedDataset(Exception):
     """A dataset is in the cache but not as it was written; the text says what is wrong with it."""
 
 
@@ -137,7 +137,7 @@ def read(recipe: Recipe) -> Data | None:
     try:
         parts = {part: map_arrays(folder, part, about.get("width")) for part in _PARTS}
     except (OSError, ValueError, EOFError) as error:
-        raise Damaged(str(error)) from error
+        raise DamagedDataset(str(error)) from error
     return Data(
         recipe.title,
         **parts,
@@ -159,7 +159,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, TypeError):
         whole = False
     if not whole:
-        raise Damaged("its manifest.json cannot be read")
+        raise DamagedDataset("its manifest.json cannot be read")
     return dict(about)
 
 
@@ -169,7 +169,7 @@ def check_sizes(folder: Path, about: dict[str, Any]) -> None:
         path = folder / f"{name}.npy"
         size = path.stat().st_size if path.exists() else 0
         if size != array["bytes"]:
-            raise Damaged(f"{name}.npy has {size:,} bytes instead of {array['bytes']:,}")
+            raise DamagedDataset(f"{name}.npy has {size:,} bytes instead of {array['bytes']:,}")
 
 
 SPARSE_ARRAYS = ("starts", "columns", "values")  # the arrays of sparse rows, as Csr calls them

@@ -9,14 +9,14 @@ from shlex import quote
 from shutil import rmtree
 
 from trainoff.data import bandit, cache, clicks, dataset, digits, emnist, mnist, mnist_large, own, sparse_readers, split
-from trainoff.data.cache import Damaged, sha256
+from trainoff.data.cache import DamagedDataset, sha256
 from trainoff.data.dataset import Data, Made, Progress, Recipe, silent
 from trainoff.data.readers import SUFFIXES
 from trainoff.errors import TrainoffError
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetEntry:
     """One line of `trainoff data list`."""
 
     name: str
@@ -46,17 +46,19 @@ def _make_large(folder: Path | None, say: Progress) -> Made:
 _CLICKS = "a click log made here, 13 numbers and 26 categories a row"
 
 
-def _clicks(log: clicks.Log) -> Entry:
-    return Entry(log.name, f"{_CLICKS}; sparse", log.rows, log.test_rows, 1 << log.bits, 2, nonzeros=clicks.NONZEROS)
+def _clicks(log: clicks.Log) -> DatasetEntry:
+    return DatasetEntry(
+        log.name, f"{_CLICKS}; sparse", log.rows, log.test_rows, 1 << log.bits, 2, nonzeros=clicks.NONZEROS
+    )
 
 
 ENTRIES = (
-    Entry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10),
-    Entry("digits", "digits of 8 x 8 pixels that come with scikit-learn; always offline", 1_437, 360, 64, 10),
-    Entry("mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10),
-    Entry("emnist-digits", "handwritten digits of EMNIST, a download of 536 MB", 240_000, 40_000, 784, 10),
+    DatasetEntry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10),
+    DatasetEntry("digits", "digits of 8 x 8 pixels that come with scikit-learn; always offline", 1_437, 360, 64, 10),
+    DatasetEntry("mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10),
+    DatasetEntry("emnist-digits", "handwritten digits of EMNIST, a download of 536 MB", 240_000, 40_000, 784, 10),
     _clicks(clicks.Log()),
-    Entry(
+    DatasetEntry(
         "open-bandit", "a real click log of a fashion shop; sparse, few clicks", 8_000, 2_000, 1 << 18, 2, nonzeros=6
     ),
 )
@@ -79,7 +81,7 @@ def load(name_or_path: str | Path) -> Data:
     recipe = _find(name_or_path)
     try:
         data = cache.read(recipe)
-    except Damaged as damage:
+    except DamagedDataset as damage:
         raise TrainoffError(
             f"{recipe.name} in {cache.place(recipe.key)} is damaged ({damage}); run: {_command(recipe.name)}"
         ) from damage
@@ -110,13 +112,13 @@ def identity(name_or_path: str | Path) -> str:
     return _find(name_or_path).identity
 
 
-def catalogue() -> list[Entry]:
+def catalogue() -> list[DatasetEntry]:
     """Every named dataset, then those in the cache that are the user's own or click logs of other sizes."""
     named = [replace(entry, cached=_whole(RECIPES[entry.name]) is not None) for entry in ENTRIES]
     return named + [entry for folder in _cached() if (entry := _own_entry(folder))]
 
 
-def entry(name_or_path: str | Path) -> Entry | None:
+def entry(name_or_path: str | Path) -> DatasetEntry | None:
     """What is known of a dataset before it is made; of the user's own nothing, unless it is in the cache."""
     head, text = dataset.split_options(str(name_or_path))
     if head == "clicks":
@@ -165,7 +167,7 @@ def _whole(recipe: Recipe) -> Data | None:
     """The dataset, if it is in the cache and the cheap check finds no damage."""
     try:
         return cache.read(recipe)
-    except Damaged:
+    except DamagedDataset:
         return None
 
 
@@ -174,11 +176,11 @@ def _cached() -> list[Path]:
     return sorted(folder for folder in (cache.root() / "data").glob("*") if folder.is_dir() and folder.suffix != ".new")
 
 
-def _own_entry(folder: Path) -> Entry | None:
+def _own_entry(folder: Path) -> DatasetEntry | None:
     """What the catalogue says of a dataset that is not in ENTRIES; None if the folder holds one that is, or a wreck."""
     try:
         about = cache.manifest(folder)
-    except Damaged:
+    except DamagedDataset:
         return None
     if about is None or about["name"] in RECIPES:
         return None
@@ -186,10 +188,10 @@ def _own_entry(folder: Path) -> Entry | None:
     train_rows, test_rows = (about["arrays"][part]["shape"][0] for part in ("y_train", "y_test"))
     if "width" not in about:
         features = about["arrays"]["x_train"]["shape"][1]
-        return Entry(about["name"], told, train_rows, test_rows, features, about["classes"], True)
+        return DatasetEntry(about["name"], told, train_rows, test_rows, features, about["classes"], True)
     nonzeros = sum(about["arrays"][f"{part}.values"]["shape"][0] for part in ("x_train", "x_test"))
     per_row = nonzeros / (train_rows + test_rows)
-    return Entry(
+    return DatasetEntry(
         about["name"], f"{told}; sparse", train_rows, test_rows, about["width"], about["classes"], True, per_row
     )
 
@@ -209,8 +211,8 @@ def _verified(folder: Path, say: Progress) -> tuple[str, bool, str]:
         cache.check_sizes(folder, about)
         for array, written in about["arrays"].items():
             if sha256(folder / f"{array}.npy", say) != written["sha256"]:
-                raise Damaged(f"{array}.npy has changed")
-    except (Damaged, OSError) as damage:
+                raise DamagedDataset(f"{array}.npy has changed")
+    except (DamagedDataset, OSError) as damage:
         known = name in RECIPES or name != folder.name  # else its manifest is lost, and with it the path
         remedy = f"run: {_command(name)} --force" if known else "delete that folder"
         return name, False, f"{name} in {folder} is damaged ({damage}); {remedy}"

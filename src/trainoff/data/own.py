@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainoff.data import cache, dataset, readers, sparse_readers
 from trainoff.data.cache import combine, remembered_sha256
 from trainoff.data.dataset import Made, Progress, Recipe
-from trainoff.data.readers import Part
+from trainoff.data.readers import DensePart
 from trainoff.data.sparse_readers import Format
 from trainoff.data.split import hold_out, split_sparse
 from trainoff.errors import TrainoffError
@@ -67,7 +67,7 @@ def _make(path: Path, folder: Path | None, say: Progress) -> Made:
     return Made(x_train, labels[0], x_test, labels[1], classes, image)
 
 
-def _check(part: Part, where: str) -> None:
+def _check(part: DensePart, where: str) -> None:
     """Refuse what cannot be trained on, naming the place."""
     if part.x.ndim not in (2, 3) or part.y.ndim != 1:
         shapes = f"{list(part.x.shape)} and {list(part.y.shape)}"

@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Part:
+class DensePart:
     """The features and labels of one part of the data, as they stand in the file."""
 
     x: NDArray[Any]  # [rows, features] or [rows, height, width]
@@ -63,15 +63,15 @@ def _pair(folder: Path, part: str) -> list[Path] | None:
     return [path for path in found if path]
 
 
-def read(path: Path) -> list[Part]:
+def read(path: Path) -> list[DensePart]:
     """The training part of the data at a path, and its test part if it has one."""
     if path.is_dir():
         arrays = [parse_idx(read_unzipped(file), str(file)) for file in files(path)]
-        return [Part(x, y) for x, y in zip(arrays[::2], arrays[1::2], strict=True)]
+        return [DensePart(x, y) for x, y in zip(arrays[::2], arrays[1::2], strict=True)]
     return _npz(path) if path.suffix.lower() == ".npz" else [_table(path)]
 
 
-def _npz(path: Path) -> list[Part]:
+def _npz(path: Path) -> list[DensePart]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -79,14 +79,14 @@ def _npz(path: Path) -> list[Part]:
         raise TrainoffError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
     for x, y in (("x_train", "y_train"), ("x", "y"), ("X", "y")):
         if x in arrays and y in arrays:
-            train = Part(arrays[x], arrays[y])
+            train = DensePart(arrays[x], arrays[y])
             both = x == "x_train" and "x_test" in arrays and "y_test" in arrays
-            return [train, Part(arrays["x_test"], arrays["y_test"])] if both else [train]
+            return [train, DensePart(arrays["x_test"], arrays["y_test"])] if both else [train]
     held = ", ".join(arrays) or "nothing"
     raise TrainoffError(f"{path} must hold x_train, y_train, x_test and y_test, or x and y; it holds {held}")
 
 
-def _table(path: Path) -> Part:
+def _table(path: Path) -> DensePart:
     import polars
 
     try:
@@ -100,7 +100,7 @@ def _table(path: Path) -> Part:
     label = _label_column(table)
     if label is None or table.height == 0:
         raise TrainoffError(f"{path} is empty; it needs a column of labels, columns of features, and rows")
-    return Part(_features(table.drop(label), path), _labels(table[label], path), table.drop(label).columns)
+    return DensePart(_features(table.drop(label), path), _labels(table[label], path), table.drop(label).columns)
 
 
 def _check_head(path: Path) -> None:

@@ -74,7 +74,7 @@ def _whole(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Some lines of a table: where in the bytes each cell begins and ends, [lines, columns]."""
 
     bytes: NDArray[np.uint8]
@@ -148,7 +148,7 @@ _ZEROS = np.array([int.from_bytes(zero, "little") for zero in (b"0", b"0.0")], n
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # that leave the first bytes of eight
 
 
-def tables(path: Path, separator: bytes, columns: int, say: Progress, skip: int = 0) -> Iterator[Table]:
+def tables(path: Path, separator: bytes, columns: int, say: Progress, skip: int = 0) -> Iterator[TextTable]:
     """The lines of a table behind the first `skip`, in pieces; a line with too few or too many columns is refused."""
     for line, piece in pieces(path, say):
         lines = piece
@@ -158,7 +158,7 @@ def tables(path: Path, separator: bytes, columns: int, say: Progress, skip: int 
             yield _cut(lines.replace(b"\r\n", b"\n"), separator, columns, line + (skip if line == 1 else 0), path)
 
 
-def _cut(lines: bytes, separator: bytes, columns: int, line: int, path: Path) -> Table:
+def _cut(lines: bytes, separator: bytes, columns: int, line: int, path: Path) -> TextTable:
     characters = np.frombuffer(lines + bytes(_PAD), np.uint8)
     breaks = np.flatnonzero((characters == ord(separator)) | (characters == ord("\n")))
     line_ends = np.flatnonzero(characters[breaks] == ord("\n"))
@@ -171,13 +171,13 @@ def _cut(lines: bytes, separator: bytes, columns: int, line: int, path: Path) ->
         )
     ends = breaks.reshape(-1, columns)
     begins = np.concatenate([[0], breaks[:-1] + 1]).reshape(-1, columns)
-    return Table(characters, begins, ends, line, path)
+    return TextTable(characters, begins, ends, line, path)
 
 
 Part = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int32], NDArray[np.bool_]]
 
 
-def click_labels(table: Table, column: int) -> NDArray[np.int64]:
+def click_labels(table: TextTable, column: int) -> NDArray[np.int64]:
     """The labels in a column: 0 or 1, nothing else."""
     found, present = table.whole_numbers([column])
     odd = np.flatnonzero(~present[:, 0] | (found[:, 0] < 0) | (found[:, 0] > 1))
@@ -187,7 +187,7 @@ def click_labels(table: Table, column: int) -> NDArray[np.int64]:
 
 
 def hash_categories(
-    table: Table, cells: Sequence[int], first: int, width: int
+    table: TextTable, cells: Sequence[int], first: int, width: int
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """The columns, from `first` on, of the categories in some cells, ascending in each row, and which of them count.
 

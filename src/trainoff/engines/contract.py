@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trainoff.clusters import Cluster
     from trainoff.data import Data, Matrix, Order
-    from trainoff.engines.shared.snapshots import Pace
+    from trainoff.engines.shared.snapshots import SnapshotSchedule
     from trainoff.models import Weights
     from trainoff.study import Trial
 
@@ -100,7 +100,7 @@ class Watch(Phases, Protocol):
     should_stop: bool  # true after the step that should be the last; changes only inside `progress`
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SnapshotSchedule:
         """When snapshots are wanted, for workers that cannot ask `due` because the watch is far away."""
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:

@@ -93,14 +93,14 @@ def scores(model: Any, weights: list[Array], x: Array) -> Array:
     """What the last layer puts out, before the softmax."""
     import jax
 
-    from trainoff.models import Conv, Pool
+    from trainoff.models import ConvLayer, PoolLayer
 
     rest = iter(weights)
     for layer in model.layers:
-        if isinstance(layer, Pool):
+        if isinstance(layer, PoolLayer):
             x = jax.lax.reduce_window(x, -jax.numpy.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
             continue
-        if isinstance(layer, Conv):
+        if isinstance(layer, ConvLayer):
             x, forms = x.reshape(-1, layer.height, layer.width, layer.inputs), ("NHWC", "HWIO", "NHWC")
             x = jax.lax.conv_general_dilated(x, next(rest), (1, 1), "VALID", dimension_numbers=forms) + next(rest)
         else:

@@ -80,9 +80,9 @@ class Numpy(Engine):
 def make_learner(job: Job) -> Any:
     """What learns the job's model: it makes a `step` on some rows, and has `weights` and `labels`."""
     if job.model.kind == "logreg":
-        return Logistic(job)
+        return NumpyLogistic(job)
 
-    return Perceptron(job)
+    return NumpyPerceptron(job)
 
 
 Floats = NDArray[np.float32]
@@ -90,7 +90,7 @@ Floats = NDArray[np.float32]
 PREDICT_ROWS = 1024  # so many rows and their hidden layers stay in the cache
 
 
-class Network:
+class NumpyNetwork:
     """The weights, their gradient, and room for one batch on its way forward and back.
 
     `weights` and `gradient` are views of `flat` and `flat_gradient`: a batch works on the matrices,
@@ -199,13 +199,13 @@ def times_slope(name: str, delta: Floats, outputs: Floats, mask: NDArray[np.bool
 SCIPY_ROWS = 4096  # of all rows, so many are looked at at a time
 
 
-class Perceptron:
+class NumpyPerceptron:
     """The network, its optimiser, and the rows it learns from."""
 
     def __init__(self, job: Job) -> None:
         whole = job.params["optimizer"] == "l-bfgs"
         rows = min(SCIPY_ROWS if whole else job.order.batch_size, job.order.rows)
-        self.network = Network(job.model, job.weights, rows)
+        self.network = NumpyNetwork(job.model, job.weights, rows)
         self._optimizer = make_optimizer(job.params, job.model.parameters)
         # Without the memory map's class around them, the arrays are taken from with less ado.
         self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
@@ -236,14 +236,14 @@ class Perceptron:
         return found
 
 
-class Optimizer(Protocol):
+class NumpyOptimizer(Protocol):
     """What turns a gradient into a step."""
 
     def step(self, weights: Floats, gradient: Floats, rate: float) -> None:
         """Move the weights in place by one step. May overwrite the gradient."""
 
 
-class Sgd:
+class NumpySgd:
     """Plain gradient descent."""
 
     def step(self, weights: Floats, gradient: Floats, rate: float) -> None:
@@ -251,7 +251,7 @@ class Sgd:
         weights -= gradient
 
 
-class Momentum:
+class NumpyMomentum:
     """Gradient descent with a velocity."""
 
     def __init__(self, size: int, momentum: float) -> None:
@@ -265,7 +265,7 @@ class Momentum:
         weights -= gradient
 
 
-class Adam:
+class NumpyAdam:
     """Adam, with both bias corrections drawn out of the vectors and into the rate and epsilon."""
 
     def __init__(self, size: int) -> None:
@@ -289,19 +289,19 @@ class Adam:
         weights -= scratch
 
 
-def make_optimizer(params: Mapping[str, Any], size: int) -> Optimizer:
+def make_optimizer(params: Mapping[str, Any], size: int) -> NumpyOptimizer:
     """The optimiser that the trial names, for so many weights."""
     if params["optimizer"] == "adam":
-        return Adam(size)
+        return NumpyAdam(size)
     if params["optimizer"] == "momentum":
-        return Momentum(size, float(params["momentum"]))
-    return Sgd()
+        return NumpyMomentum(size, float(params["momentum"]))
+    return NumpySgd()
 
 
 SPARSE_PREDICT_ROWS = 10_000
 
 
-class Logistic:
+class NumpyLogistic:
     """One weight per feature and a bias."""
 
     def __init__(self, job: Job) -> None:
@@ -342,7 +342,7 @@ class Logistic:
 CORRECTIONS = 10  # how many past steps shape the next one
 
 
-def minimize(learner: Perceptron, job: Job, watch: Watch) -> None:
+def minimize(learner: NumpyPerceptron, job: Job, watch: Watch) -> None:
     """As many iterations as there are epochs, or until scipy can get no further."""
     from scipy.optimize import minimize as scipy_minimize
 
@@ -363,7 +363,7 @@ def minimize(learner: Perceptron, job: Job, watch: Watch) -> None:
 class Objective:
     """The loss over all rows and its gradient, summed up part by part."""
 
-    def __init__(self, network: Network, job: Job) -> None:
+    def __init__(self, network: NumpyNetwork, job: Job) -> None:
         self.evaluations = 0
         self._network = network
         self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
@@ -385,7 +385,7 @@ class Objective:
 class Iterations:
     """Tells the watch of each iteration, and ends the training when it says so."""
 
-    def __init__(self, network: Network, job: Job, watch: Watch, objective: Objective) -> None:
+    def __init__(self, network: NumpyNetwork, job: Job, watch: Watch, objective: Objective) -> None:
         self._network, self._rows, self._watch, self._objective = network, job.order.rows, watch, objective
         self.step = self._seen = self._handed = 0
         self._last = network.flat.astype(np.float64)

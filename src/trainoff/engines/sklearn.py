@@ -60,9 +60,9 @@ def check_classes(job: Job) -> None:
         )
 
 
-def make_learner(job: Job, watch: Phases) -> Perceptron | Logistic:
+def make_learner(job: Job, watch: Phases) -> SklearnPerceptron | SklearnLogistic:
     """What learns the job's model."""
-    return Logistic(job, watch) if job.model.kind == "logreg" else Perceptron(job, watch)
+    return SklearnLogistic(job, watch) if job.model.kind == "logreg" else SklearnPerceptron(job, watch)
 
 
 ACTIVATIONS = {"relu": "relu", "sigmoid": "logistic", "tanh": "tanh"}  # ours: theirs
@@ -71,7 +71,7 @@ ACTIVATIONS = {"relu": "relu", "sigmoid": "logistic", "tanh": "tanh"}  # ours: t
 UNCHECKED = {"assume_finite": True, "skip_parameter_validation": True}
 
 
-class Perceptron:
+class SklearnPerceptron:
     """An MLPClassifier, one `partial_fit` per batch."""
 
     def __init__(self, job: Job, watch: Phases) -> None:
@@ -208,7 +208,7 @@ def get_weights(classifier: Any) -> Weights:
     return [part.copy() for pair in pairs for part in pair]
 
 
-class Logistic:
+class SklearnLogistic:
     """An SGDClassifier, one `partial_fit` per batch.
 
     The bias is the weight of one more column that is always 1, because scikit-learn slows its own intercept down to a

@@ -8,7 +8,7 @@ from math import prod
 from typing import ClassVar
 
 from trainoff.errors import TrainoffError
-from trainoff.models.network import Conv, Dense, Layer, Network, Picture, Pool, check_network
+from trainoff.models.network import ConvLayer, DenseLayer, Layer, Network, Picture, PoolLayer, check_network
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Cnn(Network):
         found: list[Layer] = []
         picture: Picture = (*self.image, 1)
         for outputs in self.channels:
-            conv = Conv(*picture, outputs, self.kernel, self.activation)
-            pool = Pool(*conv.picture)
+            conv = ConvLayer(*picture, outputs, self.kernel, self.activation)
+            pool = PoolLayer(*conv.picture)
             found += [conv, pool]
             picture = pool.picture
         sizes = (prod(picture), *self.sizes)
         last = len(sizes) - 2
         for index, (inputs, outputs) in enumerate(pairwise(sizes)):
-            found.append(Dense(inputs, outputs, None if index == last else self.activation))
+            found.append(DenseLayer(inputs, outputs, None if index == last else self.activation))
         return tuple(found)
 
     @property

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from trainoff.errors import TrainoffError
-from trainoff.models.network import Dense, Layer, Network, check_network
+from trainoff.models.network import DenseLayer, Layer, Network, check_network
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Mlp(Network):
         """From the inputs to the scores."""
         last = len(self.sizes) - 2
         return tuple(
-            Dense(inputs, outputs, None if index == last else self.activation)
+            DenseLayer(inputs, outputs, None if index == last else self.activation)
             for index, (inputs, outputs) in enumerate(pairwise(self.sizes))
         )
 

@@ -86,7 +86,7 @@ Picture = tuple[int, int, int]  # height, width, channels
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseLayer:
     """Every output sums all inputs. A picture is flattened first, row by row, channels last."""
 
     inputs: int
@@ -109,7 +109,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Conv:
+class ConvLayer:
     """A square kernel slides over the picture one pixel at a time and stays inside it."""
 
     height: int  # of the picture it is given
@@ -139,7 +139,7 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolLayer:
     """The largest of every 2 x 2 pixels; an odd last row or column is left out."""
 
     height: int
@@ -154,7 +154,7 @@ class Pool:
         return self.height // 2, self.width // 2, self.channels
 
 
-Layer = Dense | Conv | Pool
+Layer = DenseLayer | ConvLayer | PoolLayer
 
 
 Array = NDArray[np.floating[Any]]
@@ -171,7 +171,7 @@ def initial_weights(model: Model, seed: int) -> Weights:
     rng = np.random.default_rng(derive("init", *model.identity, seed))
     weights: Weights = []
     for layer in model.layers:
-        if isinstance(layer, Pool):
+        if isinstance(layer, PoolLayer):
             continue
         inputs, outputs = layer.fans
         spread = sqrt(2 / inputs) if model.activation == "relu" else sqrt(2 / (inputs + outputs))

@@ -12,7 +12,7 @@ from trainoff.data.batch_order import Order
 from trainoff.data.dataset import Csr, Matrix
 from trainoff.models import logreg
 from trainoff.models.logreg import Logreg
-from trainoff.models.network import Array, Conv, Dense, Layer, Model, Network, Pool, Weights
+from trainoff.models.network import Array, ConvLayer, DenseLayer, Layer, Model, Network, PoolLayer, Weights
 from trainoff.models.optimizers import make_optimizer
 
 Labels = NDArray[np.integer[Any]]
@@ -141,11 +141,11 @@ def log_softmax(scores: Array) -> Array:
 
 
 def _forward(layer: Layer, weights: list[Array], x: Array) -> Array:
-    if isinstance(layer, Pool):
+    if isinstance(layer, PoolLayer):
         height, width, _ = layer.picture
         rows = np.maximum(x[:, 0 : 2 * height : 2], x[:, 1 : 2 * height : 2])
         return np.maximum(rows[:, :, 0 : 2 * width : 2], rows[:, :, 1 : 2 * width : 2])
-    if isinstance(layer, Conv):
+    if isinstance(layer, ConvLayer):
         sums = _patches(layer, x) @ weights[0].reshape(-1, layer.outputs)
         sums = sums.reshape(len(x), *layer.picture)
     else:
@@ -158,12 +158,12 @@ def _backward(
     layer: Layer, weights: list[Array], below: Array, above: Array, delta: Array, first: bool
 ) -> tuple[Array, list[Array]]:
     """The loss by what the layer was given (not needed for the first) and by its weights."""
-    if isinstance(layer, Pool):
+    if isinstance(layer, PoolLayer):
         return _unpool(layer, below, above, delta), []
     delta = delta.reshape(above.shape)
     if layer.activation is not None:
         delta = delta * _slope(layer.activation, above)
-    if isinstance(layer, Dense):
+    if isinstance(layer, DenseLayer):
         flat = below.reshape(len(below), -1)
         return (delta if first else delta @ weights[0].T), [flat.T @ delta, delta.sum(axis=0)]
     columns = delta.reshape(-1, layer.outputs)
@@ -171,14 +171,14 @@ def _backward(
     return (delta if first else _unpatch(layer, weights[0], delta)), [slope, columns.sum(axis=0)]
 
 
-def _patches(layer: Conv, x: Array) -> Array:
+def _patches(layer: ConvLayer, x: Array) -> Array:
     """What lies under the kernel at each of its places, as the rows of a matrix."""
     pictures = x.reshape(len(x), layer.height, layer.width, layer.inputs)
     windows = np.lib.stride_tricks.sliding_window_view(pictures, (layer.kernel, layer.kernel), axis=(1, 2))
     return windows.transpose(0, 1, 2, 4, 5, 3).reshape(-1, layer.fans[0])
 
 
-def _unpatch(layer: Conv, kernel: Array, delta: Array) -> Array:
+def _unpatch(layer: ConvLayer, kernel: Array, delta: Array) -> Array:
     """Give each pixel what every place of the kernel that covered it owes to it."""
     result = np.zeros((len(delta), layer.height, layer.width, layer.inputs), delta.dtype)
     height, width, _ = layer.picture
@@ -188,13 +188,13 @@ def _unpatch(layer: Conv, kernel: Array, delta: Array) -> Array:
     return result
 
 
-def _blocks(layer: Pool, x: Array) -> Array:
+def _blocks(layer: PoolLayer, x: Array) -> Array:
     """The pictures as [rows, height / 2, 2, width / 2, 2, channels]."""
     height, width, channels = layer.picture
     return x[:, : 2 * height, : 2 * width].reshape(len(x), height, 2, width, 2, channels)
 
 
-def _unpool(layer: Pool, below: Array, above: Array, delta: Array) -> Array:
+def _unpool(layer: PoolLayer, below: Array, above: Array, delta: Array) -> Array:
     """Each output's slope goes to the pixel it was taken from: the first, where several are the largest."""
     height, width, channels = layer.picture
     blocks = _blocks(layer, below).transpose(0, 1, 3, 5, 2, 4).reshape(-1, 4)

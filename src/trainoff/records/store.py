@@ -101,7 +101,7 @@ class Store:
         records = [record for record in self.attempts(trial_id) if isinstance(record, Record)]
         return max(records, key=lambda record: record.attempt, default=None)
 
-    def attempts(self, trial_id: str) -> Iterator[Record | Damaged]:
+    def attempts(self, trial_id: str) -> Iterator[Record | DamagedRecord]:
         for folder in [self.folder / trial_id, *self.folder.glob(f"{trial_id}.*")]:
             if folder.is_dir():
                 yield read(folder)
@@ -173,7 +173,7 @@ EXPORTED = "exported.json"  # marks a folder as made from records; its files may
 
 
 @dataclass(frozen=True)
-class Damaged:
+class DamagedRecord:
     """A folder that should hold a record and does not."""
 
     folder: Path
@@ -189,19 +189,19 @@ _VERSION = msgspec.json.Decoder(_Versioned)
 _RECORD = msgspec.json.Decoder(Record)  # checks the type of every field
 
 
-def read(folder: str | Path) -> Record | Damaged:
+def read(folder: str | Path) -> Record | DamagedRecord:
     """The record in a folder, or what is wrong with it."""
     try:
         with open(os.path.join(folder, "record.json"), "rb") as file:  # noqa: PTH118, PTH123  # read 10,000 times
             text = file.read()
         record = _decode(text)
     except FileNotFoundError:
-        return Damaged(Path(folder), "record.json is missing")
+        return DamagedRecord(Path(folder), "record.json is missing")
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Damaged(Path(folder), f"record.json cannot be read: {error}")
+        return DamagedRecord(Path(folder), f"record.json cannot be read: {error}")
     if isinstance(record, _Versioned) or record.schema_version != SCHEMA_VERSION:
         version = record.schema_version
-        return Damaged(Path(folder), f"its schema version is {version}, this trainoff reads {SCHEMA_VERSION}")
+        return DamagedRecord(Path(folder), f"its schema version is {version}, this trainoff reads {SCHEMA_VERSION}")
     return record
 
 
@@ -216,7 +216,7 @@ def _decode(text: bytes) -> Record | _Versioned:
         return versioned
 
 
-def scan(folder: Path) -> tuple[list[Record], list[Damaged]]:
+def scan(folder: Path) -> tuple[list[Record], list[DamagedRecord]]:
     """Every record in a study's folder, or in a folder of studies; damaged ones apart."""
     if not folder.is_dir():
         raise no_folder(folder)
@@ -225,7 +225,9 @@ def scan(folder: Path) -> tuple[list[Record], list[Damaged]]:
             found = [read(path) for path in _record_folders(folder)]
     except OSError as error:
         raise TrainoffError(f"{error.filename or folder}: this folder cannot be read ({error.strerror})") from error
-    return [item for item in found if isinstance(item, Record)], [item for item in found if isinstance(item, Damaged)]
+    return [item for item in found if isinstance(item, Record)], [
+        item for item in found if isinstance(item, DamagedRecord)
+    ]
 
 
 def no_folder(folder: Path) -> TrainoffError:
@@ -234,7 +236,7 @@ def no_folder(folder: Path) -> TrainoffError:
     return TrainoffError(f"{folder}: {what}; `trainoff run` makes one under results/")
 
 
-def no_records(folder: Path, damaged: Sequence[Damaged] = ()) -> TrainoffError:
+def no_records(folder: Path, damaged: Sequence[DamagedRecord] = ()) -> TrainoffError:
     """That there is nothing to read in a folder, and what to do."""
     if damaged:
         what = "the one record" if len(damaged) == 1 else f"each of the {len(damaged):,} records"
@@ -280,7 +282,7 @@ def folders(folder: str) -> list[tuple[str, int]]:
         return [(entry.path, entry.inode()) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
 
 
-class Shelf:
+class RecordCache:
     """The records below a folder that may not be there yet; a look reads only what is new.
 
     A folder is known again by its name and number, so that a record that was deleted and made anew is read anew. A
@@ -290,27 +292,27 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._held: dict[tuple[str, int], Record] = {}
-        self._damaged: dict[tuple[str, int, int], Damaged] = {}
+        self._damaged: dict[tuple[str, int, int], DamagedRecord] = {}
 
     @property
     def records(self) -> list[Record]:
         return list(self._held.values())
 
     @property
-    def damaged(self) -> list[Damaged]:
+    def damaged(self) -> list[DamagedRecord]:
         return list(self._damaged.values())
 
     def look(self) -> bool:
         """Read what is new and forget what is gone; whether there was any of it."""
         held: dict[tuple[str, int], Record] = {}
-        damaged: dict[tuple[str, int, int], Damaged] = {}
+        damaged: dict[tuple[str, int, int], DamagedRecord] = {}
         for path, number in self._places():
             if found := self._held.get((path, number)):
                 held[path, number] = found
                 continue
             key = path, number, _changed(path)
             one = self._damaged.get(key) or read(path)
-            if isinstance(one, Damaged):
+            if isinstance(one, DamagedRecord):
                 damaged[key] = one
             else:
                 held[path, number] = one

@@ -19,7 +19,7 @@ from trainoff.analysis.format import about, called, count, quality, seconds, sho
 from trainoff.records import Record, Store
 from trainoff.report.tables import setting
 from trainoff.runner.estimate import Clock, samples
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.runner.runner import Task
 
 BULLETIN = "bulletin.json"
@@ -42,7 +42,7 @@ class UnderWay:
 
 
 @dataclass(frozen=True)
-class Post:
+class TrialPost:
     """What a bulletin says."""
 
     at: float  # the time of day, in seconds
@@ -54,7 +54,7 @@ class Post:
     running: UnderWay | None
 
 
-class Bulletin:
+class ProgressFile:
     """A view that writes down where the run stands, at most once a second, in a scratch folder of its own.
 
     The folder is locked while the process lives and gone once the run is over: one whose lock is free is that of a
@@ -97,7 +97,7 @@ class Bulletin:
         self._running = UnderWay(task.trial_id, title_of(task, self._keys), _steps(task))
         self._post()
 
-    def update(self, task: Task, story: Story) -> None:
+    def update(self, task: Task, story: TrialState) -> None:
         if self._running is None or time.monotonic() - self._written < EVERY_S:
             return
         self._running = replace(
@@ -116,7 +116,7 @@ class Bulletin:
 
     def _post(self) -> None:
         self._written = time.monotonic()
-        post = Post(
+        post = TrialPost(
             at=time.time(),
             done=sum(not task.to_run for task in self._tasks),
             total=len(self._tasks),
@@ -147,7 +147,7 @@ def _steps(task: Task) -> int | None:
     return steps
 
 
-class Lines:
+class PlainLines:
     """One line when a trial starts and one when it ends."""
 
     def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
@@ -168,7 +168,7 @@ class Lines:
     def started(self, task: Task) -> None:
         self._say(f"{title_of(task, self._keys)} ...")
 
-    def update(self, task: Task, story: Story) -> None:
+    def update(self, task: Task, story: TrialState) -> None:
         for name, url in story.pages.items():
             if url not in self._shown:
                 self._shown.add(url)

@@ -3,7 +3,7 @@
 `studies(name)` are the study files of a reproduction, `judge(name, records)` a verdict on each of its claims.
 """
 
-from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED, Evidence, Finding
+from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED, ClaimFinding, Evidence
 from trainoff.reproductions.figures import Drawing, drawings
 from trainoff.reproductions.judge import Judged, judge, judge_all, names, scale, studies, summary
 
@@ -11,9 +11,9 @@ __all__ = [
     "CONFIRMED",
     "NOT_COMPARABLE",
     "REFUTED",
+    "ClaimFinding",
     "Drawing",
     "Evidence",
-    "Finding",
     "Judged",
     "drawings",
     "judge",

@@ -17,12 +17,12 @@ BAND = 1.1  # what differs by less counts as alike: a reproduction has few runs 
 Figure = Callable[[Record], float | None]
 
 
-class Lacking(TrainoffError):
+class EvidenceMissing(TrainoffError):
     """The evidence for a check is not there."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimFinding:
     """What was measured of a claim, in words, the verdict on it, and why."""
 
     verdict: str
@@ -61,7 +61,7 @@ class Evidence:
             return float(median(found))
         bad = next((record for record in self.records if record.status != "ok"), None)
         why = f"it ended as {bad.status}: {bad.reason}" if bad else "no such trial ran"
-        raise Lacking(f"{what} is not known: {why}")
+        raise EvidenceMissing(f"{what} is not known: {why}")
 
     def train_s(self, what: str) -> float:
         """The median training time."""
@@ -93,14 +93,14 @@ def _has(record: Record, key: str, wanted: Any) -> bool:
     return bool(found in wanted if isinstance(wanted, tuple) else found == wanted)
 
 
-def found(true: bool, measured: str, reason: str = "") -> Finding:
+def found(true: bool, measured: str, reason: str = "") -> ClaimFinding:
     """A verdict by what is true here."""
-    return Finding(CONFIRMED if true else REFUTED, measured, reason)
+    return ClaimFinding(CONFIRMED if true else REFUTED, measured, reason)
 
 
-def cannot(reason: str, measured: str = "-") -> Finding:
+def cannot(reason: str, measured: str = "-") -> ClaimFinding:
     """No verdict, and why."""
-    return Finding(NOT_COMPARABLE, measured, reason)
+    return ClaimFinding(NOT_COMPARABLE, measured, reason)
 
 
 def larger(a: float, b: float) -> bool:
@@ -118,7 +118,7 @@ def ratio(value: float) -> str:
     return f"{times(value)} times"
 
 
-Check = Callable[[Evidence], Finding]
+Check = Callable[[Evidence], ClaimFinding]
 CHECKS: dict[str, Check] = {}
 
 

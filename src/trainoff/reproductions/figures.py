@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainoff.records import PUBLISHED, Record
-from trainoff.reproductions.evidence import Evidence, Lacking, of, rows_of_a_worker
+from trainoff.reproductions.evidence import Evidence, EvidenceMissing, of, rows_of_a_worker
 from trainoff.reproductions.published import names as with_figures
 from trainoff.reproductions.published import records as published
 
@@ -156,7 +156,7 @@ def _resources(sides: Sides) -> Drawing:
         for what, figure in RESOURCES.items():
             try:
                 sync, other = (calm.of(mode=mode).value(figure, what) for mode in ("sync", "async"))
-            except Lacking:
+            except EvidenceMissing:
                 continue
             rows.append({"source": source, "x": what, "series": "async", "value": round(other / sync, 3)})
     about = "What asynchronous training uses, as a multiple of what synchronous training does (003, section 3)."

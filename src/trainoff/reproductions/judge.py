@@ -17,9 +17,9 @@ from trainoff.reproductions.evidence import (
     CONFIRMED,
     NOT_COMPARABLE,
     REFUTED,
+    ClaimFinding,
     Evidence,
-    Finding,
-    Lacking,
+    EvidenceMissing,
     cannot,
 )
 from trainoff.study.suggestions import quote, suggest
@@ -32,7 +32,7 @@ class Judged:
     """A claim, and what came of it here."""
 
     claim: Claim
-    finding: Finding
+    finding: ClaimFinding
 
 
 def judge(name: str, records: Sequence[Record]) -> list[Judged]:
@@ -47,15 +47,15 @@ def judge_all(records: dict[str, Sequence[Record]]) -> list[Judged]:
     return [Judged(claim, _finding(claim, seen.get(claim.reproduction or "", Evidence([])))) for claim in claims()]
 
 
-def _finding(claim: Claim, seen: Evidence) -> Finding:
+def _finding(claim: Claim, seen: Evidence) -> ClaimFinding:
     if claim.not_comparable:
         return cannot(claim.not_comparable)
     if claim.because:
-        return Finding(CONFIRMED, f"by design: {claim.shown}", claim.because)
+        return ClaimFinding(CONFIRMED, f"by design: {claim.shown}", claim.because)
     assert claim.test
     try:
         return CHECKS[claim.test](seen)
-    except Lacking as error:
+    except EvidenceMissing as error:
         return cannot(str(error))
 
 

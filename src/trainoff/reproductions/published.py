@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from trainoff.errors import TrainoffError
-from trainoff.records import PUBLISHED, Damaged, Record, no_records, scan
+from trainoff.records import PUBLISHED, DamagedRecord, Record, no_records, scan
 from trainoff.study.machines import shipped
 from trainoff.study.suggestions import quote, suggest
 
@@ -85,7 +85,7 @@ def _records(document: Document, runs: Runs) -> Iterator[Record]:
             yield _record(document, runs, table, row, facts)
 
 
-def _record(document: Document, runs: Runs, table: Table, row: list[str], facts: Mapping[str, Any]) -> Record:
+def _record(document: Document, runs: Runs, table: PublishedTable, row: list[str], facts: Mapping[str, Any]) -> Record:
     """One line of a table, or one cell of it, as a record."""
     values: dict[str, Any] = {key: _copy(value) for key, value in facts.items()}
     values["params"] = {"document": document.id, **values.get("params", {})}
@@ -145,7 +145,7 @@ def _copy(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublishedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table as it is printed, every cell as text; an empty one is empty in the document, too."""
 
     name: str
@@ -211,14 +211,14 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engines: list[str]  # what trainoff has in the place of its systems
     note: str
     why_workload: str = ""  # why its records have the workload that they have, where it is not named
-    table: list[Table] = []  # msgspec gives every object its own
+    table: list[PublishedTable] = []  # msgspec gives every object its own
     fact: list[Fact] = []  # msgspec gives every object its own
     picture: list[Picture] = []  # msgspec gives every object its own
     slip: list[Slip] = []  # msgspec gives every object its own
     rows: dict[str, dict[str, dict[str, Any]]] = {}  # msgspec gives every object its own
     runs: list[Runs] = []  # msgspec gives every object its own
 
-    def the_table(self, name: str) -> Table:
+    def the_table(self, name: str) -> PublishedTable:
         """The table of that name."""
         return next(table for table in self.table if table.name == name)
 
@@ -244,13 +244,13 @@ def published_name(place: str | Path) -> str | None:
     return text.removeprefix(PREFIX) if text.startswith(PREFIX) else None
 
 
-def records_of(place: str | Path) -> tuple[list[Record], list[Damaged]]:
+def records_of(place: str | Path) -> tuple[list[Record], list[DamagedRecord]]:
     """The records of a folder or of a published study, and those that are damaged."""
     name = published_name(place)
     return scan(Path(place)) if name is None else (records(name), [])
 
 
-def some_of(place: str | Path) -> tuple[list[Record], list[Damaged]]:
+def some_of(place: str | Path) -> tuple[list[Record], list[DamagedRecord]]:
     """The same where there must be some; a sentence with what to do if there are none."""
     found, damaged = records_of(place)
     if not found:

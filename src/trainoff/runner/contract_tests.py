@@ -12,7 +12,7 @@ from trainoff import data
 from trainoff.engines import Engine
 from trainoff.models import ACTIVATIONS, OPTIMIZERS, SCHEDULES
 from trainoff.records import Record, Store
-from trainoff.runner.runner import Conductor, Task, View
+from trainoff.runner.runner import Runner, RunObserver, Task
 from trainoff.runner.status import cannot
 from trainoff.study import Limits, Trial
 from trainoff.study.grid import FOREIGN
@@ -53,7 +53,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Finding:
+class TestFinding:
     """How a case went; `wrong` is None if it went well, `note` says what is worth knowing then."""
 
     case: str
@@ -174,25 +174,25 @@ def _diverged(record: Record) -> str | None:
     return None if record.status == "diverged" else f"ended as {record.status} with a learning rate of 1e30"
 
 
-def check(engine: Engine, store: Store, view: View) -> Iterator[Finding]:
+def check(engine: Engine, store: Store, view: RunObserver) -> Iterator[TestFinding]:
     """Run every contract test as a real trial; yields the findings as they come."""
     for case in cases(engine):
         data.get(case.trial.data)
-    conductor = Conductor(store, view)
+    conductor = Runner(store, view)
     for case in cases(engine):
         refused = cannot(case.trial, engine)
         if refused and refused.status == "unsupported":
-            yield Finding(case.name, None, f"refused: {refused.reason}")
+            yield TestFinding(case.name, None, f"refused: {refused.reason}")
             continue
         task = Task(case.trial, engine, case.trial.id(engine.version()))
         conductor.run([task])
         yield _finding(case, task.record)
 
 
-def _finding(case: Case, record: Record | None) -> Finding:
+def _finding(case: Case, record: Record | None) -> TestFinding:
     if record is None or record.status == "interrupted":
         raise KeyboardInterrupt
-    return Finding(case.name, case.judge(record), _note(record), record.traceback)
+    return TestFinding(case.name, case.judge(record), _note(record), record.traceback)
 
 
 def _note(record: Record) -> str:

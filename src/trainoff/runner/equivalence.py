@@ -17,7 +17,7 @@ from trainoff.data.cache import root as cache_folder
 from trainoff.engines import Job
 from trainoff.engines.shared.snapshots import CERTIFIED_STEPS
 from trainoff.models import Model, Weights, evaluate, fingerprint, flatten, trajectory, unflatten
-from trainoff.runner.events import Event, Story
+from trainoff.runner.events import Event, TrialState
 
 REFERENCE = 1  # its version: a corrected reference must not meet old trajectories
 EXACT = 1e-3  # float32 rounding measures about 1e-4
@@ -26,7 +26,7 @@ FAR = 10  # times what rounding may cause is no rounding, however small the step
 KEPT_TRAJECTORIES = 64  # of two sets of float64 weights each
 
 
-def certificate(job: Job, story: Story, differs: str | None) -> dict[str, Any]:
+def certificate(job: Job, story: TrialState, differs: str | None) -> dict[str, Any]:
     """The distance of the engine's weights from the reference's, relative to how far the reference has moved."""
     result: dict[str, Any] = {
         "initial_weights_sha256": fingerprint(job.weights),
@@ -143,7 +143,7 @@ def read_snapshot(event: Event, folder: Path, model: Model) -> Weights:
     return unflatten(model, np.fromfile(folder / event["file"], np.float32, model.parameters))
 
 
-def curve(story: Story, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
+def curve(story: TrialState, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
     """A row per snapshot: where training stood, and how good the network was on the test set."""
     cpu = story.cpu_at()
     rows = []
@@ -163,7 +163,7 @@ def curve(story: Story, folder: Path, model: Model, data: Data) -> list[dict[str
     return rows
 
 
-def objectives(story: Story) -> list[dict[str, Any]]:
+def objectives(story: TrialState) -> list[dict[str, Any]]:
     """A row per training loss that was told only afterwards; of such a step nothing else is known."""
     told = ("step", "samples_seen", "train_s")
     return [{**{name: event[name] for name in told}, "objective": event["loss"]} for event in story.objectives]

@@ -9,20 +9,20 @@ from functools import cache
 from math import isqrt
 
 from trainoff import data
-from trainoff.data import Entry
+from trainoff.data import DatasetEntry
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.runner import machine
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.runner.job import network_of
-from trainoff.runner.runner import Silent, Task
+from trainoff.runner.runner import NullObserver, Task
 from trainoff.study import Trial
 
 STARTUP_S = 3.0
 FLOPS = 3e10  # of one core on small matrices; a guess that only serves until there are records
 SPARSE = 1000.0  # operations that would take as long as one non-zero, which a core waits for memory to bring
 SOME_PRODUCTS = 1_000_000  # of a row, where nothing is known
-UNKNOWN = Entry("", "", 10_000, 2_000, 100, 10)  # what the user's own data is taken for until it has been read
+UNKNOWN = DatasetEntry("", "", 10_000, 2_000, 100, 10)  # what the user's own data is taken for until it has been read
 
 
 class Estimator:
@@ -70,7 +70,7 @@ def samples(trial: Trial) -> int:
 
 
 @cache
-def _shape(dataset: str) -> Entry:
+def _shape(dataset: str) -> DatasetEntry:
     return data.entry(dataset) or UNKNOWN
 
 
@@ -92,7 +92,7 @@ def _square(features: int) -> tuple[int, int]:
     return isqrt(features), isqrt(features)
 
 
-class Clock(Silent):
+class Clock(NullObserver):
     """How long a run has taken and how long it has to go: a view that others ask."""
 
     def __init__(self, tasks: Sequence[Task], estimator: Estimator) -> None:
@@ -104,7 +104,7 @@ class Clock(Silent):
     def started(self, task: Task) -> None:
         self._running, self._running_left = task, self._guess.get(task.trial_id, 0.0)
 
-    def update(self, task: Task, story: Story) -> None:
+    def update(self, task: Task, story: TrialState) -> None:
         """Once training is under way, its own pace says more than any record."""
         elapsed = time.monotonic() - story.start
         whole = samples(task.trial)

@@ -13,7 +13,7 @@ PAUSES = "snapshots"  # what travels while the clock stands is booked apart from
 
 
 @dataclass
-class Story:
+class TrialState:
     """The events of one trial, added up."""
 
     start: float  # when the conductor started it; all times are of the monotonic clock

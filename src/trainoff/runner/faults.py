@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.study import Trial
 from trainoff.study.fault import LAST, moment
 
 
-class Reach:
+class FaultTargets:
     """A hand on the nodes of a cluster, by their numbers. What a kind of cluster cannot do is refused beforehand."""
 
     def pids(self, node: int) -> list[int]:
@@ -71,7 +71,7 @@ class Reach:
         raise NotImplementedError
 
 
-class OfProcesses(Reach):
+class ProcessTargets(FaultTargets):
     """Nodes that are only processes, the descendants of this one: node 1 is all that has the role worker-1.
 
     `trainer` is a part of the command line by which the process is known that trains, where a worker has others, too.
@@ -79,7 +79,7 @@ class OfProcesses(Reach):
 
     def __init__(self, trainer: str | None) -> None:
         self._trainer = trainer
-        self._brakes: dict[int, Brake] = {}
+        self._brakes: dict[int, Throttle] = {}
         self._stopped: dict[int, list[int]] = {}
 
     def pids(self, node: int) -> list[int]:
@@ -101,7 +101,7 @@ class OfProcesses(Reach):
         send(self._stopped.pop(node, []), signal.SIGCONT)
 
     def slow(self, node: int, share: float) -> None:
-        self._brakes[node] = Brake(lambda: self.pids(node), share)
+        self._brakes[node] = Throttle(lambda: self.pids(node), share)
         self._brakes[node].start()
 
     def restore_speed(self, node: int) -> None:
@@ -145,7 +145,7 @@ PERIOD_S = 0.04  # of running and standing still; short beside a step of trainin
 REFRESH_S = 1.0  # how often new processes are looked for
 
 
-class Brake:
+class Throttle:
     """Stops processes and lets them go on in turn, until it is released. `pids` names them at a moment."""
 
     def __init__(self, pids: Callable[[], Iterable[int]], share: float) -> None:
@@ -190,7 +190,7 @@ def send_all(find: Callable[[], Iterable[int]], number: signal.Signals) -> list[
 
 FAULT, HEAL = "fault", "heal"  # the words on the life line
 Say = Callable[..., None]
-HEALS: Mapping[str, Callable[[Reach, int], None]] = {
+HEALS: Mapping[str, Callable[[FaultTargets, int], None]] = {
     "pause": lambda reach, node: reach.resume(node),
     "slow": lambda reach, node: reach.restore_speed(node),
     "cut": lambda reach, node: reach.heal(node),
@@ -198,10 +198,10 @@ HEALS: Mapping[str, Callable[[Reach, int], None]] = {
 }
 
 
-class Hand:
+class FaultInjector:
     """Does one fault, once."""
 
-    def __init__(self, fault: Mapping[str, Any], reach: Reach, say: Say) -> None:
+    def __init__(self, fault: Mapping[str, Any], reach: FaultTargets, say: Say) -> None:
         self._fault, self._reach, self._say = fault, reach, say
         self._action, self._node = fault["action"], fault["node"]
         self._struck = False
@@ -277,14 +277,14 @@ def fault_of(trial: Trial) -> dict[str, Any] | None:
     return {**asked, "node": trial.workers - 1 if asked["node"] == LAST else asked["node"]}
 
 
-class Cue:
+class FaultSchedule:
     """Follows a trial's story, and says each word to the warden once, as soon as it is time."""
 
     def __init__(self, fault: Mapping[str, Any] | None) -> None:
         self._at = moment(fault["at"]) if fault else None
         self._done = False
 
-    def words(self, story: Story, now: float) -> Iterator[str]:
+    def words(self, story: TrialState, now: float) -> Iterator[str]:
         """What to say now. A fault that lasts is over with the training."""
         if self._at is None:
             return
@@ -295,7 +295,7 @@ class Cue:
             self._at = None
             yield HEAL
 
-    def wait(self, story: Story, now: float) -> float:
+    def wait(self, story: TrialState, now: float) -> float:
         """The seconds until the fault is due: at most 0 if it is, infinite where only progress can tell."""
         at = self._at
         if at is None or self._done or story.phase != "train" or story.train_start is None:
@@ -314,7 +314,7 @@ NOTHING = dict.fromkeys(
 )
 
 
-def harm(asked: Mapping[str, Any], story: Story, failed: bool) -> dict[str, Any]:
+def fault_impact(asked: Mapping[str, Any], story: TrialState, failed: bool) -> dict[str, Any]:
     """What was asked for and what came of it. All seconds but `at_s` are counted from the fault."""
     done = story.fault
     if not done or not done["processes"]:
@@ -340,7 +340,7 @@ def _when(loss: Mapping[str, Any]) -> float:
     return float(loss["t"] - loss["ago_s"])
 
 
-def _noticed(story: Story, failed: bool) -> float | None:
+def _noticed(story: TrialState, failed: bool) -> float | None:
     """When the engine first said that somebody was gone, or gave up; None if it never noticed."""
     assert story.fault
     told = [_when(loss) for loss in story.losses]
@@ -350,13 +350,13 @@ def _noticed(story: Story, failed: bool) -> float | None:
     return min((t for t in told if t >= story.fault["t"]), default=None)
 
 
-def _recovered(story: Story, noticed: float) -> float | None:
+def _recovered(story: TrialState, noticed: float) -> float | None:
     """When the training was for the first time further than it had ever been when the loss was noticed."""
     furthest = max((seen for t, seen in story.beats if t <= noticed), default=0)
     return next((t for t, seen in story.beats if t > noticed and seen > furthest), None)
 
 
-def _longest_gap(story: Story) -> float:
+def _longest_gap(story: TrialState) -> float:
     """The longest time after the fault in which no progress was told, to the end of the training.
 
     Some engines only say that they live; that is none.
@@ -369,6 +369,6 @@ def _longest_gap(story: Story) -> float:
     return max((after - before for before, after in pairwise(told)), default=0.0)
 
 
-def _since(story: Story, t: float | None) -> float | None:
+def _since(story: TrialState, t: float | None) -> float | None:
     assert story.fault
     return None if t is None else round(t - story.fault["t"], 3)

@@ -10,7 +10,7 @@ from trainoff.clusters import Attached, Cluster, Processes
 from trainoff.clusters.lab import cluster as lab
 from trainoff.clusters.lab.cluster import LabCluster
 from trainoff.clusters.ssh.client import Ssh
-from trainoff.clusters.ssh.cluster import Hosts, Plan
+from trainoff.clusters.ssh.cluster import Hosts, HostsPlan
 from trainoff.data import Csr, Data, Order
 from trainoff.engines import Job
 from trainoff.errors import TrainoffError
@@ -62,15 +62,15 @@ def make_cluster(trial: Trial, folder: Path) -> Cluster:
     if trial.attached:
         return Attached(trial.address, trial.properties, folder)
     if trial.emulated:
-        return LabCluster(lab.Plan.read(folder), folder)
+        return LabCluster(lab.LabPlan.read(folder), folder)
     if trial.cluster == "hosts":
         return Hosts(_plan(trial), folder)
     return Processes(trial.workers, folder)
 
 
-def _plan(trial: Trial) -> Plan:
+def _plan(trial: Trial) -> HostsPlan:
     params, memory = trial.params, trial.memory_gb
-    return Plan(
+    return HostsPlan(
         params["hosts"],
         Ssh(params.get("python", sys.executable), params.get("ssh_config")),
         GUARD,

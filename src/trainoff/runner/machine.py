@@ -158,7 +158,7 @@ SMALL, LARGE = 2**14, 2**22  # numbers: what a core keeps close, and what it mus
 SMALL_ROUNDS = 400  # they take about as long as one round of the large ones
 
 
-class Control:
+class ControlKernel:
     """Runs the kernel around trials; what was measured after one serves before the next while it is fresh."""
 
     def __init__(self) -> None:

@@ -18,11 +18,11 @@ from trainoff import engines
 from trainoff.engines import Engine, Job
 from trainoff.records import METRICS, Record, error_of, measured, time_to_target
 from trainoff.runner.equivalence import certificate, curve, objectives
-from trainoff.runner.events import Event, Story
-from trainoff.runner.faults import fault_of, harm
+from trainoff.runner.events import Event, TrialState
+from trainoff.runner.faults import fault_impact, fault_of
 from trainoff.runner.machine import environment
-from trainoff.runner.status import Verdict, judge
-from trainoff.runner.trial_process import Ending
+from trainoff.runner.status import TrialStatus, judge
+from trainoff.runner.trial_process import ExitInfo
 from trainoff.study import Trial
 from trainoff.study.machines import NodeSpec, nodes_of
 
@@ -40,7 +40,7 @@ class Identity:
     data_identity: str
 
 
-def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdict) -> Record:
+def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: TrialStatus) -> Record:
     """The part of a record that is known before anything runs: all there is of an `unsupported` trial."""
     return Record(
         trial_id=identity.trial_id,
@@ -75,7 +75,7 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Verdi
     )
 
 
-def full_record(record: Record, trial: Trial, ending: Ending, job: Job, differs: str | None) -> None:
+def full_record(record: Record, trial: Trial, ending: ExitInfo, job: Job, differs: str | None) -> None:
     """Add to a bare record all that was measured; writes curve.parquet and samples.parquet beside it.
 
     What cannot be evaluated still becomes a record, with everything that was measured.
@@ -97,7 +97,7 @@ def full_record(record: Record, trial: Trial, ending: Ending, job: Job, differs:
         verdict = replace(verdict, status="wrong-result", reason=reason) if verdict.status == "ok" else verdict
     _apply(record, verdict)
     if asked := fault_of(trial):
-        record.fault = harm(asked, ending.story, record.failed)
+        record.fault = fault_impact(asked, ending.story, record.failed)
     _drop_snapshots(job.folder)
     _gather_logs(job.folder)
     if record.failed:
@@ -106,7 +106,7 @@ def full_record(record: Record, trial: Trial, ending: Ending, job: Job, differs:
     _write(_series(ending.story), job.folder / "samples.parquet")
 
 
-def _evaluate(record: Record, ending: Ending, job: Job, differs: str | None, verdict: Verdict) -> Verdict:
+def _evaluate(record: Record, ending: ExitInfo, job: Job, differs: str | None, verdict: TrialStatus) -> TrialStatus:
     """The curve, the certificate, the accuracy; and what they make of the verdict."""
     with np.errstate(all="ignore"):  # a network that diverged is evaluated like any other
         rows = curve(ending.story, job.folder, job.model, job.data)
@@ -122,7 +122,7 @@ def _drop_snapshots(folder: Path) -> None:
         snapshot.unlink()
 
 
-def _book_times(record: Record, ending: Ending) -> None:
+def _book_times(record: Record, ending: ExitInfo) -> None:
     story = ending.story
     record.cold_s = ending.end - story.start
     record.pause_s = story.paused_s
@@ -149,7 +149,7 @@ def _book_quality(record: Record, rows: list[dict[str, Any]], job: Job) -> None:
             record.test_metrics |= {"accuracy": record.test_accuracy, "error": error_of(record.test_accuracy)}
 
 
-def _second_thoughts(verdict: Verdict, record: Record, rows: list[dict[str, Any]]) -> Verdict:
+def _second_thoughts(verdict: TrialStatus, record: Record, rows: list[dict[str, Any]]) -> TrialStatus:
     """A trial that ended well may still have a wrong result."""
     if verdict.status != "ok":
         return verdict
@@ -170,12 +170,12 @@ def _second_thoughts(verdict: Verdict, record: Record, rows: list[dict[str, Any]
     return verdict
 
 
-def _apply(record: Record, verdict: Verdict) -> None:
+def _apply(record: Record, verdict: TrialStatus) -> None:
     for name, value in asdict(verdict).items():
         setattr(record, name, value)
 
 
-def _series(story: Story) -> list[dict[str, Any]]:
+def _series(story: TrialState) -> list[dict[str, Any]]:
     """The samples with the trial's own time."""
     left_out = ("kind", "tick", "t")
     return [
@@ -208,7 +208,7 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:]) if log.exists() else ""
 
 
-def book_resources(record: Record, story: Story, nodes: Sequence[NodeSpec] = ()) -> None:
+def book_resources(record: Record, story: TrialState, nodes: Sequence[NodeSpec] = ()) -> None:
     """Fill in every figure of consumption, from the kernel's account and the samples; `nodes` are the emulated ones."""
     record.nodes = book_nodes(nodes, story)
     usage = story.usage or {}
@@ -266,7 +266,7 @@ def _book_waiting(record: Record) -> None:
         record.breakdowns["waiting_s"] = {worker: max(0.0, record.train_s - spent) for worker, spent in busy.items()}
 
 
-def _training(record: Record, story: Story) -> dict[str, Any]:
+def _training(record: Record, story: TrialState) -> dict[str, Any]:
     """What the machine was doing while the trial trained: the figures by which a bottleneck is told."""
     start, end = story.train_start, story.train_end
     if start is None or end is None or end <= start:
@@ -345,12 +345,12 @@ def _by_tick(samples: Sequence[Event]) -> list[list[Event]]:
 COUNTED = ("cpu_s", "throttled_s", "sent_bytes", "received_bytes")  # they only grow
 
 
-def book_nodes(specs: Sequence[NodeSpec], story: Story) -> list[dict[str, Any]]:
+def book_nodes(specs: Sequence[NodeSpec], story: TrialState) -> list[dict[str, Any]]:
     """For every node what it was given, what it used in all, and what it used while the trial trained."""
     return [_node(number, spec, story) for number, spec in enumerate(specs) if story.nodes.get(number)]
 
 
-def _node(number: int, spec: NodeSpec, story: Story) -> dict[str, Any]:
+def _node(number: int, spec: NodeSpec, story: TrialState) -> dict[str, Any]:
     rows = story.nodes[number]
     last = rows[-1]
     return {
@@ -363,7 +363,7 @@ def _node(number: int, spec: NodeSpec, story: Story) -> dict[str, Any]:
     }
 
 
-def _while_training(rows: Sequence[Event], story: Story) -> dict[str, float]:
+def _while_training(rows: Sequence[Event], story: TrialState) -> dict[str, float]:
     start, end = story.train_start, story.train_end
     if start is None or end is None or end <= start:
         return {}

@@ -27,9 +27,18 @@ import psutil
 
 from trainoff.clusters.local import cpus
 from trainoff.clusters.namespaces import adopt_orphans
-from trainoff.clusters.ssh.connection import SILENCE_S, Head, Place, Wire, files_below, sentence, state, take_file
+from trainoff.clusters.ssh.connection import (
+    SILENCE_S,
+    Head,
+    MessageStream,
+    TrialFolder,
+    files_below,
+    sentence,
+    state,
+    take_file,
+)
 from trainoff.runner.machine import cpu_model
-from trainoff.runner.sampler import Probe
+from trainoff.runner.sampler import Sampler
 
 LEAVE_S = 5.0  # how long the end may take, and then what is told of it
 LAST_WORDS_S = 2.0  # how long what a process said last may take to be read after its end
@@ -38,7 +47,7 @@ FIGURES = ("user_s", "system_s", "switches", "read_bytes", "write_bytes", "rss",
 
 
 @dataclass(frozen=True)
-class Orders:
+class AgentConfig:
     """What the guard is told at its start."""
 
     folder: str  # the trial's, at the same place here
@@ -52,13 +61,13 @@ class Orders:
 
 
 @dataclass
-class Guard:
+class RemoteAgent:
     """Does what it is told until nobody tells it anything any more."""
 
-    orders: Orders
-    wire: Wire
-    place: Place
-    probe: Probe = field(default_factory=lambda: Probe(own_pid_namespace=False, own_network=False))
+    orders: AgentConfig
+    wire: MessageStream
+    place: TrialFolder
+    probe: Sampler = field(default_factory=lambda: Sampler(own_pid_namespace=False, own_network=False))
     started: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     heard: float = field(default_factory=time.monotonic)
     draft: Path | None = None  # a file that has not come whole yet
@@ -270,19 +279,19 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def main() -> None:
-    orders = Orders(**json.loads(sys.argv[1]))
-    wire = Wire(sys.stdin.buffer, sys.stdout.buffer)
+    orders = AgentConfig(**json.loads(sys.argv[1]))
+    wire = MessageStream(sys.stdin.buffer, sys.stdout.buffer)
     adopt_orphans()
     pin(orders.cores)
     for number in POLITE:
         signal.signal(number, lambda *_: sys.exit())
     try:
-        place = Place(Path(orders.folder), orders.token)
+        place = TrialFolder(Path(orders.folder), orders.token)
     except OSError as error:
         wire.send("answer", answer=orders.ready, error=sentence(error))
         return
     os.chdir(place.folder)
-    guard = Guard(orders, wire, place)
+    guard = RemoteAgent(orders, wire, place)
     try:
         guard.run()
     finally:

@@ -23,13 +23,13 @@ from trainoff.clusters import Processes, namespaces
 from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.runner.job import make_job, model_of, rows_of
-from trainoff.runner.machine import Control
+from trainoff.runner.machine import ControlKernel
 from trainoff.runner.record_builder import Identity, bare_record, full_record
-from trainoff.runner.status import Verdict, cannot
+from trainoff.runner.status import TrialStatus, cannot
 from trainoff.runner.trial_main import threads
-from trainoff.runner.trial_process import Ending, Performance, Stage, choose_cpus
+from trainoff.runner.trial_process import ExitInfo, Sandbox, TrialProcess, choose_cpus
 from trainoff.study import Study, Trial
 
 HOST_NETWORK = {
@@ -39,14 +39,14 @@ HOST_NETWORK = {
 MOST_PARAMETERS = 10**9
 
 
-class Conductor:
+class Runner:
     """Runs tasks one after the other, each in its own process tree, holding the machine's lock."""
 
-    def __init__(self, store: Store, view: View) -> None:
+    def __init__(self, store: Store, view: RunObserver) -> None:
         self._store = store
         self._view = view
         self._why_not = namespaces.why_not()
-        self._control = Control()
+        self._control = ControlKernel()
 
     def run(self, tasks: list[Task]) -> Outcome:
         """Do what is missing. Ctrl-C finishes the record of the running trial as interrupted, then stops."""
@@ -81,7 +81,7 @@ class Conductor:
         """Make a record of the trial, whatever it takes and however it ends."""
         identity = Identity(task.trial_id, attempt, data.identity(task.trial.data))
         verdict = cannot(task.trial, task.engine)
-        record = bare_record(task.trial, task.engine, identity, verdict or Verdict("ok"))
+        record = bare_record(task.trial, task.engine, identity, verdict or TrialStatus("ok"))
         try:
             with self._store.stage(task.trial_id) as folder, ExitStack() as measured:
                 if verdict:
@@ -99,13 +99,13 @@ class Conductor:
         except OSError as error:
             raise TrainoffError(cannot_write(self._store.folder, error)) from error
 
-    def _perform(self, task: Task, record: Record, folder: Path, measured: ExitStack) -> Ending:
+    def _perform(self, task: Task, record: Record, folder: Path, measured: ExitStack) -> ExitInfo:
         """Run the trial on its stage, to whatever end; from then on, what was measured is not lost to Ctrl-C."""
         trial = task.trial
         outside = HOST_NETWORK.get(trial.cluster) or task.engine.outside(trial)
         cpus, record.oversubscribed = choose_cpus(trial)
         why_not = self._why_not or _no_namespaces(trial)
-        stage = Stage(folder, cpus, why_not is None, outside is None, task.engine.trainer)
+        stage = Sandbox(folder, cpus, why_not is None, outside is None, task.engine.trainer)
         record.isolation = {
             "kind": "process-group" if why_not else "namespaces",
             "own_network": why_not is None and outside is None,
@@ -114,7 +114,7 @@ class Conductor:
             "reason": why_not or outside,
         }
         record.noise["control_before"] = self._control.before(_cpu(record))
-        with Performance(trial, stage, lambda story: self._view.update(task, story), task.give_up) as performance:
+        with TrialProcess(trial, stage, lambda story: self._view.update(task, story), task.give_up) as performance:
             ending = performance.run()
             measured.enter_context(finish_first())
         self._interrupted = ending.stopped
@@ -175,7 +175,7 @@ class Task:
     trial_id: str
     record: Record | None = None  # the newest attempt, if there is one
     again: bool = False  # whether to run it although there is a record
-    give_up: Callable[[Story], str | None] | None = None  # why it need not go on, asked while it runs
+    give_up: Callable[[TrialState], str | None] | None = None  # why it need not go on, asked while it runs
 
     @property
     def to_run(self) -> bool:
@@ -218,7 +218,7 @@ def _deserves_another_try(record: Record, trial: Trial, engine: Engine, retry: S
     return refused and cannot(trial, engine) is None
 
 
-class View(Protocol):
+class RunObserver(Protocol):
     """Whoever watches a run: a live table, plain lines, a notebook. Every method may do nothing."""
 
     def planned(self, tasks: Sequence[Task]) -> None:
@@ -230,27 +230,27 @@ class View(Protocol):
     def started(self, task: Task) -> None:
         """A trial's processes are about to start."""
 
-    def update(self, task: Task, story: Story) -> None:
+    def update(self, task: Task, story: TrialState) -> None:
         """At least twice a second while a trial runs; must be cheap."""
 
     def finished(self, task: Task, record: Record) -> None:
         """A record has been stored, or another run has stored it meanwhile."""
 
 
-class Silent:
+class NullObserver:
     """A view that shows nothing, and what other views leave out."""
 
     def planned(self, tasks: Sequence[Task]) -> None: ...
     def waiting(self, sentence: str) -> None: ...
     def started(self, task: Task) -> None: ...
-    def update(self, task: Task, story: Story) -> None: ...
+    def update(self, task: Task, story: TrialState) -> None: ...
     def finished(self, task: Task, record: Record) -> None: ...
 
 
-class Together:
+class Observers:
     """Several views of one run; each is told everything, in their order."""
 
-    def __init__(self, *views: View) -> None:
+    def __init__(self, *views: RunObserver) -> None:
         self._views = views
 
     def planned(self, tasks: Sequence[Task]) -> None:
@@ -265,7 +265,7 @@ class Together:
         for view in self._views:
             view.started(task)
 
-    def update(self, task: Task, story: Story) -> None:
+    def update(self, task: Task, story: TrialState) -> None:
         for view in self._views:
             view.update(task, story)
 

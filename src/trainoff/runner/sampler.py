@@ -67,7 +67,7 @@ _SUMMED = [name for name in Account.__dataclass_fields__ if name != "role"]
 
 
 @dataclass
-class Tracked:
+class TrackedProcess:
     """A process under observation."""
 
     process: psutil.Process
@@ -77,13 +77,13 @@ class Tracked:
     read_at: float = field(default=float("-inf"))
 
 
-class Probe:
+class Sampler:
     """Follows the process tree below this process and adds up what it uses, by role."""
 
     def __init__(self, own_pid_namespace: bool, own_network: bool, sockets: Sockets | None = None) -> None:
         self._own_pid_namespace = own_pid_namespace
         self._own_network = own_network
-        self._tracked: dict[int, Tracked] = {}
+        self._tracked: dict[int, TrackedProcess] = {}
         self._retired: dict[str, Account] = {}
         self._dear_s = 0.0
         self._rss = 0
@@ -155,10 +155,10 @@ class Probe:
     def _look(self, pid: int, process: psutil.Process) -> None:
         tracked = self._tracked.get(pid)
         if tracked is None or not (tracked.process is process or tracked.process == process):
-            tracked = self._tracked[pid] = Tracked(process, Account())
+            tracked = self._tracked[pid] = TrackedProcess(process, Account())
         self._read(tracked)
 
-    def _read(self, tracked: Tracked) -> None:
+    def _read(self, tracked: TrackedProcess) -> None:
         account, process = tracked.account, tracked.process
         try:
             with process.oneshot():
@@ -175,14 +175,14 @@ class Probe:
         if self._dear_is_due(tracked):
             self._read_dear(tracked)
 
-    def _dear_is_due(self, tracked: Tracked) -> bool:
+    def _dear_is_due(self, tracked: TrackedProcess) -> bool:
         now = time.monotonic()
         if self._dear_s > DEAR_SHARE * (now - self._start) + 0.001:
             return False
         changed = abs(tracked.account.rss - tracked.rss_then) > 0.05 * tracked.rss_then
         return changed or now - tracked.read_at > DEAR_EVERY_S
 
-    def _read_dear(self, tracked: Tracked) -> None:
+    def _read_dear(self, tracked: TrackedProcess) -> None:
         start = time.thread_time()
         account = tracked.account
         try:

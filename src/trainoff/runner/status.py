@@ -11,7 +11,7 @@ from trainoff.clusters.lab import register
 from trainoff.clusters.local import cpus
 from trainoff.engines import Engine
 from trainoff.runner.faults import fault_of
-from trainoff.runner.trial_process import Ending
+from trainoff.runner.trial_process import ExitInfo
 from trainoff.study import Trial
 from trainoff.study.fault import NEED_LAB
 from trainoff.study.machines import GIB, nodes_of
@@ -32,7 +32,7 @@ STATUSES = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrialStatus:
     """The status of a trial, where and why it ended, and whether it deserves another try by itself."""
 
     status: str
@@ -42,35 +42,35 @@ class Verdict:
     unfinished: bool = False  # interrupted or killed from outside: says nothing about the engine
 
 
-def judge(ending: Ending) -> Verdict:
+def judge(ending: ExitInfo) -> TrialStatus:
     """Decide between the ways in which a trial can end."""
     story = ending.story
     phase = (story.error or {}).get("phase") or story.phase
     if ending.cut_short:
         traceback = (story.error or {}).get("traceback") if ending.cut_short == "timeout" else None
-        return Verdict(ending.cut_short, phase, ending.reason, traceback, ending.cut_short == "interrupted")
+        return TrialStatus(ending.cut_short, phase, ending.reason, traceback, ending.cut_short == "interrupted")
     if story.over_memory:
         used, limit = story.over_memory["bytes"] / GIB, story.over_memory["limit"] / GIB
         reason = f"{story.over_memory['role']} used {used:.2f} GiB of its {limit:g} GiB"
-        return Verdict("out-of-memory", story.reached if phase == "teardown" else phase, reason)
+        return TrialStatus("out-of-memory", story.reached if phase == "teardown" else phase, reason)
     if story.error:
         return _failed(ending, phase)
     if story.done and (story.usage or {}).get("exit") == 0:
-        return Verdict("ok")
+        return TrialStatus("ok")
     return _killed(ending, phase)
 
 
-def _failed(ending: Ending, phase: str) -> Verdict:
+def _failed(ending: ExitInfo, phase: str) -> TrialStatus:
     """The trial process said why."""
     error, worker = ending.story.error or {}, ending.story.worker_failed
     status = error["status"]
     if status == "crashed" and ending.oom_kills > 0 and worker:
-        return Verdict("out-of-memory", phase, f"the kernel killed {worker['role']} because memory was full")
+        return TrialStatus("out-of-memory", phase, f"the kernel killed {worker['role']} because memory was full")
     if status == "crashed" and phase in BEFORE_TRAINING:
         status = "start-failed"
     if worker:
-        return Verdict(status, phase, f"{worker['role']}: {_last_words(worker['tail'])}", worker["tail"])
-    return Verdict(status, phase, error["reason"], error["traceback"], error["unfinished"])
+        return TrialStatus(status, phase, f"{worker['role']}: {_last_words(worker['tail'])}", worker["tail"])
+    return TrialStatus(status, phase, error["reason"], error["traceback"], error["unfinished"])
 
 
 def _last_words(said: str) -> str:
@@ -81,21 +81,21 @@ def _last_words(said: str) -> str:
     return lines[told].strip()
 
 
-def _killed(ending: Ending, phase: str) -> Verdict:
+def _killed(ending: ExitInfo, phase: str) -> TrialStatus:
     """The trial process is gone without a word."""
     code = (ending.story.usage or {}).get("exit")
     if ending.oom_kills > 0:
-        return Verdict("out-of-memory", phase, "the kernel killed it because the machine's memory was full")
+        return TrialStatus("out-of-memory", phase, "the kernel killed it because the machine's memory was full")
     if code is None and ending.exit_code == FAILED:
-        return Verdict(_early_or_not(phase), phase, "what guards the trial failed; the end of its log says why")
+        return TrialStatus(_early_or_not(phase), phase, "what guards the trial failed; the end of its log says why")
     if code is None:
-        return Verdict("crashed", phase, "its processes were killed from outside", unfinished=True)
+        return TrialStatus("crashed", phase, "its processes were killed from outside", unfinished=True)
     if code in (-signal.SIGKILL, -signal.SIGTERM):
         name = signal.Signals(-code).name
-        return Verdict("crashed", phase, f"the trial process was killed from outside ({name})", unfinished=True)
+        return TrialStatus("crashed", phase, f"the trial process was killed from outside ({name})", unfinished=True)
     if code < 0:
-        return Verdict("crashed", phase, f"the trial process died of {signal.Signals(-code).name}")
-    return Verdict(_early_or_not(phase), phase, f"the trial process ended with code {code} without saying why")
+        return TrialStatus("crashed", phase, f"the trial process died of {signal.Signals(-code).name}")
+    return TrialStatus(_early_or_not(phase), phase, f"the trial process ended with code {code} without saying why")
 
 
 def _early_or_not(phase: str) -> str:
@@ -105,31 +105,33 @@ def _early_or_not(phase: str) -> str:
 FAULTY = ("processes", "lab")  # kinds of clusters whose nodes can be harmed
 
 
-def cannot(trial: Trial, engine: Engine) -> Verdict | None:
+def cannot(trial: Trial, engine: Engine) -> TrialStatus | None:
     """Why a trial cannot run here, mostly as the verdict `unsupported`; None if it can."""
     try:
         return _refusal(trial, engine)
     except Exception as error:  # an engine is somebody else's code
-        return Verdict("start-failed", "import", f"its own checks failed: {type(error).__name__}: {error}")
+        return TrialStatus("start-failed", "import", f"its own checks failed: {type(error).__name__}: {error}")
 
 
-def _refusal(trial: Trial, engine: Engine) -> Verdict | None:
+def _refusal(trial: Trial, engine: Engine) -> TrialStatus | None:
     if missing := engine.missing():
-        return Verdict("unsupported", "missing", str(missing[0]))
+        return TrialStatus("unsupported", "missing", str(missing[0]))
     if trial.model not in engine.models:
         known = ", ".join(sorted(engine.models))
-        return Verdict("unsupported", None, f"{engine.name} has no model {trial.model}; it has {known}")
+        return TrialStatus("unsupported", None, f"{engine.name} has no model {trial.model}; it has {known}")
     optimizer = trial.params["optimizer"]
     optimizers = engine.optimizers(trial.model)
     if optimizer not in optimizers:
         known = ", ".join(optimizers)
-        return Verdict(
+        return TrialStatus(
             "unsupported", None, f"{engine.name} has no {optimizer} for the model {trial.model}; it has {known}"
         )
     if trial.mode not in engine.modes:
-        return Verdict("unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}")
+        return TrialStatus(
+            "unsupported", None, f"{engine.name} has no mode {trial.mode}; it has {', '.join(engine.modes)}"
+        )
     if reason := _refuses_lab(trial, engine) or _refuses_fault(trial) or engine.refuses(trial):
-        return Verdict("unsupported", None, reason)
+        return TrialStatus("unsupported", None, reason)
     engine.differs(trial)  # asked again after the trial; if it cannot answer, better now than then
     return None
 

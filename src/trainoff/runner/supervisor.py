@@ -23,13 +23,13 @@ from typing import Any
 import psutil
 
 from trainoff.clusters import namespaces
-from trainoff.clusters.lab.cluster import Plan
+from trainoff.clusters.lab.cluster import LabPlan
 from trainoff.clusters.local import GRACE_S, die_with_parent
 from trainoff.engines.shared.watch import ALONE, LAB, OWN_NETWORK, Channel
 from trainoff.errors import TrainoffError
-from trainoff.runner.faults import FAULT, HEAL, Hand, OfProcesses
-from trainoff.runner.lab.supervisor import Lab, OfLab
-from trainoff.runner.sampler import Probe, Sockets
+from trainoff.runner.faults import FAULT, HEAL, FaultInjector, ProcessTargets
+from trainoff.runner.lab.supervisor import Lab, LabTargets
+from trainoff.runner.sampler import Sampler, Sockets
 
 LOOK_S = 0.25  # how often the traffic is looked at
 KEEP_MEMORY = {
@@ -41,7 +41,7 @@ KEEP_MEMORY = {
 
 
 @dataclass(frozen=True)
-class Orders:
+class SupervisorConfig:
     """What the conductor asks of the warden."""
 
     folder: str  # the trial's scratch folder
@@ -50,21 +50,21 @@ class Orders:
     memory_bytes: int | None  # no role may use more
     fault: dict[str, Any] | None = None  # what is done to a node when the conductor says so
     trainer: str | None = None  # by which part of its command line the process is known that trains
-    lab: Plan | None = None  # the emulated nodes, if it has some
+    lab: LabPlan | None = None  # the emulated nodes, if it has some
 
     @staticmethod
-    def read(folder: Path) -> Orders:
+    def read(folder: Path) -> SupervisorConfig:
         told = json.loads((folder / "orders.json").read_text())
-        return Orders(**{**told, "lab": Plan.from_json(told["lab"]) if told["lab"] else None})
+        return SupervisorConfig(**{**told, "lab": LabPlan.from_json(told["lab"]) if told["lab"] else None})
 
     def write(self) -> None:
         (Path(self.folder) / "orders.json").write_text(json.dumps(asdict(self)))
 
 
-class Warden:
+class Supervisor:
     """Runs one trial from its start to the last reaped process."""
 
-    def __init__(self, orders: Orders, life_line: int) -> None:
+    def __init__(self, orders: SupervisorConfig, life_line: int) -> None:
         self._orders = orders
         self._life_line = life_line
         self._channel = Channel(Path(orders.folder) / "events")
@@ -73,9 +73,9 @@ class Warden:
         if self._own_network:
             os.environ[OWN_NETWORK] = LAB if self._lab else ALONE
         sockets = Sockets(self._lab.ears(), between=True) if self._lab else None
-        self._probe = Probe(orders.namespaces, self._own_network, sockets)
-        reach = OfLab(orders.trainer, self._lab) if self._lab else OfProcesses(orders.trainer)
-        self._hand = Hand(orders.fault, reach, self._channel.say) if orders.fault else None
+        self._probe = Sampler(orders.namespaces, self._own_network, sockets)
+        reach = LabTargets(orders.trainer, self._lab) if self._lab else ProcessTargets(orders.trainer)
+        self._hand = FaultInjector(orders.fault, reach, self._channel.say) if orders.fault else None
         self._trial: subprocess.Popen[bytes] | None = None
         self._exit: int | None = None
         self._end_by: float | None = None  # when politeness is over
@@ -222,7 +222,7 @@ def main() -> int:
 
     Without namespaces this process is the warden itself, which must live on until it has killed the others.
     """
-    orders = Orders.read(Path(sys.argv[1]))
+    orders = SupervisorConfig.read(Path(sys.argv[1]))
     if not orders.namespaces:
         namespaces.adopt_orphans()
         return _guard(orders)
@@ -239,10 +239,10 @@ def main() -> int:
     return os.waitstatus_to_exitcode(status) & 0xFF
 
 
-def _guard(orders: Orders) -> int:
+def _guard(orders: SupervisorConfig) -> int:
     """Be the warden, unless the conductor died before it could be told: then there is nobody to work for."""
     try:
-        warden = Warden(orders, LIFE_LINE)
+        warden = Supervisor(orders, LIFE_LINE)
     except OSError as error:
         if error.errno == errno.ENXIO:
             return 1

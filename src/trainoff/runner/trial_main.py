@@ -22,11 +22,11 @@ from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch, bytes_so_far
 
 
-class Ended(BaseException):
+class EndedBySignal(BaseException):
     """The conductor asked the trial to end."""
 
 
-STATUS = {MemoryError: "out-of-memory", Diverged: "diverged", Refused: "unsupported", Ended: "interrupted"}
+STATUS = {MemoryError: "out-of-memory", Diverged: "diverged", Refused: "unsupported", EndedBySignal: "interrupted"}
 
 
 def main() -> int:
@@ -87,7 +87,7 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
 
 def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> None:
     """If a worker failed or a process of the cluster died, its last words matter more than the driver's."""
-    if isinstance(error, Diverged | Refused | Ended):
+    if isinstance(error, Diverged | Refused | EndedBySignal):
         return  # a worker that was lost and replaced is not to blame
     if isinstance(error, WorkerFailed):
         channel.say("worker-log", role=error.role, tail=error.log)
@@ -136,7 +136,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         "status": status,
         "reason": reason,
         "traceback": "".join(traceback.format_exception(error)),
-        "unfinished": isinstance(error, Ended) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT),
+        "unfinished": isinstance(error, EndedBySignal) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT),
     }
 
 
@@ -159,7 +159,7 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _raise_ended(*_: object) -> NoReturn:
-    raise Ended("asked to end")
+    raise EndedBySignal("asked to end")
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ from typing import Any, Self
 
 import psutil
 
-from trainoff.clusters.lab.register import Ground, too_much_memory
+from trainoff.clusters.lab.register import LabCgroups, too_much_memory
 from trainoff.clusters.local import GRACE_S, cpus
 from trainoff.data import cache
-from trainoff.engines.shared.port_forward import Outside
-from trainoff.runner.events import Story
-from trainoff.runner.faults import Cue, fault_of
-from trainoff.runner.supervisor import Orders
+from trainoff.engines.shared.port_forward import PortForward
+from trainoff.runner.events import TrialState
+from trainoff.runner.faults import FaultSchedule, fault_of
+from trainoff.runner.supervisor import SupervisorConfig
 from trainoff.study.machines import GIB, nodes_of
 from trainoff.study.study import Trial
 
@@ -34,7 +34,7 @@ HELD_UP_S = 1.0  # between listening and looking at the clock; longer than that,
 
 
 @dataclass
-class Stage:
+class Sandbox:
     """What the conductor gives a trial: a folder, CPUs, and the isolation that this machine allows."""
 
     folder: Path
@@ -45,10 +45,10 @@ class Stage:
 
 
 @dataclass
-class Ending:
+class ExitInfo:
     """How a performance ended."""
 
-    story: Story
+    story: TrialState
     end: float
     exit_code: int | None
     cut_short: str | None  # the status that the conductor gave it: timeout or interrupted
@@ -58,32 +58,32 @@ class Ending:
 
 
 @dataclass
-class Performance:
+class TrialProcess:
     """Runs one trial in its own process tree, and is over only when nothing of it is left."""
 
     trial: Trial
-    stage: Stage
-    update: Callable[[Story], None]
-    give_up: Callable[[Story], str | None] | None = None  # why it need not go on; None: let it
+    stage: Sandbox
+    update: Callable[[TrialState], None]
+    give_up: Callable[[TrialState], str | None] | None = None  # why it need not go on; None: let it
     _cut_short: str | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
     _reason: str | None = field(default=None, init=False)
     _kill_at: float = field(default=math.inf, init=False)
     _listened: float = field(default=math.inf, init=False)  # when, by this machine's clock
     _announced: bool = field(default=False, init=False)  # whether others can find its lab
-    _doors: list[Outside] = field(default_factory=list, init=False)
+    _doors: list[PortForward] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
         folder = self.stage.folder
         # On a cluster that exists, the memory is that of its executors, which are not here.
         memory = None if self.trial.attached else self.trial.memory_gb
         fault = fault_of(self.trial)
-        self._cue = Cue(fault)
+        self._cue = FaultSchedule(fault)
         limit = int(memory * GIB) if memory and not self.trial.emulated else None
-        self._lab = Ground(nodes_of(self.trial)) if self.trial.emulated else None
+        self._lab = LabCgroups(nodes_of(self.trial)) if self.trial.emulated else None
         plan = self._lab.plan if self._lab else None
         trainer = self.stage.trainer
-        Orders(str(folder), self.stage.namespaces, self.stage.network, limit, fault, trainer, plan).write()
+        SupervisorConfig(str(folder), self.stage.namespaces, self.stage.network, limit, fault, trainer, plan).write()
         spec = {"trial": self.trial.to_json(), "cpus": self.stage.cpus}
         (folder / "trial.json").touch(mode=0o600)  # a cluster's secrets may be in it
         (folder / "trial.json").write_text(json.dumps(spec))
@@ -94,7 +94,7 @@ class Performance:
         self._events = (folder / "events.jsonl").open("ab")
         life_line, self._life_line = os.pipe()
         self._oom_before = oom_kills()
-        self.story = Story(time.monotonic())
+        self.story = TrialState(time.monotonic())
         self._launcher = subprocess.Popen(
             [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(folder)],
             stdin=life_line,
@@ -121,7 +121,7 @@ class Performance:
         for door in self._doors:
             door.close()
 
-    def run(self) -> Ending:
+    def run(self) -> ExitInfo:
         """Listen until the last process is gone. Ctrl-C ends it politely, a second one at once."""
         while self._launcher.poll() is None:
             try:
@@ -134,7 +134,7 @@ class Performance:
                 self.cut_short("interrupted", "stopped by the user")
         self._listen(0.0)
         last_word = self.story.usage["t"] if self.story.usage else time.monotonic()
-        return Ending(
+        return ExitInfo(
             self.story,
             last_word,
             self._launcher.returncode,
@@ -200,7 +200,7 @@ class Performance:
     def _open_door(self, name: str) -> None:
         """Show a page of the trial on this machine's loopback."""
         with contextlib.suppress(OSError):  # the trial goes on without
-            door = Outside(self.stage.folder / f"door-{name}")
+            door = PortForward(self.stage.folder / f"door-{name}")
             self._doors.append(door)
             self.story.pages[name] = door.url
 

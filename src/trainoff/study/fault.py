@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainoff.study.schema import Key, Wrong, show
+from trainoff.study.schema import InvalidValue, Key, show
 from trainoff.study.suggestions import quote
 
 LAST = -1  # the last node; the first carries the driver, whose loss is another matter
@@ -54,7 +54,7 @@ def _fit_moment(value: Any) -> float | str:
     """A moment as records have it: a share, or a text written in one way only."""
     found = moment(value)
     if found is None:
-        raise Wrong(f"`at` is {show(value)}; expected {_MOMENT}")
+        raise InvalidValue(f"`at` is {show(value)}; expected {_MOMENT}")
     if found.share is not None:
         return found.share
     if found.second is None:
@@ -65,13 +65,15 @@ def _fit_moment(value: Any) -> float | str:
 def _fit_fault(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """The fault with what was left out; None for the action `none`. What an action does not have is refused."""
     if "action" not in given:
-        raise Wrong(f"`fault` has no `action`; expected one of {', '.join(FIELDS)}")
+        raise InvalidValue(f"`fault` has no `action`; expected one of {', '.join(FIELDS)}")
     action = given["action"]
     own = {} if action == "none" else {**ALWAYS, **FIELDS[action]}
     for name in given:
         if name != "action" and name not in own:
             has = ", ".join(map(quote, own)) or "nothing else"
-            raise Wrong(f"{quote(name)} means nothing for the fault {quote(action)}, which has {has}; leave it out")
+            raise InvalidValue(
+                f"{quote(name)} means nothing for the fault {quote(action)}, which has {has}; leave it out"
+            )
     return {"action": action, **own, **given} if own else None
 
 

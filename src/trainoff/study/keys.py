@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainoff.study.fault import FAULT
-from trainoff.study.schema import EngineFacts, Key, Wrong, check, knob_key, show
+from trainoff.study.schema import EngineFacts, InvalidValue, Key, check, knob_key, show
 from trainoff.study.source import Complain, Source
 from trainoff.study.suggestions import quote, same_as, suggest
 
@@ -306,7 +306,7 @@ def checked(keys: Sequence[Key], value: Any, complain: Complain, hint: str = "")
     """The value as every engine that knows the key can use it; else the error that `complain` makes."""
     try:
         fit, *_ = [check(key, value) for key in keys]
-    except Wrong as wrong:
+    except InvalidValue as wrong:
         raise complain(f"{wrong}{hint}") from None
     return fit
 

@@ -13,7 +13,7 @@ from trainoff.study.grid import Layers
 from trainoff.study.keys import CLUSTER, LIMITS, TOP, Vocabulary, checked, read_cases, read_grid, read_table, table
 from trainoff.study.keys import only as exactly
 from trainoff.study.machines import read_machines
-from trainoff.study.overrides import Sets, read_sets
+from trainoff.study.overrides import Overrides, read_sets
 from trainoff.study.schema import EngineFacts, show
 from trainoff.study.source import Source
 from trainoff.study.study import Limits, Study
@@ -90,7 +90,7 @@ def _layers(
     words: Vocabulary,
     workloads: Mapping[str, Workload],
     by_workload: Mapping[str, Mapping[str, Any]],
-    asked: Sets,
+    asked: Overrides,
 ) -> Layers:
     sweepable = words.sweepable(workloads)
     grid = read_grid(source, words, sweepable)
@@ -127,7 +127,7 @@ def _engine_table(source: Source, words: Vocabulary, name: str) -> dict[str, Any
     return read_table(source, words, words.of_engine(words.installed[name]), "engine", name)
 
 
-def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Sets) -> dict[str, Workload]:
+def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Overrides) -> dict[str, Workload]:
     """The workloads with the targets that hold: of --set, [workload.NAME], the study, the recipe."""
     found: dict[str, tuple[float, ...]] = {}
     if "targets" in source.tables:
@@ -143,7 +143,7 @@ def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Sets
     }
 
 
-def _repeat(source: Source, asked: Sets, repeat: int | None) -> int:
+def _repeat(source: Source, asked: Overrides, repeat: int | None) -> int:
     def complain(message: str) -> TrainoffError:
         return TrainoffError(f"--repeat {repeat}: {message}")
 
@@ -152,7 +152,7 @@ def _repeat(source: Source, asked: Sets, repeat: int | None) -> int:
     return int(number if repeat is None else checked([TOP["repeat"]], repeat, complain))
 
 
-def _name(source: Source, asked: Sets) -> str:
+def _name(source: Source, asked: Overrides) -> str:
     if "name" in asked.top:
         return str(asked.top["name"])
     given = source.tables.get("name", source.path.stem)

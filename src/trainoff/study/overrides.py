@@ -16,7 +16,7 @@ _TOP = {name: TOP[name] for name in ("name", "targets", "repeat")}
 
 
 @dataclass(frozen=True)
-class Sets:
+class Overrides:
     """The values that --set gives, by where they apply; the last --set of a key holds."""
 
     top: dict[str, Any] = field(default_factory=dict)
@@ -25,9 +25,9 @@ class Sets:
     by_engine: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def read_sets(texts: Iterable[str], words: Vocabulary, workloads: Mapping[str, object]) -> Sets:
+def read_sets(texts: Iterable[str], words: Vocabulary, workloads: Mapping[str, object]) -> Overrides:
     """Every `key=value` text, checked as the study file's own keys are."""
-    sets = Sets()
+    sets = Overrides()
     for text in texts:
         complain = complaint(text)
         key, separator, value = text.partition("=")
@@ -52,7 +52,7 @@ def parse(text: str) -> Any:
 
 
 def _read_set(
-    sets: Sets, key: str, value: Any, complain: Complain, words: Vocabulary, workloads: Mapping[str, object]
+    sets: Overrides, key: str, value: Any, complain: Complain, words: Vocabulary, workloads: Mapping[str, object]
 ) -> None:
     if key.startswith("engine."):
         _read_engine_set(sets, key, value, complain, words)
@@ -71,7 +71,7 @@ def _read_set(
     raise complain(words.unknown(key, "a key that can be set", options))
 
 
-def _read_engine_set(sets: Sets, key: str, value: Any, complain: Complain, words: Vocabulary) -> None:
+def _read_engine_set(sets: Overrides, key: str, value: Any, complain: Complain, words: Vocabulary) -> None:
     _, _, rest = key.partition(".")
     engines = {engine.name: engine for engine in words.engines}
     name, _, inner = rest.rpartition(".")

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FAR = 10**15  # no count, size or time of a training is larger
 
 
-class Wrong(ValueError):
+class InvalidValue(ValueError):
     """A value that does not fit its key; the text says what it is and what was expected."""
 
 
@@ -83,11 +83,11 @@ def check(key: Key, value: Any) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = is_number if key.kind is float else type(value) is key.kind
     if not fits or (is_number and not _in_range(key, value)) or (key.named and not _NAME.fullmatch(value)):
-        raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
+        raise InvalidValue(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
     if key.choices and value not in key.choices:
         near = nearest(value, (str(choice) for choice in key.choices)) if isinstance(value, str) else None
         hint = f"; did you mean {quote(near)}?" if near else ""
-        raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}{hint}")
+        raise InvalidValue(f"{quote(key.name)} is {show(value)}; expected {key.expected()}{hint}")
     return float(value) if key.kind is float else value
 
 
@@ -104,16 +104,16 @@ def _check_list(key: Key, item: Key, value: Any) -> list[Any]:
     if not isinstance(value, list) or not (key.minimum or 0) <= len(value) <= key.maximum:
         what = f"a list of {len(value):,}" if isinstance(value, list) and value else show(value)
         most = f"; at most {key.maximum:,} values" if key.maximum != _FAR else ""
-        raise Wrong(f"{quote(key.name)} is {what}; expected {key.expected()}{most}")
+        raise InvalidValue(f"{quote(key.name)} is {what}; expected {key.expected()}{most}")
     return [check(item, each) for each in value]
 
 
 def _check_fields(key: Key, value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict):
-        raise Wrong(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
+        raise InvalidValue(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
     for name in value:
         if name not in key.fields:
-            raise Wrong(f"{quote(name)} is not a key of {quote(key.name)}; expected {key.expected()}")
+            raise InvalidValue(f"{quote(name)} is not a key of {quote(key.name)}; expected {key.expected()}")
     given = {name: check(inner, value[name]) for name, inner in key.fields.items() if name in value}
     if key.fit:
         fit: dict[str, Any] | None = key.fit(given)
@@ -124,7 +124,7 @@ def _check_fields(key: Key, value: Any) -> dict[str, Any] | None:
 def _check_free(key: Key, value: Any, prefix: str = "") -> dict[str, str]:
     """Every value as a text, under its whole name: `a.b = 1` is the table b in the table a."""
     if not isinstance(value, dict):
-        raise Wrong(f"{quote(prefix or key.name)} is {show(value)}; expected {key.expected()}")
+        raise InvalidValue(f"{quote(prefix or key.name)} is {show(value)}; expected {key.expected()}")
     found: dict[str, str] = {}
     for name, inner in value.items():
         whole = f"{prefix}.{name}" if prefix else name
@@ -133,7 +133,7 @@ def _check_free(key: Key, value: Any, prefix: str = "") -> dict[str, str]:
         elif isinstance(inner, str | int | float):
             found[whole] = json.dumps(inner) if isinstance(inner, bool) else str(inner)
         else:
-            raise Wrong(f"{quote(whole)} is {show(inner)}; expected a text, a number, true or false")
+            raise InvalidValue(f"{quote(whole)} is {show(inner)}; expected a text, a number, true or false")
     return found
 
 

@@ -29,7 +29,7 @@ class Source:
         text = self._text()
         try:
             self.tables: dict[str, Any] = tomllib.loads(text)
-            self._lines = Lines(text)
+            self._lines = TomlLines(text)
         except RecursionError:
             raise self.at()("the lists or tables are nested too deeply to be a study") from None
         except ValueError as error:
@@ -103,7 +103,7 @@ _STRING = re.compile(
 _SCALAR = re.compile(r"[^,\]}\n#]+")
 
 
-class Lines:
+class TomlLines:
     """The line of every table, key and list item of a TOML text that is known to be valid."""
 
     def __init__(self, text: str) -> None:

@@ -19,7 +19,7 @@ from trainoff.tuning.search import Candidate, Space, space_of
 
 
 @dataclass(frozen=True)
-class Lane:
+class EngineStudy:
     """Makes the trials of one engine: of the recipe, of candidates, with this seed or that."""
 
     study: Study  # one engine, one setting, validation rows
@@ -89,7 +89,7 @@ class Lane:
         return candidate if self.trial(candidate).id(*self._versions) == record.trial_id else None
 
 
-def lanes_of(study: Study) -> list[Lane]:
+def lanes_of(study: Study) -> list[EngineStudy]:
     """A lane for each engine of a study. Where the study sweeps something, its first value is taken."""
     if len(workloads := _workloads(study)) > 1:
         raise TrainoffError(
@@ -103,14 +103,14 @@ def _workloads(study: Study) -> list[str]:
     return list(dict.fromkeys(trial.workload for trial in study.trials()))
 
 
-def _lane(study: Study, place: int) -> Lane:
+def _lane(study: Study, place: int) -> EngineStudy:
     facts, layers = study.engines[place], study.layers
     first = next(iter(combinations(facts, layers)))
     swept_keys = {*swept(facts, layers), *(key for case in cases_of(facts, layers) for key in case)}
     fixed = {*swept_keys, *layers.sets, *layers.engine_sets.get(facts.name, {})}
     alone = replace(layers, grid={}, cases=[{}], sets={**first, **layers.sets})
     made = replace(study, name=f"{study.name}-tune", engines=(facts,), repeat=1, layers=alone)
-    return Lane(_on_validation(made), engines.broken_or(facts.name), frozenset(fixed))
+    return EngineStudy(_on_validation(made), engines.broken_or(facts.name), frozenset(fixed))
 
 
 def _on_validation(study: Study) -> Study:
@@ -121,7 +121,7 @@ def _on_validation(study: Study) -> Study:
     return replace(study, workloads={**study.workloads, workload.name: changed})
 
 
-def with_rows(lane: Lane) -> Lane:
+def with_rows(lane: EngineStudy) -> EngineStudy:
     """The lane with as many rows to train on as there are, where the study asks for more."""
     rows = len(data.load(lane.recipe.data).y_train)
     asked = lane.recipe.params.get("train_rows")

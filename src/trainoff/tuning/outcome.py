@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.analysis import Band, Comparison, Group, Match, compare_all, time_to
+from trainoff.analysis import Band, Comparison, Match, SettingGroup, compare_all, time_to
 from trainoff.analysis.format import mark, seconds, times
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record, folder_of
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.tuning.search import Candidate
 
 WITHIN = Band(0.05)  # a recipe that is as close as this to the best that was found is good enough
@@ -167,7 +167,7 @@ def _match(one: Tuned) -> Match:
     assert one.target is not None
     figure = time_to(one.target, one.race[0][0].metric)
     challenger, recipe = ([pair[place] for pair in one.race] for place in (0, 1))
-    return Match(Group({}, challenger), Group({}, recipe), figure, WITHIN, NAMES)
+    return Match(SettingGroup({}, challenger), SettingGroup({}, recipe), figure, WITHIN, NAMES)
 
 
 NEVER = 1e6  # later than any training that reached its target
@@ -245,7 +245,7 @@ class Bar:
     best_s: float
     curves: Sequence[Curve] = ()
 
-    def give_up(self, story: Story) -> str | None:
+    def give_up(self, story: TrialState) -> str | None:
         """Why a training need not go on; None as long as it may still win."""
         if story.train_start is None or story.train_end is not None:
             return None
@@ -274,7 +274,7 @@ def at(curve: Curve, trained: float) -> float | None:
     return before[-1] if before else None
 
 
-def bar(best_s: float | None, curves: Sequence[Curve]) -> Callable[[Story], str | None] | None:
+def bar(best_s: float | None, curves: Sequence[Curve]) -> Callable[[TrialState], str | None] | None:
     """The rule for the next candidate; none while nobody has reached the target."""
     return None if best_s is None else Bar(best_s, curves).give_up
 

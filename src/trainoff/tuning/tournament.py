@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from trainoff.analysis.format import about
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store
-from trainoff.runner.events import Story
+from trainoff.runner.events import TrialState
 from trainoff.runner.machine import seconds as control_s
-from trainoff.runner.runner import Conductor
+from trainoff.runner.runner import Runner
 from trainoff.study import Trial, derive
-from trainoff.tuning.engine_study import Lane
+from trainoff.tuning.engine_study import EngineStudy
 from trainoff.tuning.outcome import Tuned, badness, bar, goal, losses, time_of
 from trainoff.tuning.search import Candidate, Tried, propose
 
@@ -27,18 +27,20 @@ class Stopped(Exception):
 
 
 @dataclass
-class Place:
+class TournamentEntry:
     """What all contests share: the store, the conductor, the time and who watches."""
 
     store: Store
-    conductor: Conductor
+    conductor: Runner
     budget: Budget
-    wish: Wish
-    say: Callable[[Step], None]
+    wish: TuneOptions
+    say: Callable[[TuneStep], None]
     made: int = 0  # new records
     took_s: float | None = None  # by the last trial, from start to stored record; None: it was there
 
-    def run(self, lane: Lane, trial: Trial, step: Step, give_up: Callable[[Story], str | None] | None = None) -> Record:
+    def run(
+        self, lane: EngineStudy, trial: Trial, step: TuneStep, give_up: Callable[[TrialState], str | None] | None = None
+    ) -> Record:
         """A trial's record: the one that is there, or a new one."""
         task, start, self.took_s = lane.task(trial, self.store), time.monotonic(), None
         if task.to_run:
@@ -51,18 +53,18 @@ class Place:
         assert task.record is not None
         return task.record
 
-    def tell(self, step: Step, record: Record) -> None:
+    def tell(self, step: TuneStep, record: Record) -> None:
         """Say how it went."""
         self.say(replace(step, record=record, left=self.budget.left))
 
 
 @dataclass
-class Contest:
+class Tournament:
     """One engine's contest while it is under way; `result` is what is known at any moment."""
 
-    place: Place
-    lane: Lane
-    share: Share
+    place: TournamentEntry
+    lane: EngineStudy
+    share: BudgetShare
     tried: list[tuple[Candidate, Record]] = field(default_factory=list)
     finals: list[tuple[Candidate, list[Record]]] = field(default_factory=list)  # the best, each with some seeds more
     race: list[tuple[Record, Record]] = field(default_factory=list)
@@ -105,7 +107,7 @@ class Contest:
     def _try(self, candidate: Candidate, what: str) -> Record:
         best = self._best_s()
         curves = [losses(self.place.store.folder, record) for _, record in self.tried] if best is not None else []
-        step = Step(self.lane.name, what, candidate, target=self.target, best=best)
+        step = TuneStep(self.lane.name, what, candidate, target=self.target, best=best)
         record = self.place.run(self.lane, self.lane.trial(candidate), step, bar(best, curves))
         if self.target is None and record.targets:
             self.target = goal(record.targets, record, self.place.wish.target)
@@ -158,10 +160,10 @@ class Contest:
         candidate: Candidate,
         what: str,
         again: tuple[int, int],
-        give_up: Callable[[Story], str | None] | None = None,
+        give_up: Callable[[TrialState], str | None] | None = None,
     ) -> Record:
         """Run a candidate with another seed."""
-        step = Step(self.lane.name, what, candidate, target=self.target)
+        step = TuneStep(self.lane.name, what, candidate, target=self.target)
         record = self.place.run(self.lane, self.lane.trial(candidate, again), step, give_up)
         self.place.tell(step, record)
         return record
@@ -190,7 +192,7 @@ FINALISTS, PLAY_OFF = 3, 2  # who is in a play-off, and how many seeds more each
 
 
 @dataclass
-class Share:
+class BudgetShare:
     """One engine's time: for the search, and kept back for the play-off and the race."""
 
     seconds: float
@@ -249,9 +251,9 @@ class Budget:
     def left(self) -> float:
         return max(0.0, 60 * self.minutes - self.gone)
 
-    def share(self, engines: int, rounds: int) -> Share:
+    def share(self, engines: int, rounds: int) -> BudgetShare:
         """An equal part of what is left for each of so many engines."""
-        return Share(self.left / engines, rounds)
+        return BudgetShare(self.left / engines, rounds)
 
     def check(self, guesses: Sequence[float], rounds: int) -> None:
         """Refuse what cannot even run every engine's recipe once; `guesses` are their seconds."""
@@ -270,7 +272,7 @@ ROUNDS = 5  # of a race: fewer give no verdict
 
 
 @dataclass(frozen=True)
-class Wish:
+class TuneOptions:
     """What was asked for."""
 
     minutes: float
@@ -288,7 +290,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Step:
+class TuneStep:
     """Where tuning stands: what is about to run, or has just run."""
 
     engine: str

@@ -10,16 +10,16 @@ from trainoff import data
 from trainoff.errors import TrainoffError
 from trainoff.records import Store, scan
 from trainoff.runner.estimate import Estimator
-from trainoff.runner.runner import Conductor, View
+from trainoff.runner.runner import Runner, RunObserver
 from trainoff.runner.status import cannot
 from trainoff.study import Study
-from trainoff.tuning.engine_study import Lane, lanes_of, with_rows
+from trainoff.tuning.engine_study import EngineStudy, lanes_of, with_rows
 from trainoff.tuning.outcome import Tuned, Tuning, check_targets, compared
 from trainoff.tuning.search import check_optuna
-from trainoff.tuning.tournament import Budget, Contest, Place, Step, Stopped, Wish
+from trainoff.tuning.tournament import Budget, Stopped, Tournament, TournamentEntry, TuneOptions, TuneStep
 
 
-def check(study: Study, wish: Wish) -> None:
+def check(study: Study, wish: TuneOptions) -> None:
     """Refuse what cannot be tuned, before anything is downloaded or run."""
     check_optuna()
     lanes = lanes_of(study)
@@ -32,7 +32,7 @@ def get_rows(study: Study, say: data.Progress) -> None:
     data.get(lanes_of(study)[0].recipe.data, say=say)
 
 
-def tune(study: Study, out: Path, wish: Wish, say: Callable[[Step], None], view: View) -> Tuning:
+def tune(study: Study, out: Path, wish: TuneOptions, say: Callable[[TuneStep], None], view: RunObserver) -> Tuning:
     """Tune every engine of a study that is ready here; records go to `<out>/<study>-tune`.
 
     Ctrl-C ends it early with what is known by then. Run again, it takes up what was tried before.
@@ -47,23 +47,23 @@ def tune(study: Study, out: Path, wish: Wish, say: Callable[[Step], None], view:
     estimator = Estimator(scan(out)[0])
     new = [lane.recipe for lane in ready if lane.task(lane.recipe, store).to_run]
     budget.check([estimator.seconds(trial) for trial in new], wish.rounds)
-    place = Place(store, Conductor(store, view), budget, wish, say)
+    place = TournamentEntry(store, Runner(store, view), budget, wish, say)
     found, interrupted = _one_by_one(place, ready)
     return Tuning(study.name, compared([*found, *absent]), interrupted, place.made)
 
 
-def _one_by_one(place: Place, lanes: Sequence[Lane]) -> tuple[list[Tuned], bool]:
-    contests: list[Contest] = []
+def _one_by_one(place: TournamentEntry, lanes: Sequence[EngineStudy]) -> tuple[list[Tuned], bool]:
+    contests: list[Tournament] = []
     with contextlib.suppress(Stopped, KeyboardInterrupt):
         for number, lane in enumerate(lanes):
-            contests.append(Contest(place, lane, place.budget.share(len(lanes) - number, place.wish.rounds)))
+            contests.append(Tournament(place, lane, place.budget.share(len(lanes) - number, place.wish.rounds)))
             contests[-1].go()
         return [contest.result for contest in contests], False
     late = [Tuned(lane.name, why_not="it was stopped before its turn") for lane in lanes[len(contests) :]]
     return [*(contest.result for contest in contests), *late], True
 
 
-def _ready(lanes: Sequence[Lane]) -> tuple[list[Lane], list[Tuned]]:
+def _ready(lanes: Sequence[EngineStudy]) -> tuple[list[EngineStudy], list[Tuned]]:
     """The lanes that can run here, and for the others why not."""
     refused = {lane.name: cannot(lane.recipe, lane.engine) for lane in lanes}
     ready = [lane for lane in lanes if refused[lane.name] is None]

@@ -1,10 +1,10 @@
 """Advice: which engine to use, on how many nodes, what that takes, and how likely it is the best choice."""
 
-from trainoff.analysis.advice.belief import Belief, Evidence, Standing, believe, pooled_noise, reaching, weigh
-from trainoff.analysis.advice.candidates import Candidate, Expected, Field, Wish, clock, cold_to, considered
+from trainoff.analysis.advice.belief import Belief, RunEvidence, Standing, believe, pooled_noise, reaching, weigh
+from trainoff.analysis.advice.candidates import AdviceFilter, Candidate, Expected, Field, clock, cold_to, considered
 from trainoff.analysis.advice.decide import (
     Advice,
-    Limits,
+    AdviceLimits,
     More,
     Weighed,
     decide,
@@ -17,16 +17,16 @@ from trainoff.analysis.advice.text import chances, expected, headline, likely, l
 
 __all__ = [
     "Advice",
+    "AdviceFilter",
+    "AdviceLimits",
     "Belief",
     "Candidate",
-    "Evidence",
     "Expected",
     "Field",
-    "Limits",
     "More",
+    "RunEvidence",
     "Standing",
     "Weighed",
-    "Wish",
     "believe",
     "chances",
     "clock",

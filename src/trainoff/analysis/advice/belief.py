@@ -23,7 +23,7 @@ RARELY = 0.02  # a setting gets there in at least so many of its runs, or it is 
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RunEvidence:
     """The runs of one setting: the seconds of those that got to the target, and how many did not."""
 
     seconds: tuple[float, ...]
@@ -54,7 +54,9 @@ class Belief:
         return float(np.mean(self.reach * (self.single <= most_s)))
 
 
-def believe(evidence: Sequence[Evidence], random: np.random.Generator, never: Sequence[Evidence] = ()) -> list[Belief]:
+def believe(
+    evidence: Sequence[RunEvidence], random: np.random.Generator, never: Sequence[RunEvidence] = ()
+) -> list[Belief]:
     """Beliefs of settings of which at least one run got there each; there are others that `never` did.
 
     Logarithms of times are normal. How far runs of one setting lie apart is learnt from all settings, more from its

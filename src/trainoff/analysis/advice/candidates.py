@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analysis.advice.belief import DRAWS, SEED, Array, Belief, Evidence, believe, reaching
+from trainoff.analysis.advice.belief import DRAWS, SEED, Array, Belief, RunEvidence, believe, reaching
 from trainoff.analysis.faults import left_alone
 from trainoff.analysis.figures import FIGURES, Figure, time_to
 from trainoff.analysis.format import count, mark, node_size, seconds
-from trainoff.analysis.groups import Group, groups
+from trainoff.analysis.groups import SettingGroup, groups
 from trainoff.analysis.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
 from trainoff.analysis.scaling.model import FURTHEST
 from trainoff.analysis.statistics import LEVEL
@@ -27,7 +27,7 @@ Place = tuple[int, float]  # nodes and rows
 
 
 @dataclass(frozen=True)
-class Wish:
+class AdviceFilter:
     """What the choice is among; None: everything."""
 
     engine: str | None = None
@@ -54,12 +54,12 @@ class Field:
     """Everything that could be chosen, the settings that never got to the target, and what was asked for."""
 
     candidates: Sequence[Candidate]
-    never: Sequence[Group]
-    wish: Wish
+    never: Sequence[SettingGroup]
+    wish: AdviceFilter
     engines: frozenset[str]  # that were tried, whatever was asked for
 
 
-def considered(records: Sequence[Record], target: float, wish: Wish, cold: bool) -> Field:
+def considered(records: Sequence[Record], target: float, wish: AdviceFilter, cold: bool) -> Field:
     """What could be chosen, of the records of one workload."""
     alone = left_alone(groups(records))
     kept = [group for group in alone if wish.holds(group.first)]
@@ -83,14 +83,14 @@ def place_of(record: Record) -> Place:
     return record.workers, rows_of(record)
 
 
-def evidence_of(group: Group, target: float, cold: bool) -> Evidence:
+def evidence_of(group: SettingGroup, target: float, cold: bool) -> RunEvidence:
     """What the runs of a setting say of its time to the target."""
     value = clock(target, group.first.metric, cold).value
     pairs = [(record, found) for record in group.records if (found := value(record)) is not None]
     good = [found for _, found in pairs if 0 < found < math.inf]
     bad = [record for record, found in pairs if math.isinf(found)]
     spent = [took for record in bad or group.records if (took := lost(record, cold))]
-    return Evidence(tuple(good), len(bad), statistics.median(spent) if spent else max(good, default=0.0))
+    return RunEvidence(tuple(good), len(bad), statistics.median(spent) if spent else max(good, default=0.0))
 
 
 def model_of(curve: Curve) -> Fit | None:
@@ -102,7 +102,7 @@ def model_of(curve: Curve) -> Fit | None:
 
 
 def _predicted(
-    kept: Sequence[Group], target: float, wish: Wish, cold: bool, random: np.random.Generator
+    kept: Sequence[SettingGroup], target: float, wish: AdviceFilter, cold: bool, random: np.random.Generator
 ) -> list[Candidate]:
     """Candidates that nobody ran, of every curve that has a model; those of one curve are right or wrong together.
 
@@ -145,7 +145,7 @@ class _Draws:
         return near, near * self.model.spread.noise[self.picks]
 
 
-def _places(curve: Curve, wish: Wish) -> list[Place]:
+def _places(curve: Curve, wish: AdviceFilter) -> list[Place]:
     """The numbers of nodes and rows to predict for a curve: those asked for, else around what was run."""
     nodes, rows = curve.counts, {rows_of(record) for record in curve.records}
     if wish.nodes is not None:
@@ -182,10 +182,10 @@ def _lost(curve: Curve, cold: bool) -> float:
     return statistics.median(spent) if spent else 0.0
 
 
-def _candidate(curve: Curve, model: Fit, place: Place, belief: Belief, kept: Sequence[Group]) -> Candidate:
+def _candidate(curve: Curve, model: Fit, place: Place, belief: Belief, kept: Sequence[SettingGroup]) -> Candidate:
     nearest = min(curve.records, key=lambda record: _far(place_of(record), place))
     group = next(group for group in kept if nearest in group.records)
-    runs = Evidence(tuple(curve.seconds(record) for record in curve.records), len(_missed(curve)))
+    runs = RunEvidence(tuple(curve.seconds(record) for record in curve.records), len(_missed(curve)))
     rate, besides = _rate(curve, place[0]), _besides(_nearby(curve, place))
     return Candidate(_moved(group, nearest, place), runs, belief, rate, besides, _estimate(curve, model, place))
 
@@ -207,14 +207,14 @@ def _far(one: Place, other: Place) -> float:
     return sum(abs(math.log(a / b)) for a, b in zip(one, other, strict=True) if a and b)
 
 
-def _moved(group: Group, record: Record, place: Place) -> Group:
+def _moved(group: SettingGroup, record: Record, place: Place) -> SettingGroup:
     """A setting with other numbers of nodes and rows, for its name; it has no runs of its own."""
     nodes, rows = place
     moved = replace(record, workers=nodes, dataset={**record.dataset, "train_rows": int(rows)} if rows > 1 else {})
     label: dict[str, Any] = {key: value for key, value in group.label.items() if key not in (*SIZES, "batch_size")}
     if "train_rows" in group.label:
         label["train_rows"] = int(rows)
-    return Group(label, [moved], group.usual)
+    return SettingGroup(label, [moved], group.usual)
 
 
 def _rate(curve: Curve, nodes: int) -> float | None:
@@ -241,8 +241,10 @@ class Expected:
 class Candidate:
     """One way to train: an engine in a setting, on so many nodes."""
 
-    group: Group  # of what was measured; of what is predicted the nearest that was, with its nodes and rows changed
-    evidence: Evidence
+    group: (
+        SettingGroup  # of what was measured; of what is predicted the nearest that was, with its nodes and rows changed
+    )
+    evidence: RunEvidence
     belief: Belief
     usd_per_hour: float | None  # of all nodes together; None: no price is known
     besides_s: float | None  # what a trial takes besides its training

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainoff.analysis.advice.belief import Array, Standing, pooled_noise, ratio, weigh
-from trainoff.analysis.advice.candidates import Candidate, Field, Wish
+from trainoff.analysis.advice.candidates import AdviceFilter, Candidate, Field
 from trainoff.analysis.compare import RANKING
 from trainoff.analysis.format import count, dollars, listed, mark, quality, seconds
 from trainoff.analysis.groups import by_workload, groups
@@ -29,7 +29,7 @@ NOTHING = 1e-12  # dollars: what costs nothing
 
 
 @dataclass(frozen=True)
-class Limits:
+class AdviceLimits:
     """What the training may take until the target; None: anything."""
 
     max_seconds: float | None = None
@@ -74,7 +74,7 @@ class Advice:
     """What to use, and how sure that is."""
 
     goal: str  # seconds or usd
-    limits: Limits
+    limits: AdviceLimits
     ranked: Sequence[Weighed]  # those that keep the limits, the best first
     too_much: Sequence[Weighed]  # those that do not
     unpriced: Sequence[Candidate]  # left out because money counts and theirs is not known
@@ -114,7 +114,7 @@ class Advice:
         return ratio(_value(other.candidate, self.goal), _value(self.choice.candidate, self.goal), LEVEL)
 
 
-def decide(field: Field, limits: Limits) -> Advice:
+def decide(field: Field, limits: AdviceLimits) -> Advice:
     """Choose: the shortest time; with a limit of time and prices the cheapest; in each case within the limits."""
     every = list(field.candidates)
     priced = [one for one in every if one.usd_per_hour is not None]
@@ -142,9 +142,9 @@ def _value(candidate: Candidate, goal: str) -> Array:
     return np.maximum(candidate.belief.whole * (candidate.usd_per_hour or 0.0) / 3600, NOTHING)
 
 
-def _allowed(judged: Sequence[Weighed], limits: Limits) -> list[Weighed]:
+def _allowed(judged: Sequence[Weighed], limits: AdviceLimits) -> list[Weighed]:
     """Those that keep the limits well enough; where none does, the one that does so best, if it is likely to."""
-    if limits == Limits():
+    if limits == AdviceLimits():
         return list(judged)
     safe = [one for one in judged if one.kept >= SAFE]
     if safe:
@@ -155,7 +155,7 @@ def _allowed(judged: Sequence[Weighed], limits: Limits) -> list[Weighed]:
     raise TrainoffError(f"{limits}: nothing here is likely to keep that; {_nearest(judged, limits)}")
 
 
-def _nearest(judged: Sequence[Weighed], limits: Limits) -> str:
+def _nearest(judged: Sequence[Weighed], limits: AdviceLimits) -> str:
     """What comes closest, with what it takes."""
 
     def excess(one: Weighed) -> float:
@@ -234,7 +234,7 @@ def known_target(records: Sequence[Record], target: float | None) -> float:
     return target
 
 
-def known_wish(records: Sequence[Record], wish: Wish) -> None:
+def known_wish(records: Sequence[Record], wish: AdviceFilter) -> None:
     """Refuse an engine, a machine or a size of node that no run had."""
     engines = list(dict.fromkeys(record.engine for record in records))
     if wish.engine is not None and wish.engine not in engines:
@@ -260,7 +260,7 @@ def known_wish(records: Sequence[Record], wish: Wish) -> None:
         raise TrainoffError("no run has all of --engine, --machine and --cores as you ask; leave one of them out")
 
 
-def why_nothing(field: Field, records: Sequence[Record], target: float, wish: Wish) -> str:
+def why_nothing(field: Field, records: Sequence[Record], target: float, wish: AdviceFilter) -> str:
     """Why there is nothing to choose among."""
     kept = [record for record in records if wish.holds(record)]
     goal = mark(kept[0].metric, target)

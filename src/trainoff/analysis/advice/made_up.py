@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainoff.analysis.advice.belief import ALIKE, Array, Belief, Evidence, believe, weigh
+from trainoff.analysis.advice.belief import ALIKE, Array, Belief, RunEvidence, believe, weigh
 from trainoff.analysis.statistics import LEVEL
 
 SETTINGS, RUNS = (2, 9), (1, 6)
@@ -64,7 +64,7 @@ class Bin:
     came_true: float
 
 
-def made_up(random: np.random.Generator) -> tuple[Truth, list[Evidence]]:
+def made_up(random: np.random.Generator) -> tuple[Truth, list[RunEvidence]]:
     """One study: how settings really are, and what a few runs of each show."""
     number, runs = int(random.integers(*SETTINGS, endpoint=True)), int(random.integers(*RUNS, endpoint=True))
     apart, noise = (np.exp(random.uniform(*np.log(bounds))) for bounds in (APART, NOISE))
@@ -74,10 +74,10 @@ def made_up(random: np.random.Generator) -> tuple[Truth, list[Evidence]]:
     return truth, [_runs(truth, place, runs, random) for place in range(number)]
 
 
-def _runs(truth: Truth, place: int, runs: int, random: np.random.Generator) -> Evidence:
+def _runs(truth: Truth, place: int, runs: int, random: np.random.Generator) -> RunEvidence:
     there = int(random.binomial(runs, truth.reach[place]))
     logs = truth.middles[place] + truth.noise[place] * random.standard_normal(there)
-    return Evidence(tuple(map(float, np.exp(logs))), runs - there, LOST * float(np.exp(truth.middles[place])))
+    return RunEvidence(tuple(map(float, np.exp(logs))), runs - there, LOST * float(np.exp(truth.middles[place])))
 
 
 def score(studies: int, seed: int, each: Callable[[int], None] = lambda done: None) -> Score:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from trainoff.analysis.advice.belief import ALIKE, UNTIL_KNOWN
 from trainoff.analysis.advice.candidates import Candidate, Expected
-from trainoff.analysis.advice.decide import USD, Advice, Limits, Weighed
+from trainoff.analysis.advice.decide import USD, Advice, AdviceLimits, Weighed
 from trainoff.analysis.bottleneck import bottleneck
 from trainoff.analysis.compare import RANKING
 from trainoff.analysis.format import count, dollars, mark, seconds, span, times
-from trainoff.analysis.groups import Group
+from trainoff.analysis.groups import SettingGroup
 from trainoff.analysis.scaling import share
 
 MOST_TOLD = 3
@@ -77,7 +77,7 @@ def chances(advice: Advice) -> str | None:
 
 def limit(advice: Advice) -> str | None:
     """How likely the limits are kept."""
-    if advice.limits == Limits():
+    if advice.limits == AdviceLimits():
         return None
     return f"The next run keeps {advice.limits} with a probability of {likely(advice.choice.kept)}."
 
@@ -123,7 +123,7 @@ def _basis(one: Candidate, goal: str) -> str:
     return f"Nobody ran this: it is predicted from {count(good, 'run')} that got there{beyond}; {checked}."
 
 
-def _held(group: Group) -> str | None:
+def _held(group: SettingGroup) -> str | None:
     """What bounded a setting."""
     held = bottleneck(group.good[0]) if group.good else None
     return f"{group.name} was {held}." if held else None

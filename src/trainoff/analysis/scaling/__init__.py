@@ -1,21 +1,21 @@
 """How training time goes with the number of nodes: a model, its grade, and which runs would sharpen it."""
 
 from trainoff.analysis.scaling.curves import PER_1000, SIZES, Curve, curves, nodes_key, rows_of
-from trainoff.analysis.scaling.designer import Candidate, Choice, Subject, design, expected_width, grid
+from trainoff.analysis.scaling.designer import DesignedRun, RunCandidate, Subject, design, expected_width, grid
 from trainoff.analysis.scaling.model import Config, Estimate, Fit, Grade, Mix, Term, fit, graded, nnls, rivals
 from trainoff.analysis.scaling.text import checked, mixed, off, sense, shape, share
 
 __all__ = [
     "PER_1000",
     "SIZES",
-    "Candidate",
-    "Choice",
     "Config",
     "Curve",
+    "DesignedRun",
     "Estimate",
     "Fit",
     "Grade",
     "Mix",
+    "RunCandidate",
     "Subject",
     "Term",
     "checked",

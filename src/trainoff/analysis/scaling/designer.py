@@ -18,7 +18,7 @@ MOST_CHOICES = 50
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RunCandidate:
     """A run that could be made, and what it should take, start-up included."""
 
     curve: str
@@ -28,13 +28,13 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DesignedRun:
     """A run to make, the seconds gone after it, and how wide its curve's predictions are before and after.
 
     A width of 0.2 is 20 % up and down.
     """
 
-    candidate: Candidate
+    candidate: RunCandidate
     spent_s: float
     before: float
     width: float
@@ -92,7 +92,7 @@ class _Belief:
         return float(np.mean(np.sum(self._goals.T * solved, axis=0)))
 
 
-def design(subjects: Mapping[str, Subject], candidates: Sequence[Candidate], seconds: float) -> list[Choice]:
+def design(subjects: Mapping[str, Subject], candidates: Sequence[RunCandidate], seconds: float) -> list[DesignedRun]:
     """The runs to make within so many seconds, in order; none where none fits or none would help.
 
     Greedily, the run that takes away most variance of the predictions asked for, once for each second it takes and
@@ -115,7 +115,7 @@ def grid(counts: Iterable[int], rows: Iterable[float], most: int) -> list[tuple[
     return [(nodes, one) for nodes in sorted(tried) if nodes <= most for one in sorted(set(rows))]
 
 
-def _beliefs(subjects: Mapping[str, Subject], candidates: Sequence[Candidate]) -> dict[str, _Belief]:
+def _beliefs(subjects: Mapping[str, Subject], candidates: Sequence[RunCandidate]) -> dict[str, _Belief]:
     rows = {name: {config.rows for config in subject.configs} for name, subject in subjects.items()}
     for candidate in candidates:
         rows[candidate.curve].add(candidate.rows)
@@ -124,18 +124,18 @@ def _beliefs(subjects: Mapping[str, Subject], candidates: Sequence[Candidate]) -
 
 def _greedy(
     subjects: Mapping[str, Subject],
-    candidates: Sequence[Candidate],
+    candidates: Sequence[RunCandidate],
     seconds: float,
-    price: Callable[[Candidate], float],
-) -> tuple[list[Choice], float]:
+    price: Callable[[RunCandidate], float],
+) -> tuple[list[DesignedRun], float]:
     """The runs in the order of what they bring for their price, and the variance that is left."""
     beliefs = _beliefs(subjects, candidates)
     known = {name: belief.information for name, belief in beliefs.items()}
     left = {name: belief.variance(known[name]) for name, belief in beliefs.items()}
-    chosen: list[Choice] = []
+    chosen: list[DesignedRun] = []
     spent = 0.0
 
-    def after(one: Candidate) -> tuple[Array, float]:
+    def after(one: RunCandidate) -> tuple[Array, float]:
         belief = beliefs[one.curve]
         information = known[one.curve] + belief.worth(one.nodes, one.rows)
         return information, belief.variance(information)
@@ -151,7 +151,7 @@ def _greedy(
         before = _width(left[best.curve])
         known[best.curve], left[best.curve] = after(best)
         spent += best.seconds
-        chosen.append(Choice(best, spent, before, _width(left[best.curve])))
+        chosen.append(DesignedRun(best, spent, before, _width(left[best.curve])))
     return chosen, sum(left.values())
 
 

@@ -34,7 +34,7 @@ class Usage:
     oom_kills: int
 
 
-class Group(Protocol):
+class Cgroup(Protocol):
     """The control group of one node."""
 
     @property
@@ -57,16 +57,16 @@ class Group(Protocol):
         """Its processes, children included."""
 
 
-class Groups(Protocol):
+class Cgroups(Protocol):
     """Makes groups: of labs, and of their nodes."""
 
     version: str
     place: Path  # where they are
 
-    def make(self, lab: str, node: str) -> Group:
+    def make(self, lab: str, node: str) -> Cgroup:
         """Make the group of a node."""
 
-    def node(self, lab: str, node: str) -> Group:
+    def node(self, lab: str, node: str) -> Cgroup:
         """The group of a node that somebody has made."""
 
     def labs(self) -> list[str]:
@@ -124,23 +124,23 @@ def remove_tree(path: Path) -> None:
         remove_group(path)
 
 
-def find_groups(root: Path = ROOT) -> Groups:
+def find_groups(root: Path = ROOT) -> Cgroups:
     """The groups of this machine, of whichever version; one sentence if a lab cannot have any."""
 
     try:
         if (root / "cgroup.controllers").exists():
-            return V2.found(root)
+            return CgroupsV2.found(root)
         if (root / "cpu").is_dir() and (root / "memory").is_dir():
-            return V1(root)
+            return CgroupsV1(root)
     except OSError as error:
         raise TrainoffError(refused(error)) from error
     raise TrainoffError(f"the lab needs control groups with cpu and memory, and {root} has none")
 
 
-def groups_at(version: str, place: Path) -> Groups:
+def groups_at(version: str, place: Path) -> Cgroups:
     """The groups that another process has found."""
 
-    return V1(place) if version == "v1" else V2(place)
+    return CgroupsV1(place) if version == "v1" else CgroupsV2(place)
 
 
 def refused(error: OSError) -> str:
@@ -173,7 +173,7 @@ def folders(path: Path) -> Iterator[str]:
 KINDS = ("cpu", "cpuacct", "memory")
 
 
-class V1:
+class CgroupsV1:
     """Groups in the trees of `cpu`, `cpuacct` and `memory`."""
 
     version = "v1"
@@ -182,13 +182,13 @@ class V1:
         self.place = root
         self._trees = [root / kind / OURS for kind in KINDS]
 
-    def make(self, lab: str, node: str) -> GroupV1:
+    def make(self, lab: str, node: str) -> CgroupV1:
         for tree in self._trees:
             make_group(tree / lab / node)
         return self.node(lab, node)
 
-    def node(self, lab: str, node: str) -> GroupV1:
-        return GroupV1(*(tree / lab / node for tree in self._trees))
+    def node(self, lab: str, node: str) -> CgroupV1:
+        return CgroupV1(*(tree / lab / node for tree in self._trees))
 
     def labs(self) -> list[str]:
         return sorted({name for tree in self._trees for name in folders(tree)})
@@ -203,7 +203,7 @@ class V1:
                 tree.rmdir()
 
 
-class GroupV1:
+class CgroupV1:
     """A node's group in each of the trees."""
 
     def __init__(self, cpu: Path, account: Path, memory: Path) -> None:
@@ -252,7 +252,7 @@ def own_group(root: Path, proc: Path = Path("/proc/self/cgroup")) -> Path:
     return own.parent if own.name == ASIDE else own
 
 
-class V2:
+class CgroupsV2:
     """Groups below the top of the tree, or below the group that was handed to this user."""
 
     version = "v2"
@@ -261,7 +261,7 @@ class V2:
         self.place = place
 
     @staticmethod
-    def found(root: Path, own: Path | None = None) -> V2:
+    def found(root: Path, own: Path | None = None) -> CgroupsV2:
         """Groups in a place where they have cpu and memory to give: at the top, or else in our own group."""
         for parent in dict.fromkeys((root, own or own_group(root))):
             try:
@@ -271,10 +271,10 @@ class V2:
             except OSError as error:
                 refused = error
                 continue
-            return V2(parent / OURS)
+            return CgroupsV2(parent / OURS)
         raise refused
 
-    def make(self, lab: str, node: str) -> GroupV2:
+    def make(self, lab: str, node: str) -> CgroupV2:
         try:
             self._make(lab, node)
         except OSError:  # another lab that went has taken the place of all with it: once more
@@ -287,8 +287,8 @@ class V2:
             (parent / "cgroup.subtree_control").write_text(NEEDED)
         make_group(self.place / lab / node)
 
-    def node(self, lab: str, node: str) -> GroupV2:
-        return GroupV2(self.place / lab / node)
+    def node(self, lab: str, node: str) -> CgroupV2:
+        return CgroupV2(self.place / lab / node)
 
     def labs(self) -> list[str]:
         return list(folders(self.place))
@@ -319,7 +319,7 @@ def _hand_on(parent: Path) -> None:
         control.write_text(NEEDED)
 
 
-class GroupV2:
+class CgroupV2:
     """A node's group."""
 
     def __init__(self, path: Path) -> None:

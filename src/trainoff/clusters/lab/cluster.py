@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainoff.clusters.lab.cgroups import Group, groups_at
+from trainoff.clusters.lab.cgroups import Cgroup, groups_at
 from trainoff.clusters.local import Node, Process, Processes
 from trainoff.errors import TrainoffError
 from trainoff.study.machines import NodeSpec
@@ -29,7 +29,7 @@ def address_of(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LabPlan:
     """A lab: its name, where its control groups are, its nodes, and the descriptors of their networks.
 
     The descriptors belong to the process that keeps the lab, which is process 1 where the lab's own processes live.
@@ -45,7 +45,7 @@ class Plan:
     def nodes(self) -> list[Node]:
         return [Node(f"node-{number}", address_of(number)) for number in range(len(self.specs))]
 
-    def group(self, number: int) -> Group:
+    def group(self, number: int) -> Cgroup:
         """The control group of a node, which the ground has made."""
         return groups_at(self.version, Path(self.place)).node(self.name, f"node-{number}")
 
@@ -60,19 +60,19 @@ class Plan:
         (folder / FILE).write_text(json.dumps(asdict(self)))
 
     @staticmethod
-    def read(folder: Path) -> Plan:
-        return Plan.from_json(json.loads((folder / FILE).read_text()))
+    def read(folder: Path) -> LabPlan:
+        return LabPlan.from_json(json.loads((folder / FILE).read_text()))
 
     @staticmethod
-    def from_json(value: dict[str, object]) -> Plan:
+    def from_json(value: dict[str, object]) -> LabPlan:
         specs = [NodeSpec(**each) for each in value.pop("specs")]  # type: ignore[attr-defined]  # a list, from JSON
-        return Plan(specs=specs, **value)  # type: ignore[arg-type]  # what asdict() made
+        return LabPlan(specs=specs, **value)  # type: ignore[arg-type]  # what asdict() made
 
 
 class LabCluster(Processes):
     """The nodes of a lab that the warden has made. The driver is on the first of them, as on a cluster's master."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: LabPlan, folder: Path) -> None:
         super().__init__(len(plan.specs), folder)
         self._plan, self._folder = plan, folder
         self.nodes = plan.nodes

@@ -11,14 +11,14 @@ import sys
 import time
 from pathlib import Path
 
-from trainoff.clusters.lab.cluster import Plan
+from trainoff.clusters.lab.cluster import LabPlan
 
 CHUNK = 2**20
 LEFT = 4 * CHUNK
 
 
 def main() -> None:
-    plan, number = Plan.read(Path(sys.argv[1])), int(sys.argv[2])
+    plan, number = LabPlan.read(Path(sys.argv[1])), int(sys.argv[2])
     with contextlib.suppress(OSError):  # without root the kernel may choose this one
         Path("/proc/self/oom_score_adj").write_text("-1000")
     group, limit = plan.group(number), plan.specs[number].memory_bytes or 0

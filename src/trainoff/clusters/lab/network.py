@@ -27,7 +27,7 @@ BURST_S, LEAST_BURST = 0.005, 128 * 1024  # a link lets so much through at once;
 QUEUE_S = 0.1  # what waits longer to be sent is dropped, as in a switch
 
 
-class Network:
+class LabNetwork:
     """The bridge and the nodes' links. It lives as long as the process that made it."""
 
     def __init__(self, specs: Sequence[NodeSpec]) -> None:

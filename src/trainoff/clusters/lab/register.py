@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from trainoff.clusters.lab.cgroups import Groups, find_groups, refused
-from trainoff.clusters.lab.cluster import Plan
+from trainoff.clusters.lab.cgroups import Cgroups, find_groups, refused
+from trainoff.clusters.lab.cluster import LabPlan
 from trainoff.errors import TrainoffError
 from trainoff.study.machines import GIB, NodeSpec
 
@@ -25,10 +25,10 @@ PLAYGROUND = "lab"  # what a lab that was started by hand is called where it is 
 
 
 @dataclass(frozen=True)
-class Entry:
+class LabEntry:
     """A lab: its plan, what it is for, the process on this machine that keeps it, and its folder."""
 
-    plan: Plan
+    plan: LabPlan
     about: str
     keeper: int
     folder: str
@@ -65,7 +65,7 @@ def _born(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def announce(entry: Entry) -> None:
+def announce(entry: LabEntry) -> None:
     """Write a lab down."""
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder() / FILE.format(name=entry.name)
@@ -82,16 +82,16 @@ def forget(name: str) -> None:
         folder().rmdir()
 
 
-def labs() -> Iterator[Entry]:
+def labs() -> Iterator[LabEntry]:
     """The labs that are up."""
     for path in sorted(folder().glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             told = json.loads(path.read_text())
             if owned(path.stem):
-                yield Entry(Plan.from_json(told["plan"]), told["about"], told["keeper"], told["folder"])
+                yield LabEntry(LabPlan.from_json(told["plan"]), told["about"], told["keeper"], told["folder"])
 
 
-def sweep(groups: Groups) -> list[str]:
+def sweep(groups: Cgroups) -> list[str]:
     """Remove what is left of labs whose owners are gone; returns their names."""
     gone = [name for name in groups.labs() if not owned(name)]
     for name in gone:
@@ -104,7 +104,7 @@ def sweep(groups: Groups) -> list[str]:
     return gone
 
 
-def kill_all(groups: Groups, name: str) -> None:
+def kill_all(groups: Cgroups, name: str) -> None:
     """Kill every process of a lab."""
     for pid in groups.pids(name):
         with contextlib.suppress(ProcessLookupError):
@@ -114,13 +114,13 @@ def kill_all(groups: Groups, name: str) -> None:
 _numbers = itertools.count()
 
 
-class Ground:
+class LabCgroups:
     """The control groups of one lab, from their making to their removal. Leftovers of the dead are removed first."""
 
     def __init__(self, specs: Sequence[NodeSpec]) -> None:
         self._groups = find_groups()
         sweep(self._groups)
-        self.plan = Plan(new_name(next(_numbers)), self._groups.version, str(self._groups.place), specs)
+        self.plan = LabPlan(new_name(next(_numbers)), self._groups.version, str(self._groups.place), specs)
         try:
             self._make(specs)
         except OSError as error:
@@ -137,7 +137,7 @@ class Ground:
 
     def announce(self, about: str, keeper: int, folder: Path) -> None:
         """Let others find the lab, once its network has been made by the keeper and written down in the folder."""
-        announce(Entry(Plan.read(folder), about, keeper, str(folder)))
+        announce(LabEntry(LabPlan.read(folder), about, keeper, str(folder)))
 
     def close(self) -> None:
         """Remove the groups, when their processes have been killed; what will not go yet, the next lab removes."""

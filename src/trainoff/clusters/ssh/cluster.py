@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from trainoff.clusters.local import GRACE_S, THREADS, Node, Process, Processes, address_towards
 from trainoff.clusters.ssh.client import Ssh, distributions, examine, moved, paths, places
-from trainoff.clusters.ssh.connection import TOKEN, Ledger, Link
+from trainoff.clusters.ssh.connection import TOKEN, Connection, SentFiles
 from trainoff.errors import TrainoffError
 
 CARRIED = ("TRAINOFF_", "MALLOC_")  # what else of this environment processes on hosts have, besides numbers of threads
@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Plan:
+class HostsPlan:
     """Which hosts, how they are reached, and what of them a worker may use."""
 
     hosts: Sequence[str]
@@ -39,19 +39,19 @@ class Host:
     """A node, its connection, what it has of the trial's files, and where things lie on it."""
 
     node: Node
-    link: Link
-    ledger: Ledger | None  # None where its disk is this machine's
+    link: Connection
+    ledger: SentFiles | None  # None where its disk is this machine's
     places: Mapping[str, str]
 
 
 class Hosts(Processes):
     """One node for every host. `prepare` connects; what is started on `here` is a process of this machine."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: HostsPlan, folder: Path) -> None:
         super().__init__(1, folder)
         self._plan, self._folder = plan, folder
         self.python = plan.ssh.python
-        self._links = [Link(host, plan.ssh, folder) for host in plan.hosts]
+        self._links = [Connection(host, plan.ssh, folder) for host in plan.hosts]
         self._hosts: dict[str, Host] = {}
 
     def prepare(self, modules: Sequence[str], *, java: bool) -> None:
@@ -63,7 +63,7 @@ class Hosts(Processes):
         self.nodes = [self._hosts[link.host].node for link in self._links]
         self.here = Node("here", self._plan.here or _seen_from(self.nodes[0].address))
 
-    def _open(self, link: Link, asked: Mapping[str, object], java: bool) -> Host:
+    def _open(self, link: Connection, asked: Mapping[str, object], java: bool) -> Host:
         facts = link.connect(asked)
         examine(link.host, self.python, facts)
         if len(facts["connection"]) != 4:
@@ -80,7 +80,7 @@ class Hosts(Processes):
                 "java": java,
             }
         )
-        ledger = None if ready["shared"] else Ledger(self._folder, (*self._plan.private, "logs/*", "tmp/*", TOKEN))
+        ledger = None if ready["shared"] else SentFiles(self._folder, (*self._plan.private, "logs/*", "tmp/*", TOKEN))
         return Host(Node(link.host, address), link, ledger, places(ready, self.python))
 
     def _start(self, node: Node, argv: Sequence[str], env: Mapping[str, str], role: str) -> Process:
@@ -114,7 +114,7 @@ class Hosts(Processes):
         except TrainoffError:
             pass  # a host that is lost has nothing more to say
         finally:
-            _at_once(Link.close, self._links)
+            _at_once(Connection.close, self._links)
 
 
 def _at_once(work: Callable[[Each], Found], each: Iterable[Each]) -> list[Found]:

@@ -29,14 +29,14 @@ END_S = 10.0  # how long a guard may take to end everything
 PIPE_BUF = 4096  # a longer line may be mixed with others'
 
 
-class Link:
+class Connection:
     """One host. `connect` returns its facts, `open` makes its guard ready; then processes can be started there."""
 
     def __init__(self, host: str, ssh: Ssh, folder: Path) -> None:
         self.host, self._ssh, self._folder = host, ssh, folder
         self._says = folder / "logs" / f"ssh-{host.replace('/', '_')}.txt"
         self._popen: subprocess.Popen[bytes] | None = None
-        self._wire: Wire | None = None
+        self._wire: MessageStream | None = None
         self._numbers = itertools.count(1)
         self._answers: dict[int, Future[Head]] = {}
         self._processes: dict[int, HostProcess] = {}
@@ -54,7 +54,7 @@ class Link:
             except FileNotFoundError as error:
                 raise TrainoffError(f"hosts are reached by ssh, which is not here; {INSTALL}") from error
         assert self._popen.stdout
-        self._wire = Wire(self._popen.stdout, self._stdin)
+        self._wire = MessageStream(self._popen.stdout, self._stdin)
         patience = threading.Timer(FACTS_S, self._popen.kill)
         patience.start()
         try:
@@ -232,7 +232,7 @@ KILL_S = 10.0  # how long a guard may take to see a process ended that it has ki
 class HostProcess(Process):
     """A running process on a host. Its number there is its `pid`; its log is here."""
 
-    def __init__(self, link: Link, number: int, role: str, log: Path) -> None:
+    def __init__(self, link: Connection, number: int, role: str, log: Path) -> None:
         self.role, self.log = role, log
         self._from = log.stat().st_size if log.exists() else 0
         self._link, self._number = link, number
@@ -290,7 +290,7 @@ BEAT_S = 5.0  # how often this machine says that it is there
 SILENCE_S = 60.0  # after so long without a word from it a guard ends everything
 
 
-class Wire:
+class MessageStream:
     """One end: it sends messages whole, whichever thread sends them, and hears those of the other end."""
 
     def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
@@ -360,7 +360,7 @@ def files_below(paths: Iterable[Path]) -> Iterator[Path]:
         yield from sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
 
 
-class Ledger:
+class SentFiles:
     """What one host has of the trial's folder. `private` are patterns of what is for nobody else."""
 
     def __init__(self, folder: Path, private: Iterable[str]) -> None:
@@ -387,7 +387,7 @@ class Ledger:
 TOKEN = "hosts.token"  # a file by which a host that shares the caller's disk is known
 
 
-class Place:
+class TrialFolder:
     """The trial's folder on this machine: made here, and removed at the end with every folder above that was made."""
 
     def __init__(self, folder: Path, token: str) -> None:

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
-from trainoff.engines.shared.local_sgd import Averaging, SklearnAveraging
+from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine
 from trainoff.engines.shared.storage import far_away, refuses_storage
-from trainoff.engines.torch.ddp_driver import READY_S, Followed
+from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
 
 if TYPE_CHECKING:
-    from trainoff.engines.dask.session import Session
-    from trainoff.engines.dask.worker_pool import Share
-    from trainoff.engines.torch.ddp_driver import Assignment
+    from trainoff.engines.dask.session import DaskConnection
+    from trainoff.engines.dask.worker_pool import WorkerRows
+    from trainoff.engines.torch.ddp_driver import DdpAssignment
     from trainoff.study import Trial
 
 
@@ -44,7 +44,7 @@ class DaskEngine(Engine):
             "written there first if they are not. By default in a folder of this machine",
         ),
     }
-    session: Session | None = None
+    session: DaskConnection | None = None
 
     def refuses(self, trial: Trial) -> str | None:
         if trial.attached and trial.params["protocol"] != "tcp":
@@ -60,8 +60,8 @@ class DaskEngine(Engine):
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
-            from trainoff.engines.dask.session import Session
-        self.session = Session(job, watch)
+            from trainoff.engines.dask.session import DaskConnection
+        self.session = DaskConnection(job, watch)
         with watch.phase("cluster_start"), self.session.failures():
             self.session.start(self.on_workers)
             self.session.show(watch)
@@ -71,19 +71,19 @@ class DaskEngine(Engine):
             self.session.stop()
 
 
-class OnDask(Averaging, DaskEngine):
+class OnDask(LocalSgdEngine, DaskEngine):
     """A desk on every worker, the average in the client."""
 
     apart: ClassVar[bool] = False  # whether every worker has rows of its own
-    knobs: ClassVar[Mapping[str, Knob]] = {**Averaging.knobs, **DaskEngine.knobs}
+    knobs: ClassVar[Mapping[str, Knob]] = {**LocalSgdEngine.knobs, **DaskEngine.knobs}
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-        from trainoff.engines.dask.worker_pool import Crew
+        from trainoff.engines.dask.worker_pool import DaskWorkerPool
 
         assert self.session
         apart = self.apart and job.mode != "search" and job.workers > 1
-        self.crew = Crew(self.session, job, self.maker, apart=apart)
+        self.crew = DaskWorkerPool(self.session, job, self.maker, apart=apart)
         with watch.phase("data_load"):
             self.crew.lay_out()
         if job.mode != "search":
@@ -98,14 +98,14 @@ class DaskAverage(OnDask):
     about = "SparkNet's algorithm on Dask: tau local steps in numpy on every worker, then an average"
 
 
-class DaskSklearn(SklearnAveraging, OnDask):
+class DaskSklearn(SklearnLocalSgdEngine, OnDask):
     """MLPClassifier and SGDClassifier on every worker. The mode search is joblib's, which cannot spread one fit."""
 
     name = "dask-sklearn"
     about = "scikit-learn's MLPClassifier and SGDClassifier on every Dask worker's own rows, weights averaged"
     modules = (*OnDask.modules, "sklearn", "joblib")
     on_workers = (*OnDask.on_workers, "sklearn")
-    knobs: ClassVar[Mapping[str, Knob]] = {**SklearnAveraging.knobs, **OnDask.knobs}
+    knobs: ClassVar[Mapping[str, Knob]] = {**SklearnLocalSgdEngine.knobs, **OnDask.knobs}
     apart = True
 
     def differs(self, trial: Trial) -> str | None:
@@ -114,7 +114,7 @@ class DaskSklearn(SklearnAveraging, OnDask):
         return super().differs(trial)
 
 
-class DaskTorch(Followed, DaskEngine):
+class DaskTorch(DdpDriver, DaskEngine):
     """The workers of the process group are tasks of Dask's, one on each worker."""
 
     name = "dask-torch"
@@ -129,13 +129,13 @@ class DaskTorch(Followed, DaskEngine):
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
         from trainoff.engines.dask.worker_pool import lay_out
-        from trainoff.engines.shared.control_channel import Driver
+        from trainoff.engines.shared.control_channel import ControlServer
 
         with watch.phase("import"):
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
         assert self.session
         self._tasks: list[Any] = []
-        self.line = Driver(self._own_host(), self._check)
+        self.line = ControlServer(self._own_host(), self._check)
         with watch.phase("data_load"):
             shares = lay_out(job, apart=False)
         with watch.phase("cluster_start"):
@@ -151,17 +151,17 @@ class DaskTorch(Followed, DaskEngine):
         assert self.session
         return host_of(self.session.client.scheduler_comm.comm.local_address)
 
-    def _distribute(self, job: Job, watch: Watch, shares: list[Share]) -> None:
+    def _distribute(self, job: Job, watch: Watch, shares: list[WorkerRows]) -> None:
         """Send every worker its task; they find each other at the first one's."""
         from trainoff.clusters.local import free_ports
         from trainoff.engines.shared.shipping import without_rows
-        from trainoff.engines.torch.ddp_driver import Assignment
+        from trainoff.engines.torch.ddp_driver import DdpAssignment
 
         assert self.session
         client, addresses = self.session.client, self.session.addresses
         host = host_of(addresses[0])
         ((port,),) = client.run(free_ports, [host], workers=addresses[:1]).values()
-        given = Assignment(without_rows(job), self.line.number, watch.pace)
+        given = DdpAssignment(without_rows(job), self.line.number, watch.pace)
         for rank, address in enumerate(addresses):
             group = {"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": job.workers}
             task = client.submit(learn, given, shares[rank], group, workers=[address], pure=False)
@@ -187,7 +187,7 @@ def host_of(address: str) -> str:
     return address.split("://")[1].rsplit(":", 1)[0]
 
 
-def learn(assignment: Assignment, share: Share, group: Mapping[str, Any]) -> None:
+def learn(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str, Any]) -> None:
     """Be one worker of the process group, to the end. Run by Dask."""
     import os
     import traceback

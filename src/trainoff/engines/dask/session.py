@@ -30,7 +30,7 @@ INSIDE = {"distributed.scheduler.work-stealing": False}  # where there are no pr
 DYING_S = 2.0  # how long after an error a process may take to be seen dead
 
 
-class Lost(Exception):
+class WorkerLost(Exception):
     """A worker is gone, and can be replaced."""
 
     def __init__(self, number: int) -> None:
@@ -38,7 +38,7 @@ class Lost(Exception):
         self.number = number
 
 
-class Session:
+class DaskConnection:
     """A client of Dask and the workers that a trial has there. `start` returns when all of them are there."""
 
     def __init__(self, job: Job, watch: Watch) -> None:
@@ -158,7 +158,7 @@ class Session:
             except (RuntimeError, CommClosedError, distributed.scheduler.KilledWorker) as error:
                 self.check(DYING_S)
                 raise TrainoffError(f"Dask: {words(error)}") from error
-        except Lost as error:
+        except WorkerLost as error:
             raise self._gone(error.number) from error
 
     def check(self, within_s: float = 0.0) -> None:
@@ -168,7 +168,7 @@ class Session:
             self._check_scheduler()
             for number in range(len(self.addresses)):
                 if not self._lives(number):
-                    raise Lost(number)
+                    raise WorkerLost(number)
             if time.monotonic() >= deadline:
                 return
             time.sleep(0.05)
@@ -235,7 +235,7 @@ def check_answers(address: str, timeout_s: float) -> None:
         socket.create_connection((place.hostname, place.port), timeout_s).close()
 
 
-def examine(session: Session, modules: Sequence[str]) -> str:
+def examine(session: DaskConnection, modules: Sequence[str]) -> str:
     """What the workers are, in one sentence; an error if they cannot run the engine.
 
     Where trainoff is not installed on them it is sent along.

@@ -13,21 +13,21 @@ from dask.delayed import delayed
 
 from trainoff.data import Csr
 from trainoff.engines.contract import Job, Watch, WorkerFailed
-from trainoff.engines.dask.session import DYING_S, Lost, Session
+from trainoff.engines.dask.session import DYING_S, DaskConnection, WorkerLost
 from trainoff.engines.shared.local_sgd import (
-    Candidate,
-    Change,
     Floats,
     Maker,
     OfEveryBatch,
     OfItsOwn,
-    Work,
+    RateCandidate,
+    RoundResult,
+    SparseUpdate,
     attempt,
     factors,
     make_steps,
     take_best,
 )
-from trainoff.engines.shared.recovery import patiently
+from trainoff.engines.shared.recovery import with_heartbeat
 from trainoff.engines.shared.shipping import compact, without_rows
 from trainoff.engines.shared.storage import Storage
 from trainoff.errors import TrainoffError
@@ -38,10 +38,10 @@ POLL_S = 0.25
 NOT_YET = (TimeoutError, UnboundLocalError)  # the latter is Dask's own, of an answer that is cancelled
 
 
-class Crew:
+class DaskWorkerPool:
     """One desk per worker. With `apart`, every worker has rows of its own; else each has all."""
 
-    def __init__(self, session: Session, job: Job, maker: Maker, *, apart: bool) -> None:
+    def __init__(self, session: DaskConnection, job: Job, maker: Maker, *, apart: bool) -> None:
         self._session, self._job, self._maker, self._apart = session, job, maker, apart
         self._lean = without_rows(job)
         self.workers = job.workers
@@ -70,7 +70,7 @@ class Crew:
             try:
                 self._desks[without[0]] = self._sit_down(without[0])
                 without.pop(0)
-            except Lost as lost:
+            except WorkerLost as lost:
                 self._session.replace(lost.number)
                 self._rows[lost.number] = self._load(lost.number)
                 without += [] if lost.number in without else [lost.number]
@@ -87,7 +87,7 @@ class Crew:
         given = (self._rows[number], self._lean, self._maker, number)
         ways = {"apart": self._apart, "sparse": self.sparse}
         where = [self._session.addresses[number]]
-        desk = self._session.client.submit(Desk, *given, **ways, actor=True, workers=where, pure=False)
+        desk = self._session.client.submit(DaskWorker, *given, **ways, actor=True, workers=where, pure=False)
         while True:
             try:
                 return desk.result(timeout=POLL_S)
@@ -99,16 +99,16 @@ class Crew:
                     "place that they can reach"
                 ) from error
 
-    def round(self, weights: Floats, first: int, last: int) -> list[Work]:
+    def round(self, weights: Floats, first: int, last: int) -> list[RoundResult]:
         """Everybody makes the steps from first to last."""
         seen = self._job.order.samples_after
         self._round = (seen(last) - seen(first - 1)) // self.workers
-        told = Change.between(self._sent, weights) if self.sparse and self._sent is not None else weights
+        told = SparseUpdate.between(self._sent, weights) if self.sparse and self._sent is not None else weights
         self._mended = False
         found = self._ask(lambda desk: desk.work(told, first, last), lambda desk: desk.work(weights, first, last))
         self._sent = None if self._mended else weights  # a new desk whose answer was there already was told nothing
         for number, work in enumerate(found):
-            if isinstance(work, Failure):
+            if isinstance(work, TaskFailure):
                 raise WorkerFailed(f"worker-{number}", work.said)
         return found
 
@@ -120,12 +120,12 @@ class Crew:
         """What every desk answers; a desk that is lost is set up again, and asked as one that knows nothing."""
         calls = [self._call(ask, number) for number in range(self.workers)]
         for number in range(self.workers):
-            while not isinstance(calls[number], Answer):
+            while not isinstance(calls[number], WorkerAnswer):
                 try:
-                    calls[number] = Answer(self._hear(number, calls[number]))
-                except Lost as lost:
+                    calls[number] = WorkerAnswer(self._hear(number, calls[number]))
+                except WorkerLost as lost:
                     for fresh in self._mend(lost.number):
-                        if not isinstance(calls[fresh], Answer):
+                        if not isinstance(calls[fresh], WorkerAnswer):
                             calls[fresh] = self._call(ask_anew, fresh)
         return [call.value for call in calls]
 
@@ -145,7 +145,7 @@ class Crew:
             except (OSError, RuntimeError, KeyError):
                 break
         self._session.check(DYING_S)
-        raise Lost(number)
+        raise WorkerLost(number)
 
     def _mend(self, number: int) -> set[int]:
         """Put somebody in the place of a worker that is gone, with its rows and a desk; returns who is new."""
@@ -161,28 +161,28 @@ class Crew:
 
         tried, lean, maker, share = factors(self._job.params["candidates"]), self._lean, self._maker, self._shares[0]
 
-        def attempts() -> list[Candidate]:
+        def attempts() -> list[RateCandidate]:
             there = {"client": self._session.client, "workers": self._session.addresses}
             with joblib.parallel_config("dask", **there):
                 every = (joblib.delayed(_attempt)(maker, lean, share, factor) for factor in tried)
-                found: list[Candidate] = joblib.Parallel(n_jobs=len(tried))(every)
+                found: list[RateCandidate] = joblib.Parallel(n_jobs=len(tried))(every)
                 return found
 
         def beat() -> None:
             self._session.check()
             watch.progress(0, None, 0)
 
-        return take_best(patiently(attempts, beat), self._job, watch)
+        return take_best(with_heartbeat(attempts, beat), self._job, watch)
 
 
-class Answer:
+class WorkerAnswer:
     """What a desk has answered."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
-def _attempt(maker: Maker, lean: Job, share: Share, factor: float) -> Any:
+def _attempt(maker: Maker, lean: Job, share: WorkerRows, factor: float) -> Any:
     """One candidate, trained where joblib's task runs."""
     from dataclasses import replace
 
@@ -191,13 +191,13 @@ def _attempt(maker: Maker, lean: Job, share: Share, factor: float) -> Any:
 
 
 @dataclass(frozen=True)
-class Failure:
+class TaskFailure:
     """What went wrong on a worker, in its own words; an exception would lose its traceback on the way."""
 
     said: str
 
 
-class Desk:
+class DaskWorker:
     """One worker's place. With `apart`, its rows are its own; else it has all, and takes its slice of every batch.
 
     With `sparse`, it tells only which weights have changed.
@@ -213,17 +213,17 @@ class Desk:
         self._learner = maker(self._job)
         self._weights = flatten(job.weights)
 
-    def work(self, weights: Any, first: int, last: int) -> Work | Failure:
+    def work(self, weights: Any, first: int, last: int) -> RoundResult | TaskFailure:
         """Go on from these weights, or from the last ones with a change, with the steps from first to last."""
         try:
-            if isinstance(weights, Change):
+            if isinstance(weights, SparseUpdate):
                 weights.apply(self._weights)
             else:
                 self._weights = np.array(weights)
             done = make_steps(self._learner, self._job, self._portion, self._weights, first, last)
-            return replace(done, weights=Change.between(self._weights, done.weights)) if self._sparse else done
+            return replace(done, weights=SparseUpdate.between(self._weights, done.weights)) if self._sparse else done
         except Exception:
-            return Failure(traceback.format_exc())
+            return TaskFailure(traceback.format_exc())
 
     def rest(self) -> None:
         """Nothing, to see what asking takes."""
@@ -233,14 +233,14 @@ Piece = tuple[str, int, int]  # a file, and from which row to which in it
 
 
 @dataclass(frozen=True)
-class Share:
+class WorkerRows:
     """The rows that one worker loads."""
 
     storage: Storage
     pieces: Sequence[Piece]
 
 
-def lay_out(job: Job, apart: bool) -> list[Share]:
+def lay_out(job: Job, apart: bool) -> list[WorkerRows]:
     """See that the rows are where the workers find them; for every worker which it loads: a part each, or all."""
     shares = _laid_out(job, apart)
     if not job.params["storage"]:
@@ -248,7 +248,7 @@ def lay_out(job: Job, apart: bool) -> list[Share]:
     return shares
 
 
-def _laid_out(job: Job, apart: bool) -> list[Share]:
+def _laid_out(job: Job, apart: bool) -> list[WorkerRows]:
     """See that the rows are in the store.
 
     Parts are drawn at random, because the rows of a file may be in the order of their classes.
@@ -259,16 +259,16 @@ def _laid_out(job: Job, apart: bool) -> list[Share]:
     if not apart:
         storage = Storage(url, "parquet", name)
         storage.put(data.x_train, data.y_train)
-        return [Share(storage, storage.shares(rows, 1)[0])] * job.workers
+        return [WorkerRows(storage, storage.shares(rows, 1)[0])] * job.workers
     storage = Storage(url, "parquet", f"{name}-mixed-{job.order.seed}")
     if not storage.parts():
         mixed = np.random.default_rng(derive("parts", data.identity, job.order.seed)).permutation(rows)
         small = data.x_train if isinstance(data.x_train, Csr) else compact(data.x_train)
         storage.put(small[mixed], np.asarray(data.y_train)[mixed])
-    return [Share(storage, pieces) for pieces in storage.shares(rows, job.workers)]
+    return [WorkerRows(storage, pieces) for pieces in storage.shares(rows, job.workers)]
 
 
-def load(share: Share) -> tuple[Any, Any]:
+def load(share: WorkerRows) -> tuple[Any, Any]:
     """The rows of a share and their classes. Run by Dask on the worker that will learn from them."""
     found = [_piece(share.storage, *piece) for piece in share.pieces]
     y = np.concatenate([labels for _, labels in found])

@@ -11,9 +11,9 @@ from trainoff.clusters import Attached
 from trainoff.clusters.local import free_ports
 from trainoff.clusters.ray import RayCluster
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
-from trainoff.engines.shared.recovery import CHECKPOINT, Course, Keeper, settle_checkpoints
+from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, Recovery, settle_checkpoints
 from trainoff.engines.shared.shipping import without_rows
-from trainoff.engines.torch.ddp_driver import Assignment
+from trainoff.engines.torch.ddp_driver import DdpAssignment
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RayTorch(Engine):
         with watch.phase("import"):
             from trainoff.engines.ray import session
         self._job = job
-        self._fit: Fit | None = None
+        self._fit: RayFit | None = None
         self._own: RayCluster | None = None
         self._replaced = 0
         with watch.phase("cluster_start"):
@@ -67,10 +67,10 @@ class RayTorch(Engine):
             sent = session.ship(job)
         with watch.phase("cluster_start"):
             every = job.params["checkpoint_every"] if self._own else 0  # others' machines have other files
-            keeper = Keeper(job.folder / "checkpoint.npz", every)
-            self._course = Course(job, watch, session.host(), keeper, self._check, self._restart)
-            given = Assignment(without_rows(job), self._course.number, watch.pace, keeper)
-            self._fit = Fit(session.trainer(job, {"assignment": given, "sent": sent}, RESTARTS).fit)
+            keeper = CheckpointWriter(job.folder / "checkpoint.npz", every)
+            self._course = Recovery(job, watch, session.host(), keeper, self._check, self._restart)
+            given = DdpAssignment(without_rows(job), self._course.number, watch.pace, keeper)
+            self._fit = RayFit(session.trainer(job, {"assignment": given, "sent": sent}, RESTARTS).fit)
             self._course.wait_until("connected")
         with watch.phase("ship"):
             self._course.wait_until("shipped")
@@ -135,7 +135,7 @@ class RayTorch(Engine):
                 self._own.stop()
 
 
-class Fit:
+class RayFit:
     """Ray Train at work, aside; nobody waits for it when the trial ends."""
 
     def __init__(self, fit: Callable[[], object]) -> None:

@@ -103,10 +103,10 @@ def train(given: Mapping[str, Any]) -> None:
     import torch
 
     from trainoff.engines.shared.shipping import arrived
-    from trainoff.engines.torch.ddp_worker import owning_up, work
+    from trainoff.engines.torch.ddp_worker import reporting_failures, work
 
     assignment = given["assignment"]
     (sent,) = given["sent"]
-    with owning_up(assignment):
+    with reporting_failures(assignment):
         torch.set_num_threads(ceil(assignment.job.cores))
         work(assignment, lambda job: arrived(ray.get(sent)))

@@ -25,7 +25,7 @@ from trainoff.errors import TrainoffError
 from trainoff.models import Weights, flatten, unflatten
 
 if TYPE_CHECKING:
-    from trainoff.engines.shared.snapshots import Pace
+    from trainoff.engines.shared.snapshots import SnapshotSchedule
 
 BEAT_S = 0.25  # how often progress is told
 POLL_S = 0.05
@@ -36,7 +36,7 @@ Report = Mapping[str, Any]  # what the leader knows at the end
 
 
 @dataclass(frozen=True)
-class Number:
+class Endpoint:
     """Where to call, and the secret to say."""
 
     host: str
@@ -45,7 +45,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProgressReport:
     """So many steps are done; with `weights` to follow, if they are wanted now."""
 
     step: int
@@ -55,7 +55,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Complaint:
+class FailureReport:
     """A worker made a mistake of its own; others need not look further for why it is gone."""
 
     role: str
@@ -63,7 +63,7 @@ class Complaint:
 
 
 @dataclass(frozen=True)
-class Loss:
+class LossReport:
     """The training goes on without somebody; others see so many samples again."""
 
     role: str
@@ -71,17 +71,17 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class End:
+class EndReport:
     """All steps are done."""
 
     report: Report
 
 
-class HungUp(TrainoffError):
+class ConnectionLost(TrainoffError):
     """The leader is gone in the middle of training, and nobody said why."""
 
 
-class Driver:
+class ControlServer:
     """The driver's end. `check` raises if the workers have failed: nobody waits for those who cannot call.
 
     If the leader hangs up, that may take `explain_s` seconds to be known.
@@ -89,7 +89,7 @@ class Driver:
 
     def __init__(self, host: str, check: Callable[[], None], explain_s: float = EXPLAIN_S) -> None:
         self._listener = socket.create_server((host, 0))
-        self.number = Number(host, self._listener.getsockname()[1], secrets.token_bytes(32))
+        self.number = Endpoint(host, self._listener.getsockname()[1], secrets.token_bytes(32))
         self._check, self._explain_s = check, explain_s
         self._line: Connection | None = None
         self._early: tuple[Connection, Any] | None = None  # a new leader's call, and its first word
@@ -108,7 +108,7 @@ class Driver:
             while not self._line.poll(POLL_S):
                 self._check_time(word, deadline, timeout_s)
             said = self._take(self._line.recv)
-            if isinstance(said, Complaint):
+            if isinstance(said, FailureReport):
                 raise WorkerFailed(said.role, said.said, said.said)
             if said == word:
                 return
@@ -125,7 +125,7 @@ class Driver:
         said = None
         with suppress(EOFError, OSError):
             said = caller.recv() if caller.poll(CALL_S) else None
-        if said is not None and not isinstance(said, Complaint):
+        if said is not None and not isinstance(said, FailureReport):
             self._early = caller, said  # the old leader must be gone, though nobody has noticed yet
             return
         caller.close()
@@ -163,8 +163,8 @@ class Driver:
         assert line
         line.send("start")
         weights = job.weights
-        while not isinstance(message := self._hear(line, line.recv), End):
-            if isinstance(message, Loss):
+        while not isinstance(message := self._hear(line, line.recv), EndReport):
+            if isinstance(message, LossReport):
                 watch.lost(message.role, message.samples)
                 continue
             watch.progress(message.step, message.loss, message.samples_seen)
@@ -201,7 +201,7 @@ class Driver:
             while time.monotonic() < deadline:
                 self._check()
                 time.sleep(POLL_S)
-            raise HungUp("the leading worker hung up in the middle of training") from None
+            raise ConnectionLost("the leading worker hung up in the middle of training") from None
 
     def hang_up(self) -> None:
         """Forget the leader; `wait_for` waits for the call of another."""
@@ -219,10 +219,10 @@ def _patience(caller: socket.socket, seconds: float) -> None:
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))
 
 
-class Leader:
+class ControlClient:
     """The other end, in the process that leads."""
 
-    def __init__(self, number: Number, pace: Pace) -> None:
+    def __init__(self, number: Endpoint, pace: SnapshotSchedule) -> None:
         self._line = Client((number.host, number.port), authkey=number.secret)
         self.pace = pace
         self._told = 0.0
@@ -245,7 +245,7 @@ class Leader:
         if not wanted and now - self._told < BEAT_S and not odd:
             return
         self._told = now
-        self._line.send(Progress(step, loss, samples, wanted))
+        self._line.send(ProgressReport(step, loss, samples, wanted))
         self.told(step, loss, samples)
         if wanted:
             self._line.recv()  # not before the clock stands
@@ -255,7 +255,7 @@ class Leader:
 
     def lost(self, role: str, samples: int) -> None:
         """Say at once that the training goes on without somebody, and how many samples are seen again."""
-        self._line.send(Loss(role, samples))
+        self._line.send(LossReport(role, samples))
 
     def told(self, step: int, loss: float | None, samples_seen: int) -> None:
         """What else to do with progress that has been told."""
@@ -265,7 +265,7 @@ class Leader:
         self._told = 0.0
 
     def end(self, report: Report | None = None) -> None:
-        self._line.send(End(report or {}))
+        self._line.send(EndReport(report or {}))
 
     def answer(self, reply: Callable[[Any], Any]) -> None:
         """Answer what the driver asks, until it hangs up."""
@@ -280,7 +280,7 @@ class Leader:
         self._line.close()
 
 
-def complain(number: Number, role: str, said: str) -> None:
+def report_failure(number: Endpoint, role: str, said: str) -> None:
     """Call the driver to own up to a mistake, from any worker."""
     with suppress(OSError, EOFError), Client((number.host, number.port), authkey=number.secret) as line:
-        line.send(Complaint(role, said))
+        line.send(FailureReport(role, said))

@@ -43,23 +43,23 @@ if TYPE_CHECKING:
         def tell(self, watch: Watch) -> None: ...
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """The workers of a training, wherever they are."""
 
     workers: int
     sparse: bool  # whether only those weights travel that a round has changed
 
-    def round(self, weights: Floats, first: int, last: int) -> Sequence[Work]:
+    def round(self, weights: Floats, first: int, last: int) -> Sequence[RoundResult]:
         """Everybody goes on from the weights with the steps from first to last; what each brings back, in order."""
 
 
-class SearchingCrew(Crew, Protocol):
+class SearchingWorkerPool(WorkerPool, Protocol):
     """A crew that can search, too."""
 
     def search(self, watch: Watch) -> Floats: ...
 
 
-def train(crew: Crew, job: Job, watch: Watch, tau: int) -> Floats:
+def train(crew: WorkerPool, job: Job, watch: Watch, tau: int) -> Floats:
     """All rounds of the job, each of `tau` steps; returns the weights they lead to."""
     weights = flatten(job.weights)
     rounds = seen = 0
@@ -84,11 +84,11 @@ def train(crew: Crew, job: Job, watch: Watch, tau: int) -> Floats:
     return weights
 
 
-def average(before: Floats, done: Sequence[Work]) -> tuple[Floats, float]:
+def average(before: Floats, done: Sequence[RoundResult]) -> tuple[Floats, float]:
     """The mean of the weights that the workers came to, and of their losses, each counted by its rows."""
     busy = [work for work in done if work.rows]
     shares = np.array([work.rows for work in busy]) / sum(work.rows for work in busy)
-    sparse = bool(busy) and isinstance(busy[0].weights, Change)
+    sparse = bool(busy) and isinstance(busy[0].weights, SparseUpdate)
     mean = before.copy() if sparse else np.zeros_like(before)
     for part, work in zip(shares, busy, strict=True):
         if sparse:
@@ -101,13 +101,13 @@ def average(before: Floats, done: Sequence[Work]) -> tuple[Floats, float]:
 TAU = Knob(int, 10, "steps that every worker makes before the weights are averaged; 1 in the mode sync", minimum=1)
 
 
-class Averaging(Engine):
+class LocalSgdEngine(Engine):
     """Every worker makes tau steps of its own in numpy, then their weights are averaged."""
 
     models = frozenset({"mlp", "logreg"})
     modes: ClassVar[tuple[str, ...]] = ("local", "sync")
     knobs: ClassVar[Mapping[str, Knob]] = {"tau": TAU}
-    crew: SearchingCrew
+    crew: SearchingWorkerPool
 
     def size(self, trial: Trial) -> int:
         """How many workers average their weights."""
@@ -120,11 +120,11 @@ class Averaging(Engine):
         return differs(trial, self.size(trial))
 
     @staticmethod
-    def maker(job: Job) -> Learner:
+    def maker(job: Job) -> LocalLearner:
         """What learns on a worker."""
         from trainoff.engines.numpy import make_learner
 
-        learner: Learner = make_learner(job)
+        learner: LocalLearner = make_learner(job)
         return learner
 
     def train(self, job: Job, watch: Watch) -> None:
@@ -149,17 +149,17 @@ class Averaging(Engine):
         learner.put(weights)
         return learner.labels(x)
 
-    def labeller(self, job: Job) -> Learner:
+    def labeller(self, job: Job) -> LocalLearner:
         """What finds the classes of rows, in the driver."""
         return self.maker(job)
 
 
-class SklearnAveraging(Averaging):
+class SklearnLocalSgdEngine(LocalSgdEngine):
     """The same with scikit-learn's classifiers, `partial_fit` by `partial_fit`; or a search for the learning rate."""
 
     modes = ("local", "sync", "search")
     knobs: ClassVar[Mapping[str, Knob]] = {
-        **Averaging.knobs,
+        **LocalSgdEngine.knobs,
         "candidates": Knob(int, 4, "how many learning rates the mode search tries", minimum=1),
     }
 
@@ -186,17 +186,17 @@ class SklearnAveraging(Averaging):
         with watch.phase("compile"):
             self._labeller = self.maker(job)
 
-    def labeller(self, job: Job) -> Learner:
+    def labeller(self, job: Job) -> LocalLearner:
         return self._labeller
 
     @staticmethod
-    def maker(job: Job) -> Learner:
+    def maker(job: Job) -> LocalLearner:
         import sklearn
 
         from trainoff.engines.sklearn import UNCHECKED, make_learner
 
         sklearn.set_config(**UNCHECKED)
-        learner: Learner = make_learner(job, Silence())
+        learner: LocalLearner = make_learner(job, Silence())
         return learner
 
     def learn(self, job: Job, watch: Watch) -> None:
@@ -228,7 +228,7 @@ class Timeline:
         self._busy: dict[str, float] = defaultdict(float)
         self._rounds, self._gc_s = 0, 0.0
 
-    def add(self, done: Sequence[Work], sent: float, back: float) -> None:
+    def add(self, done: Sequence[RoundResult], sent: float, back: float) -> None:
         """One round is over, which was sent out and came back at these times of the driver's clock."""
         self._rounds += 1
         for number, work in enumerate(done):
@@ -244,7 +244,7 @@ class Timeline:
         self._watch.count("python_gc_s", self._gc_s)
 
 
-def skew(work: Work, sent: float, back: float) -> float:
+def skew(work: RoundResult, sent: float, back: float) -> float:
     """How far a worker's clock is ahead of the driver's: not at all, if its work lies between sending and coming back.
 
     Else the work is taken to lie in the middle.
@@ -257,7 +257,7 @@ def skew(work: Work, sent: float, back: float) -> float:
 Floats = NDArray[np.float32]
 
 
-class Learner(Protocol):
+class LocalLearner(Protocol):
     """What sits at a desk."""
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
@@ -273,7 +273,7 @@ class Learner(Protocol):
         """The class of each row."""
 
 
-Maker = Callable[[Job], Learner]
+Maker = Callable[[Job], LocalLearner]
 
 
 class Portion(Protocol):
@@ -315,7 +315,7 @@ def _own_epoch(portion: OfItsOwn, epoch: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Work:
+class RoundResult:
     """What a worker brings back."""
 
     rows: int
@@ -326,7 +326,9 @@ class Work:
     gc_s: float  # of that time, what Python's garbage collection took
 
 
-def make_steps(learner: Learner, job: Job, portion: Portion, weights: Floats, first: int, last: int) -> Work:
+def make_steps(
+    learner: LocalLearner, job: Job, portion: Portion, weights: Floats, first: int, last: int
+) -> RoundResult:
     """Go on from these weights with the steps from first to last."""
     began, collected = time.time(), collecting.seconds
     learner.put(unflatten(job.model, weights))
@@ -339,7 +341,7 @@ def make_steps(learner: Learner, job: Job, portion: Portion, weights: Floats, fi
                 loss += len(mine) * (np.nan if before is None else before)
                 rows += len(mine)
     after = flatten(learner.weights).astype(np.float32, copy=False)
-    return Work(rows, loss / max(rows, 1), after, began, time.time(), collecting.seconds - collected)
+    return RoundResult(rows, loss / max(rows, 1), after, began, time.time(), collecting.seconds - collected)
 
 
 class Collecting(threading.local):
@@ -370,7 +372,7 @@ HELD_BACK = 10  # one row in so many judges the candidates
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RateCandidate:
     """A network that was trained with a multiple of the study's learning rate."""
 
     factor: float
@@ -383,7 +385,7 @@ def factors(count: int) -> list[float]:
     return [2.0 ** (number - count // 2) for number in range(count)]
 
 
-def take_best(found: Sequence[Candidate], job: Job, watch: Watch) -> Floats:
+def take_best(found: Sequence[RateCandidate], job: Job, watch: Watch) -> Floats:
     """The weights of the best candidate, after telling the watch of it."""
     best = max(found, key=lambda candidate: candidate.accuracy)
     seen = len(found) * judged(job).order.rows * job.order.epochs
@@ -401,7 +403,7 @@ def judged(job: Job) -> Job:
     return replace(job, order=replace(job.order, rows=rows, batch_size=min(job.order.batch_size, rows)))
 
 
-def attempt(maker: Maker, job: Job, factor: float) -> Candidate:
+def attempt(maker: Maker, job: Job, factor: float) -> RateCandidate:
     """Train one candidate and judge it. Run on a worker, which has all rows."""
     job = judged(job)
     job = replace(job, rates=job.rates * factor)
@@ -415,23 +417,23 @@ def attempt(maker: Maker, job: Job, factor: float) -> Candidate:
     data = job.data
     weights = flatten(learner.weights).astype(np.float32, copy=False)
     if not len(judging) or not np.isfinite(weights).all():
-        return Candidate(factor, 0.0, weights)
+        return RateCandidate(factor, 0.0, weights)
     x = data.x_train[judging]
     right = learner.labels(x if data.sparse else expand(np.asarray(x))) == data.y_train[judging]
-    return Candidate(factor, float(np.mean(right)), weights)
+    return RateCandidate(factor, float(np.mean(right)), weights)
 
 
 @dataclass(frozen=True)
-class Change:
+class SparseUpdate:
     """Some places of a vector, and their new values."""
 
     places: NDArray[np.int32]
     values: Floats
 
     @staticmethod
-    def between(before: Floats, after: Floats) -> Change:
+    def between(before: Floats, after: Floats) -> SparseUpdate:
         places = np.flatnonzero(before != after).astype(np.int32)
-        return Change(places, after[places])
+        return SparseUpdate(places, after[places])
 
     def apply(self, weights: Floats) -> None:
         """Make the change in a vector."""

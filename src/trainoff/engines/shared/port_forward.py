@@ -18,7 +18,7 @@ HERE = "127.0.0.1"
 Connect = Callable[[], socket.socket]
 
 
-def open_inside(path: Path, host: str, port: int) -> None:
+def open_in_namespace(path: Path, host: str, port: int) -> None:
     """Let whoever connects to the socket at a path reach a port."""
     listener = socket.socket(socket.AF_UNIX)
     path.unlink(missing_ok=True)  # of a page before this one
@@ -28,7 +28,7 @@ def open_inside(path: Path, host: str, port: int) -> None:
     _serve(listener, lambda: socket.create_connection((host, port)))
 
 
-class Outside:
+class PortForward:
     """A port on the loopback of this machine that leads to the socket at a path, until it is closed."""
 
     def __init__(self, path: Path) -> None:

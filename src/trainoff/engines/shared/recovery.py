@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from trainoff.clusters.local import crowded
 from trainoff.data.batch_order import spans
 from trainoff.engines.contract import Job, Knob, Watch
-from trainoff.engines.shared.control_channel import Driver, HungUp, Number
+from trainoff.engines.shared.control_channel import ConnectionLost, ControlServer, Endpoint
 from trainoff.engines.shared.shipping import ring_bytes
 
 if TYPE_CHECKING:
-    from trainoff.engines.shared.control_channel import Leader
+    from trainoff.engines.shared.control_channel import ControlClient
     from trainoff.models import Weights
 
 
@@ -27,7 +27,7 @@ READY_S = 300.0  # every process imports a framework, and several may share a co
 MOST_RESTARTS = 3  # times that everything is started again
 
 
-class Course:
+class Recovery:
     """A line to whoever leads.
 
     `check` raises if the training cannot go on, and Lost if it can once all is started anew. That is what `restart`
@@ -35,15 +35,21 @@ class Course:
     """
 
     def __init__(
-        self, job: Job, watch: Watch, host: str, keeper: Keeper, check: Callable[[], None], restart: Callable[[], None]
+        self,
+        job: Job,
+        watch: Watch,
+        host: str,
+        keeper: CheckpointWriter,
+        check: Callable[[], None],
+        restart: Callable[[], None],
     ) -> None:
         self._job, self._watch, self._keeper, self._check_others, self._restart = job, watch, keeper, check, restart
-        self._line = Driver(host, self._check, explain_s=0.0)
-        self._losses, self._pulse = Losses(), Pulse()
+        self._line = ControlServer(host, self._check, explain_s=0.0)
+        self._losses, self._pulse = LostWorkers(), Heartbeat()
         self.over = False  # whether all steps are made
 
     @property
-    def number(self) -> Number:
+    def number(self) -> Endpoint:
         """Where the leader calls."""
         return self._line.number
 
@@ -52,7 +58,7 @@ class Course:
         while True:
             try:
                 return self._line.wait_for(word, crowded(READY_S, self._job.workers))
-            except (HungUp, Lost) as error:
+            except (ConnectionLost, LeaderLost) as error:
                 self._lose(error)
 
     def run(self) -> None:
@@ -66,7 +72,7 @@ class Course:
                 self._pulse.beating = True
                 _, report = self._line.follow(self._job, watch, self._hear)
                 self.over = True
-            except (HungUp, Lost) as error:
+            except (ConnectionLost, LeaderLost) as error:
                 self._lose(error)
                 ready = False
         self._pulse.beating = False
@@ -85,18 +91,18 @@ class Course:
         if self._pulse.feel(step):
             self._losses.over(self._pulse.heard)
 
-    def _lose(self, error: HungUp | Lost) -> None:
+    def _lose(self, error: ConnectionLost | LeaderLost) -> None:
         """Get ready for the workers to begin again from the last checkpoint; raises if they will not."""
         noticed = time.monotonic()
         self._line.hear_complaints()
         try:
             self._check_others()
-        except Lost as lost:
+        except LeaderLost as lost:
             error = lost
         self._losses.begin(self._pulse.heard)
         self._pulse.beating = False
         self._line.hang_up()
-        if isinstance(error, Lost):
+        if isinstance(error, LeaderLost):
             if self._losses.count > MOST_RESTARTS:
                 raise error
             self._restart()
@@ -126,15 +132,15 @@ STUCK_S = 15.0  # without a step the training is given up after this time ...
 STUCK_TIMES = 20  # ... or after so many times the longest that a sign of life has taken, if that is longer
 
 
-class Lost(Exception):
+class LeaderLost(Exception):
     """A process is gone without which the training cannot go on."""
 
 
-class Stuck(Lost):
+class TrainingStuck(LeaderLost):
     """All processes live, but no step has been made for long."""
 
 
-class Pulse:
+class Heartbeat:
     """Knows when a step was last heard of."""
 
     def __init__(self) -> None:
@@ -159,10 +165,10 @@ class Pulse:
         """Raise if steps are expected and nothing has been heard for too long."""
         patience = max(STUCK_S, STUCK_TIMES * self._longest) if self._longest else FIRST_S
         if self.beating and time.monotonic() - self.heard > patience:
-            raise Stuck(f"no step was made for {patience:.0f} s after step {self.step}")
+            raise TrainingStuck(f"no step was made for {patience:.0f} s after step {self.step}")
 
 
-class Losses:
+class LostWorkers:
     """How often a training began again, and what that cost it."""
 
     def __init__(self) -> None:
@@ -198,7 +204,7 @@ class Losses:
 BEAT_S = 0.5  # between two signs of life
 
 
-def patiently(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
+def with_heartbeat(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
     """Do something long aside, and say every half second that it is still being done."""
     aside = ThreadPoolExecutor(1)
     doing = aside.submit(work)
@@ -229,7 +235,7 @@ class Checkpoint:
     done: frozenset[int] = field(default_factory=frozenset)
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes checkpoints: the new one replaces the old one only when it is whole."""
 
     def __init__(self, path: Path, every: int) -> None:
@@ -254,7 +260,7 @@ class Keeper:
         self._saved = updates
 
     def step_done(
-        self, leader: Leader, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
+        self, leader: ControlClient, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
     ) -> None:
         """Tell that all steps up to this one are done, and save the state if it is time to."""
         due = self.due(step)

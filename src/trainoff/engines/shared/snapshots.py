@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BLOCK = 4096  # what direct writing is done in; a file's end is padded to it
 
 
-class Room:
+class SnapshotBuffer:
     """Room for all weights as one vector, made once, from which each snapshot is written.
 
     Written past the kernel's cache where the file system allows it: filling the cache with pages that nobody reads
@@ -74,7 +74,7 @@ MOST_SNAPSHOTS = 100  # longer trainings are looked at less often, all engines a
 
 
 @dataclass
-class Pace:
+class SnapshotSchedule:
     """Says when a snapshot is wanted: at the certified steps, every so many samples, and at the end."""
 
     order: Order

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.clusters.lab.network import carried
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.shared.port_forward import open_inside
-from trainoff.engines.shared.snapshots import Pace, Room
+from trainoff.engines.shared.port_forward import open_in_namespace
+from trainoff.engines.shared.snapshots import SnapshotBuffer, SnapshotSchedule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,8 +79,8 @@ class TrialWatch:
 
     def expect(self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
         """Learn what training will look like: which steps there are, how many weights, how often to look."""
-        self._order, self._room = order, Room(parameters)
-        self.pace = Pace(order, snapshot_every)
+        self._order, self._room = order, SnapshotBuffer(parameters)
+        self.pace = SnapshotSchedule(order, snapshot_every)
         self._channel.say("expected", samples=order.samples_after(order.steps))
         self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
 
@@ -191,7 +191,7 @@ class TrialWatch:
         self._channel.say("task", worker=worker, start_s=round(start_s, 6), end_s=round(end_s, 6))
 
     def page(self, name: str, host: str, port: int) -> None:
-        open_inside(self._folder / f"door-{name}", host, port)
+        open_in_namespace(self._folder / f"door-{name}", host, port)
         self._channel.say("page", name=name)
 
     def note(self, name: str, text: str) -> None:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainoff.clusters.spark import Executors, allocate
 from trainoff.engines.contract import Engine, Job, Missing, Watch
-from trainoff.engines.shared.local_sgd import Averaging, SklearnAveraging
-from trainoff.engines.torch.ddp_driver import READY_S, Followed
+from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine
+from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from trainoff.engines.spark.session import Session
+    from trainoff.engines.spark.session import SparkConnection
     from trainoff.study import Trial
 
 
@@ -38,7 +38,7 @@ class SparkEngine(Engine):
     on_executors: ClassVar[tuple[str, ...]] = ("numpy",)  # what the Python of the executors must have
     whole_executors: ClassVar[bool] = True  # one task takes an executor with all its cores; else one core each
     properties: ClassVar[Mapping[str, str]] = {}  # Spark's, besides those that all engines set
-    session: Session | None = None
+    session: SparkConnection | None = None
 
     def missing(self) -> list[Missing]:
         from trainoff.clusters.java import INSTALL, LEAST, find_java
@@ -65,10 +65,10 @@ class SparkEngine(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
             from trainoff.clusters.java import sharing
-            from trainoff.engines.spark.session import Session
+            from trainoff.engines.spark.session import SparkConnection
         watch.note("classes", "shared by the JVMs" if sharing() else "read from the jars by every JVM")
         with watch.phase("cluster_start"):
-            self.session = Session(job, self.whole_executors, self.properties, self.others(job))
+            self.session = SparkConnection(job, self.whole_executors, self.properties, self.others(job))
             self.session.start()
             if self.session.attached:
                 from trainoff.engines.spark.session import examine
@@ -95,7 +95,7 @@ HEAP_SHARE = 0.5  # of a worker's memory; the rest is for its Python, for Spark'
 HEAP_GB, LEAST_HEAP_GB = 2.0, 0.5
 
 
-class Asks(Protocol):
+class ExecutorRequest(Protocol):
     """What decides about the executors; a trial and a job both have it."""
 
     @property
@@ -108,7 +108,7 @@ class Asks(Protocol):
     def params(self) -> Mapping[str, Any]: ...
 
 
-def fit_executors(asks: Asks) -> Executors:
+def fit_executors(asks: ExecutorRequest) -> Executors:
     """One executor per worker, with all its cores; or, given `executor_cores`, as many as the workers' nodes hold."""
     cores, memory = ceil(asks.cores), asks.memory_gb
     if executor_cores := asks.params.get("executor_cores"):
@@ -116,7 +116,7 @@ def fit_executors(asks: Asks) -> Executors:
     return Executors(asks.workers, cores, max(LEAST_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)
 
 
-class OnSpark(Averaging, SparkEngine):
+class OnSpark(LocalSgdEngine, SparkEngine):
     """Workers on the executors, the average in the driver."""
 
     def size(self, trial: Trial) -> int:
@@ -124,11 +124,11 @@ class OnSpark(Averaging, SparkEngine):
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-        from trainoff.engines.spark.worker_pool import Crew
+        from trainoff.engines.spark.worker_pool import SparkWorkerPool
 
         assert self.session
         with watch.phase("ship"), self.session.failures():
-            self.crew = Crew(self.session, job, self.maker)
+            self.crew = SparkWorkerPool(self.session, job, self.maker)
             self.session.rows_per_task = self._rows_per_task(job)
             self.crew.ship()
 
@@ -149,7 +149,7 @@ class SparkAverage(OnSpark):
     about = "SparkNet: tau local steps in numpy on every executor, then an average"
 
 
-class SparkSklearn(SklearnAveraging, OnSpark):
+class SparkSklearn(SklearnLocalSgdEngine, OnSpark):
     """MLPClassifier and SGDClassifier on every executor."""
 
     name = "spark-sklearn"
@@ -161,7 +161,7 @@ class SparkSklearn(SklearnAveraging, OnSpark):
 ROWS = "trainoff-rows"  # in the folder of an executor
 
 
-class SparkTorch(Followed, SparkEngine):
+class SparkTorch(DdpDriver, SparkEngine):
     """The workers of the process group are started by Spark, one on each executor."""
 
     name = "spark-torch"
@@ -176,7 +176,7 @@ class SparkTorch(Followed, SparkEngine):
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
         with watch.phase("import"):
-            from trainoff.engines.shared.control_channel import Driver
+            from trainoff.engines.shared.control_channel import ControlServer
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
         assert self.session
         self._aside, self._workers = ThreadPoolExecutor(1), self.session.executors
@@ -184,7 +184,7 @@ class SparkTorch(Followed, SparkEngine):
             self._ship(job)
         with watch.phase("compile"):
             self._running: Future[Any] | None = None
-            self.line = Driver(self.session.context.getConf().get("spark.driver.host"), self._check)
+            self.line = ControlServer(self.session.context.getConf().get("spark.driver.host"), self._check)
             self._running = self._aside.submit(self._distribute, job, watch)
             self.line.wait_for("ready", READY_S)
 

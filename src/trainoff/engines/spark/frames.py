@@ -15,19 +15,19 @@ from trainoff.data import Csr
 from trainoff.engines.contract import Refused
 
 if TYPE_CHECKING:
-    from trainoff.engines.spark.session import Session
+    from trainoff.engines.spark.session import SparkConnection
 
 MOST_VALUES = 2**31 - 1
 SPARSE = 0  # how Spark marks a sparse vector
 
 
-def frame(session: Session, x: Any, labels: Any) -> Any:
+def frame(session: SparkConnection, x: Any, labels: Any) -> Any:
     """A data frame of the rows with as many parts as tasks run at once."""
     make = _sparse if isinstance(x, Csr) else _dense
     return make(session, x, pa.array(np.asarray(labels, np.float64))).repartition(session.slots)
 
 
-def _dense(session: Session, x: Any, labels: Any) -> Any:
+def _dense(session: SparkConnection, x: Any, labels: Any) -> Any:
     rows, width = x.shape
     starts = np.arange(0, (rows + 1) * width, width)
     lists = pa.ListArray.from_arrays(_offsets(starts), pa.array(np.asarray(x).ravel()))
@@ -35,7 +35,7 @@ def _dense(session: Session, x: Any, labels: Any) -> Any:
     return rows_frame.select("label", array_to_vector(rows_frame["x"]).alias("features"))
 
 
-def _sparse(session: Session, x: Csr, labels: Any) -> Any:
+def _sparse(session: SparkConnection, x: Csr, labels: Any) -> Any:
     """Sparse vectors as Spark stores them: a struct of type, size, indices and values."""
     part = x.compact()
     starts = _offsets(part.starts)
@@ -58,7 +58,7 @@ def _offsets(starts: Any) -> Any:
     return pa.array(starts.astype(np.int32))
 
 
-def _as_vectors(session: Session, structs: Any) -> Any:
+def _as_vectors(session: SparkConnection, structs: Any) -> Any:
     """Let Spark take structs for the vectors that they are. It has no way from Arrow to vectors, but this is one."""
     schema = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
     theirs = session.context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())

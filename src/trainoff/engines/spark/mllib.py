@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.spark.session import Session
+    from trainoff.engines.spark.session import SparkConnection
     from trainoff.models import Weights
     from trainoff.study import Trial
 
@@ -126,7 +126,7 @@ class SparkMllib(SparkEngine):
 class Fitting:
     """Runs MLlib's fits one after the other, and tells the watch of the iterations."""
 
-    def __init__(self, job: Job, watch: Watch, session: Session) -> None:
+    def __init__(self, job: Job, watch: Watch, session: SparkConnection) -> None:
         self.job, self._watch, self._session = job, watch, session
         self._store = session.context._jsc.sc().statusStore()
         self._began, self._paused = time.time(), 0.0
@@ -144,13 +144,13 @@ class Fitting:
 
     def fit(self, estimator: Any, rows: Any) -> Any:
         """Fit; meanwhile the watch hears that Spark is alive."""
-        from trainoff.engines.shared.recovery import patiently
+        from trainoff.engines.shared.recovery import with_heartbeat
 
         def beat() -> None:
             if self._session.alive:
                 self._watch.progress(self.iterations, None, self.seen)
 
-        return patiently(lambda: estimator.fit(rows), beat)
+        return with_heartbeat(lambda: estimator.fit(rows), beat)
 
     def tell(self, history: Sequence[float], began: float, ended: float, weights: Weights) -> None:
         """Tell the watch of a fit that is over: its losses, and its weights as a snapshot."""

@@ -39,7 +39,7 @@ POLL_S = 0.05
 DYING_S = 5.0
 
 
-class Session:
+class SparkConnection:
     """A Spark application with its executors. `start` returns when all of them are there.
 
     `others` is how many there are besides those of the workers.
@@ -285,7 +285,7 @@ def check_answers(address: str) -> None:
     raise TrainoffError(f"no Spark master answers at {address}; is it running, and can it be reached from here?")
 
 
-def examine(session: Session, modules: Sequence[str]) -> str:
+def examine(session: SparkConnection, modules: Sequence[str]) -> str:
     """What the executors are, in one sentence; an error if they cannot run the engine.
 
     Where trainoff is not installed on them it is sent along.

@@ -11,31 +11,31 @@ import numpy as np
 
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.local_sgd import (
-    Candidate,
     Floats,
-    Learner,
+    LocalLearner,
     Maker,
     OfEveryBatch,
-    Work,
+    RateCandidate,
+    RoundResult,
     attempt,
     factors,
     make_steps,
     take_best,
 )
-from trainoff.engines.shared.recovery import patiently
+from trainoff.engines.shared.recovery import with_heartbeat
 from trainoff.engines.shared.shipping import with_rows
 from trainoff.models import flatten
 
 if TYPE_CHECKING:
-    from trainoff.engines.spark.session import Session
+    from trainoff.engines.spark.session import SparkConnection
 
 
-class Crew:
+class SparkWorkerPool:
     """One worker per executor, each with all training rows at hand."""
 
     sparse = False
 
-    def __init__(self, session: Session, job: Job, maker: Maker) -> None:
+    def __init__(self, session: SparkConnection, job: Job, maker: Maker) -> None:
         self._job, self._maker, self._session = job, maker, session
         self.workers = session.executors
         self._spark = session.context
@@ -47,7 +47,7 @@ class Crew:
         self._shipped = self._spark.broadcast(with_rows(self._job))
         self._send(sit_down, flatten(self._job.weights), 1, 0)
 
-    def round(self, weights: Floats, first: int, last: int) -> list[Work]:
+    def round(self, weights: Floats, first: int, last: int) -> list[RoundResult]:
         """Everybody makes the steps from first to last."""
         return self._send(work, weights, first, last)
 
@@ -64,23 +64,23 @@ class Crew:
             if self._session.alive:
                 watch.progress(0, None, 0)
 
-        found: list[Candidate] = patiently(tasks.collect, beat)
+        found: list[RateCandidate] = with_heartbeat(tasks.collect, beat)
         return take_best(found, self._job, watch)
 
     def _send(self, what: Any, weights: Floats, first: int, last: int) -> list[Any]:
         sent = self._spark.broadcast(weights)
-        errand = Errand(self._spark.applicationId, self._maker, self._shipped, sent, first, last, self.workers)
+        errand = WorkerTask(self._spark.applicationId, self._maker, self._shipped, sent, first, last, self.workers)
         result: list[Any] = self._parts.mapPartitionsWithIndex(partial(what, errand)).collect()
         sent.destroy()
         return result
 
 
-def _attempt(maker: Maker, shipped: Any, factor: float) -> Candidate:
+def _attempt(maker: Maker, shipped: Any, factor: float) -> RateCandidate:
     return attempt(maker, shipped.value, factor)
 
 
 @dataclass(frozen=True)
-class Errand:
+class WorkerTask:
     """What the driver asks of every worker in one round: the steps from first to last, on its share of each batch."""
 
     trial: str
@@ -92,10 +92,10 @@ class Errand:
     workers: int
 
 
-_desks: dict[str, Learner] = {}
+_desks: dict[str, LocalLearner] = {}
 
 
-def work(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[Work]:
+def work(errand: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[RoundResult]:
     """Do the errand. Run by Spark in an executor's Python process."""
     list(parts)  # Spark uses a process again only if it has read all that was sent to it
     job, learner = errand.job.value, desk(errand)
@@ -103,18 +103,18 @@ def work(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[Work]:
     yield make_steps(learner, job, portion, errand.weights.value, errand.first, errand.last)
 
 
-def sit_down(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[int]:
+def sit_down(errand: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
     """Fetch the rows and prepare the learner, before the clock starts."""
     yield from parts
     desk(errand)
 
 
-def do_nothing(errand: Errand, worker: int, parts: Iterator[int]) -> Iterator[int]:
+def do_nothing(errand: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
     """A round without weights and without work."""
     yield from parts
 
 
-def desk(errand: Errand) -> Learner:
+def desk(errand: WorkerTask) -> LocalLearner:
     """The learner of this process; made on first use, and again in a process that stands in for a lost one."""
     if errand.trial not in _desks:
         _desks[errand.trial] = errand.maker(errand.job.value)

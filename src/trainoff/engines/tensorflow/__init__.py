@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.tensorflow.network import Logistic, Network
+    from trainoff.engines.tensorflow.network import TfLogistic, TfNetwork
     from trainoff.study import Trial
 
 
@@ -123,18 +123,18 @@ def find_device(tf: Any, name: str) -> str:
     return "/GPU:0"
 
 
-def make_learner(tf: Any, job: Job) -> Network | Logistic:
+def make_learner(tf: Any, job: Job) -> TfNetwork | TfLogistic:
     """What learns the job's model."""
     if job.model.kind == "logreg":
-        from trainoff.engines.tensorflow.network import Logistic
+        from trainoff.engines.tensorflow.network import TfLogistic
 
-        return Logistic(tf, job)
-    from trainoff.engines.tensorflow.network import Network
+        return TfLogistic(tf, job)
+    from trainoff.engines.tensorflow.network import TfNetwork
 
-    return Network(tf, job)
+    return TfNetwork(tf, job)
 
 
-def warm_up(job: Job, learner: Network | Logistic) -> None:
+def warm_up(job: Job, learner: TfNetwork | TfLogistic) -> None:
     """Make a step of each size that a batch has and label a few rows, for TensorFlow to compile; forget what came."""
     import numpy as np
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainoff.data import Csr, Matrix
 from trainoff.engines.contract import Job
-from trainoff.models import BETA1, BETA2, EPSILON, Conv, Dense, Layer, Pool
+from trainoff.models import BETA1, BETA2, EPSILON, ConvLayer, DenseLayer, Layer, PoolLayer
 
 MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # how many numbers an optimiser remembers of each weight
 ALIGNMENT = 64  # bytes; where an array begins at a multiple of it, TensorFlow takes it without a copy
@@ -19,7 +19,7 @@ ALIGNMENT = 64  # bytes; where an array begins at a multiple of it, TensorFlow t
 Tensor = Any  # TensorFlow has no types that mypy could use
 
 
-class Network:
+class TfNetwork:
     """A perceptron or convolutional network: variables, and a compiled step for each size of a batch."""
 
     def __init__(self, tf: Any, job: Job) -> None:
@@ -96,7 +96,7 @@ def scores(tf: Any, layers: Sequence[Layer], weights: Sequence[Tensor], x: Tenso
     """What the last layer puts out, before the softmax."""
     rest = iter(weights)
     for layer in layers:
-        x = pooled(tf, x) if isinstance(layer, Pool) else through(tf, layer, x, next(rest), next(rest))
+        x = pooled(tf, x) if isinstance(layer, PoolLayer) else through(tf, layer, x, next(rest), next(rest))
     return x
 
 
@@ -105,9 +105,9 @@ def pooled(tf: Any, x: Tensor) -> Tensor:
     return tf.nn.max_pool2d(x, 2, 2, "VALID")
 
 
-def through(tf: Any, layer: Dense | Conv, x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+def through(tf: Any, layer: DenseLayer | ConvLayer, x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
     """What a layer puts out; only some of its outputs, if the matrix and the bias are of these alone."""
-    if isinstance(layer, Conv):
+    if isinstance(layer, ConvLayer):
         x = tf.nn.conv2d(tf.reshape(x, [-1, layer.height, layer.width, layer.inputs]), matrix, 1, "VALID")
     else:
         x = tf.matmul(tf.reshape(x, [-1, layer.inputs]), matrix)
@@ -149,7 +149,7 @@ def step_numbers(optimizer: str, rate: float, step: int) -> tuple[float, float]:
     return rate * unbias / (1 - BETA1**step), EPSILON * unbias
 
 
-class Logistic:
+class TfLogistic:
     """One weight per feature and a bias."""
 
     def __init__(self, tf: Any, job: Job) -> None:

@@ -20,11 +20,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters.local import crowded, free_ports
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
-from trainoff.engines.shared.control_channel import Driver
-from trainoff.engines.shared.recovery import CHECKPOINT, Keeper, Losses, Lost, Pulse, Stuck, settle_checkpoints
+from trainoff.engines.shared.control_channel import ControlServer
+from trainoff.engines.shared.recovery import (
+    CHECKPOINT,
+    CheckpointWriter,
+    Heartbeat,
+    LeaderLost,
+    LostWorkers,
+    TrainingStuck,
+    settle_checkpoints,
+)
 from trainoff.engines.shared.shipping import compact, hand_over, in_file
 from trainoff.engines.tensorflow import TensorFlow
-from trainoff.engines.tf_cluster.coordinator import Assignment
+from trainoff.engines.tf_cluster.coordinator import PsAssignment
 from trainoff.engines.tf_cluster.serve import LISTENING
 from trainoff.errors import TrainoffError
 
@@ -74,10 +82,10 @@ class TfClusterEngine(Engine):
         self._job, self._watch, self._pace = job, watch, watch.pace
         with watch.phase("ship"):
             self._sent = hand_over(self.luggage(job))
-        self._keeper = Keeper(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
+        self._keeper = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
-        self._losses = Losses()
-        self._pulse = Pulse()
+        self._losses = LostWorkers()
+        self._pulse = Heartbeat()
         self._over = False
         while not self._prepared(watch):
             pass
@@ -96,7 +104,7 @@ class TfClusterEngine(Engine):
         """Do it; False if a process was lost and all should be started again."""
         try:
             work(*words)
-        except (Lost, TrainoffError) as error:
+        except (LeaderLost, TrainoffError) as error:
             self._lose(error)
             return False
         return True
@@ -106,7 +114,7 @@ class TfClusterEngine(Engine):
 
     def _gather(self) -> None:
         """Start all processes, and a line to the one that leads."""
-        self._line = Driver(self._job.cluster.here.address, self._check)
+        self._line = ControlServer(self._job.cluster.here.address, self._check)
         self.start(self._job)
 
     def start(self, job: Job) -> None:
@@ -124,7 +132,7 @@ class TfClusterEngine(Engine):
         """A file that says to the processes what there is to do."""
         path = self._job.folder / "assignment"
         path.touch(mode=0o600)  # it holds the secret of the line
-        given = Assignment(self._sent, self._pace, self._line.number, addresses, self._keeper)
+        given = PsAssignment(self._sent, self._pace, self._line.number, addresses, self._keeper)
         path.write_bytes(pickle.dumps(given))
         return path
 
@@ -140,7 +148,7 @@ class TfClusterEngine(Engine):
                 self._pulse.beating = True
                 _, report = self._line.follow(job, watch, self._hear)
                 break
-            except (Lost, TrainoffError) as error:
+            except (LeaderLost, TrainoffError) as error:
                 self._lose(error)
                 ready = False
         self._pulse.beating, self._over = False, True
@@ -158,7 +166,7 @@ class TfClusterEngine(Engine):
         """End what is left, so that all can be started anew from the last checkpoint; raises if that would not help."""
         noticed = time.monotonic()
         self._losses.begin(self._pulse.heard)
-        if self._losses.count > MOST_RESTARTS or not (isinstance(error, Stuck) or self._was_lost()):
+        if self._losses.count > MOST_RESTARTS or not (isinstance(error, TrainingStuck) or self._was_lost()):
             raise self._explain(error) from error
         gone = next((each.role for each in self._processes if each.exit_code not in (None, 0)), "worker")
         self._stop()
@@ -173,7 +181,7 @@ class TfClusterEngine(Engine):
         vital = self._vital()
         for process in self._processes:
             if process.exit_code not in (None, 0) and process.role.startswith(vital):
-                raise Lost(f"{process.role} ended with code {process.exit_code}")
+                raise LeaderLost(f"{process.role} ended with code {process.exit_code}")
         self._pulse.check()
 
     def _vital(self) -> tuple[str, ...]:

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from trainoff.data.batch_order import share
 from trainoff.engines.contract import Job
-from trainoff.engines.shared.control_channel import Leader
+from trainoff.engines.shared.control_channel import ControlClient
 from trainoff.engines.shared.shipping import Rows, take_over
 from trainoff.engines.shared.watch import by_worker
 from trainoff.engines.tensorflow import predict, warm_up
-from trainoff.engines.tensorflow.network import Logistic, Network, step_numbers
-from trainoff.engines.tf_cluster.coordinator import Assignment, prepare_tensorflow, read_assignment
+from trainoff.engines.tensorflow.network import TfLogistic, TfNetwork, step_numbers
+from trainoff.engines.tf_cluster.coordinator import PsAssignment, prepare_tensorflow, read_assignment
 
 Tensor = Any
 
 
-class Together:
+class AllReduceTraining:
     """The workers that TensorFlow's MultiWorkerMirroredStrategy joins, and the clock of their agreeing."""
 
     def __init__(self, tf: Any, addresses: list[str], number: int) -> None:
@@ -99,10 +99,10 @@ class Together:
         return (own, len(own) / len(rows)) if len(own) else (rows[:1], 0.0)
 
 
-class MirroredNetwork(Network):
+class MirroredNetwork(TfNetwork):
     """A network whose gradient is the sum of all workers'."""
 
-    def __init__(self, tf: Any, job: Job, together: Together) -> None:
+    def __init__(self, tf: Any, job: Job, together: AllReduceTraining) -> None:
         self._together = together
         super().__init__(tf, job)
 
@@ -123,10 +123,10 @@ class MirroredNetwork(Network):
         return loss, gradient
 
 
-class MirroredLogistic(Logistic):
+class MirroredLogistic(TfLogistic):
     """Logistic regression whose changes are those of all workers."""
 
-    def __init__(self, tf: Any, job: Job, together: Together) -> None:
+    def __init__(self, tf: Any, job: Job, together: AllReduceTraining) -> None:
         self._together = together
         super().__init__(tf, job)
 
@@ -156,8 +156,8 @@ def main() -> None:
 
 
 def learn(
-    tf: Any, assignment: Assignment, number: int, fetch: Callable[[], None] = lambda: None
-) -> tuple[Any, Leader | None]:
+    tf: Any, assignment: PsAssignment, number: int, fetch: Callable[[], None] = lambda: None
+) -> tuple[Any, ControlClient | None]:
     """Be one of the workers, from the first word to the last step; returns what has learnt, and the leader's line.
 
     `fetch` brings the rows to where the assignment says that they are.
@@ -174,16 +174,18 @@ def learn(
     return learner, leader
 
 
-def join(tf: Any, assignment: Assignment, number: int) -> tuple[Together, Leader | None]:
+def join(tf: Any, assignment: PsAssignment, number: int) -> tuple[AllReduceTraining, ControlClient | None]:
     """Meet the other workers; the first one calls the driver."""
-    together = Together(tf, assignment.addresses["worker"], number)
+    together = AllReduceTraining(tf, assignment.addresses["worker"], number)
     leader = assignment.call() if number == 0 else None
     if leader:
         leader.say("connected")
     return together, leader
 
 
-def train(assignment: Assignment, job: Job, learner: Any, together: Together, leader: Leader | None) -> None:
+def train(
+    assignment: PsAssignment, job: Job, learner: Any, together: AllReduceTraining, leader: ControlClient | None
+) -> None:
     """All steps after the checkpoint, if there is one."""
     resume, first = assignment.keeper.load(), 1
     if resume:
@@ -206,7 +208,7 @@ def train(assignment: Assignment, job: Job, learner: Any, together: Together, le
     end(together, leader, times[first - 1 :])
 
 
-def end(together: Together, leader: Leader | None, times: NDArray[np.float64]) -> None:
+def end(together: AllReduceTraining, leader: ControlClient | None, times: NDArray[np.float64]) -> None:
     """Tell the driver what the workers did in which time, and that all is done."""
     every = together.tell_all(times)
     if leader:

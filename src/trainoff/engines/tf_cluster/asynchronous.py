@@ -17,8 +17,8 @@ from trainoff.engines.tf_cluster.ps_context import (
     HERE,
     STUCK_S,
     STUCK_STEPS,
-    Scene,
-    Spent,
+    PsContext,
+    WorkerSeconds,
     lost,
     row_numbers,
     server,
@@ -55,13 +55,13 @@ class Numbered:
 class Asynchronous:
     """One thread for each worker, which has the worker make one update after the other."""
 
-    def __init__(self, scene: Scene, learners: list[Any], rows: Numbered | None = None) -> None:
+    def __init__(self, scene: PsContext, learners: list[Any], rows: Numbered | None = None) -> None:
         self._scene, self._workers = scene, len(learners)
         self._rows = rows or Numbered(scene.job.order)
         with scene.tf.device(server(0)):
             self._version = scene.tf.Variable(0, dtype=scene.tf.int64)  # how many updates have been applied
         self._functions = [self._compile(number, learner) for number, learner in enumerate(learners)]
-        self._spent, self._staleness = Spent(self._workers), Counter[int]()
+        self._spent, self._staleness = WorkerSeconds(self._workers), Counter[int]()
         self._fed = [0.0] * self._workers  # seconds that each waited for rows
         self._loss: float | None = None
         self._slowest = 0.0
@@ -110,7 +110,9 @@ class Asynchronous:
         scene, order = self._scene, self._scene.job.order
         done = resume.done if resume else frozenset()
         settle(self._version, len(done))
-        self._gate = gate = Gate(order, self._workers, self._pause_after, scene.job.params.get("max_staleness"), done)
+        self._gate = gate = AsyncScheduler(
+            order, self._workers, self._pause_after, scene.job.params.get("max_staleness"), done
+        )
         if gate.samples:
             scene.leader.pace.taken(gate.samples)
         self._hands = [threading.Thread(target=self._work, args=(at,), daemon=True) for at in range(self._workers)]
@@ -194,7 +196,7 @@ class Asynchronous:
         return self._spent.report(counts, **more)
 
 
-class Deal:
+class BatchAssignment:
     """Batches for every worker: first those of its own part of the order, then the others'."""
 
     def __init__(self, steps: int, workers: int, done: Collection[int] = ()) -> None:
@@ -221,7 +223,7 @@ class Flight:
     overtaken: int
 
 
-class Gate:
+class AsyncScheduler:
     """Lets a worker go on with its next batch, or wait.
 
     `pause_after(updates, samples)` says after which updates all must wait until `go_on`. No gradient is applied after
@@ -237,7 +239,7 @@ class Gate:
         done: Collection[int] = (),
     ) -> None:
         self._order, self._pause_after, self._most_stale = order, pause_after, most_stale
-        self._deal = Deal(order.steps, workers, done)
+        self._deal = BatchAssignment(order.steps, workers, done)
         self.applied = set(done)
         self.samples = sum(map(self._rows, done))
         self.started = len(self.applied)

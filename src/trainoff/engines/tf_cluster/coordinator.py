@@ -15,36 +15,40 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.engines.contract import Job
-from trainoff.engines.shared.control_channel import Leader, Number
-from trainoff.engines.shared.recovery import Keeper
+from trainoff.engines.shared.control_channel import ControlClient, Endpoint
+from trainoff.engines.shared.recovery import CheckpointWriter
 from trainoff.engines.shared.shipping import Rows
-from trainoff.engines.shared.snapshots import Pace
+from trainoff.engines.shared.snapshots import SnapshotSchedule
 
 
 @dataclass(frozen=True)
-class Assignment:
+class PsAssignment:
     """What the leading process is given by the driver: the job, its rows in files, and whom to work with."""
 
     job: Job
-    pace: Pace
-    number: Number
+    pace: SnapshotSchedule
+    number: Endpoint
     addresses: dict[str, list[str]]  # of the workers and servers; in tf-allreduce, of the workers
-    keeper: Keeper
+    keeper: CheckpointWriter
     events: str | None = None  # a folder for what TensorBoard shows
 
-    def call(self) -> Leader:
+    def call(self) -> ControlClient:
         """The line to the driver, for who leads."""
 
-        return Chronicler(self.number, self.pace, self.events) if self.events else Leader(self.number, self.pace)
+        return (
+            TensorBoardWriter(self.number, self.pace, self.events)
+            if self.events
+            else ControlClient(self.number, self.pace)
+        )
 
 
-SetUp = Callable[[Any, Assignment, Leader], tuple[Any, Any]]
+SetUp = Callable[[Any, PsAssignment, ControlClient], tuple[Any, Any]]
 
 
-def read_assignment(path: str) -> Assignment:
+def read_assignment(path: str) -> PsAssignment:
     """The assignment in a file that the driver has written."""
     with Path(path).open("rb") as file:
-        assignment: Assignment = pickle.load(file)
+        assignment: PsAssignment = pickle.load(file)
     return assignment
 
 
@@ -65,7 +69,7 @@ def main() -> None:
     lead(read_assignment(sys.argv[1]))
 
 
-def lead(assignment: Assignment, set_up: SetUp | None = None) -> None:
+def lead(assignment: PsAssignment, set_up: SetUp | None = None) -> None:
     """Lead a training to its end, then label what is asked for, until the driver hangs up.
 
     `set_up` stands in for the one below.
@@ -87,24 +91,26 @@ def lead(assignment: Assignment, set_up: SetUp | None = None) -> None:
     os._exit(0)  # a thread may be waiting for ever for a worker that is stuck
 
 
-def set_up_mode(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
+def set_up_mode(tf: Any, assignment: PsAssignment, leader: ControlClient) -> tuple[Any, Any]:
     """The variables on the servers, the rows on the workers, and the mode that trains with them."""
     from trainoff.engines.tf_cluster.asynchronous import Asynchronous
-    from trainoff.engines.tf_cluster.gradients import Dense, Sparse
+    from trainoff.engines.tf_cluster.gradients import DenseGradients, SparseGradients
     from trainoff.engines.tf_cluster.pipeline import Pipeline, spans, stages
-    from trainoff.engines.tf_cluster.ps_context import Packed, Scene, Store
+    from trainoff.engines.tf_cluster.ps_context import PackedParameters, ParameterStore, PsContext
     from trainoff.engines.tf_cluster.synchronous import Synchronous
 
     job, servers = assignment.job, len(assignment.addresses["ps"])
     if job.mode == "model-parallel":
         placed = stages(job.model.layers, job.workers)
-        divided = Store(tf, job, servers, spans(placed))
-        scene = Scene(tf, job, divided, leader, assignment.keeper)
+        divided = ParameterStore(tf, job, servers, spans(placed))
+        scene = PsContext(tf, job, divided, leader, assignment.keeper)
         return scene, Pipeline(scene, divided, placed)
     sparse = job.model.kind == "logreg"
-    store: Any = Store(tf, job, servers) if sparse else Packed(tf, job, servers)
-    scene = Scene(tf, job, store, leader, assignment.keeper)
-    learners = [(Sparse if sparse else Dense)(tf, job, store, number) for number in range(job.workers)]
+    store: Any = ParameterStore(tf, job, servers) if sparse else PackedParameters(tf, job, servers)
+    scene = PsContext(tf, job, store, leader, assignment.keeper)
+    learners = [
+        (SparseGradients if sparse else DenseGradients)(tf, job, store, number) for number in range(job.workers)
+    ]
     mode = {"async": Asynchronous, "sync": Synchronous}[job.mode]
     return scene, mode(scene, learners)
 
@@ -120,17 +126,17 @@ def put(scene: Any, state: list[Any]) -> None:
 def labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
     """The class of each row, by the weights; computed here."""
     from trainoff.engines.tensorflow import predict
-    from trainoff.engines.tensorflow.network import Logistic, labeller
+    from trainoff.engines.tensorflow.network import TfLogistic, labeller
 
     if job.model.kind == "logreg":
-        return predict(Logistic(tf, replace(job, weights=weights)).labels, rows.mapped())
+        return predict(TfLogistic(tf, replace(job, weights=weights)).labels, rows.mapped())
     return predict(labeller(tf, job.model, [tf.constant(part) for part in weights]), rows.mapped())
 
 
-class Chronicler(Leader):
+class TensorBoardWriter(ControlClient):
     """A leader that also writes down what it tells: the loss and the samples seen, at the step."""
 
-    def __init__(self, number: Number, pace: Pace, folder: str) -> None:
+    def __init__(self, number: Endpoint, pace: SnapshotSchedule, folder: str) -> None:
         import tensorflow as tf
 
         super().__init__(number, pace)

@@ -11,15 +11,15 @@ import numpy as np
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.shipping import LEVELS
 from trainoff.engines.tensorflow.network import differentiate
-from trainoff.engines.tf_cluster.ps_context import Packed, Store, server, worker
+from trainoff.engines.tf_cluster.ps_context import PackedParameters, ParameterStore, server, worker
 
 Tensor = Any
 
 
-class Dense:
+class DenseGradients:
     """The part of the graph that belongs to one worker."""
 
-    def __init__(self, tf: Any, job: Job, store: Packed, number: int) -> None:
+    def __init__(self, tf: Any, job: Job, store: PackedParameters, number: int) -> None:
         self._tf, self._model, self._store = tf, job.model, store
         self._x, self._y = (load(tf, part, worker(number)) for part in (job.data.x_train, job.data.y_train))
         self._kept: list[Tensor] = []
@@ -56,7 +56,7 @@ class Dense:
         return done
 
     @staticmethod
-    def apply(crew: list[Dense], shares: Tensor, numbers: Tensor) -> list[Tensor]:
+    def apply(crew: list[DenseGradients], shares: Tensor, numbers: Tensor) -> list[Tensor]:
         """One step by the slopes of all, each with its share. Built for the servers; nothing leaves them."""
         tf, store, done = crew[0]._tf, crew[0]._store, []
         for place in range(len(store.vectors)):
@@ -68,10 +68,10 @@ class Dense:
         return done
 
 
-class Sparse:
+class SparseGradients:
     """The part of the graph that belongs to one worker."""
 
-    def __init__(self, tf: Any, job: Job, store: Store, number: int) -> None:
+    def __init__(self, tf: Any, job: Job, store: ParameterStore, number: int) -> None:
         self._tf, self._store = tf, store
         x = job.data.x_train
         parts = (x.starts, x.columns, x.values, job.data.y_train)
@@ -144,7 +144,7 @@ class Sparse:
         return done
 
     @staticmethod
-    def apply(crew: list[Sparse], shares: Tensor, numbers: Tensor) -> list[Tensor]:
+    def apply(crew: list[SparseGradients], shares: Tensor, numbers: Tensor) -> list[Tensor]:
         """One step by the slopes of all, each with its share. Built for the servers; nothing leaves them."""
         done = []
         for place, piece in enumerate(crew[0]._pieces):

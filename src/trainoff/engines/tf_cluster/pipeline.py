@@ -14,14 +14,23 @@ from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tensorflow.network import pooled, through
 from trainoff.engines.tf_cluster.gradients import load, take
-from trainoff.engines.tf_cluster.ps_context import HERE, Scene, Span, Spent, Store, after, row_numbers, worker
-from trainoff.models import Layer, Pool
+from trainoff.engines.tf_cluster.ps_context import (
+    HERE,
+    ParameterStore,
+    PsContext,
+    Span,
+    WorkerSeconds,
+    after,
+    row_numbers,
+    worker,
+)
+from trainoff.models import Layer, PoolLayer
 
 Tensor = Any
 
 
 @dataclass(frozen=True)
-class Part:
+class PipelinePart:
     """Some outputs of a layer, and the worker that computes them."""
 
     worker: int
@@ -29,25 +38,25 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Stage:
+class PipelineStage:
     """A layer with weights, whether its outputs are pooled, and who computes it."""
 
     layer: Any
     pool: bool
-    parts: tuple[Part, ...]
+    parts: tuple[PipelinePart, ...]
 
 
-def stages(layers: Sequence[Layer], workers: int) -> list[Stage]:
+def stages(layers: Sequence[Layer], workers: int) -> list[PipelineStage]:
     """Which worker has which layer, so that the one with most to do has as little as possible."""
-    own = [layer for layer in layers if not isinstance(layer, Pool)]
-    pools = [isinstance(behind, Pool) for layer, behind in pairwise([*layers, None]) if layer in own]
+    own = [layer for layer in layers if not isinstance(layer, PoolLayer)]
+    pools = [isinstance(behind, PoolLayer) for layer, behind in pairwise([*layers, None]) if layer in own]
     cost = [layer.products for layer in own]
     if workers <= len(own):
         crews = _whole_layers(cost, workers)
     else:
         crews = _divided_layers(cost, [layer.outputs for layer in own], workers)
     return [
-        Stage(layer, pool, tuple(_parts(layer.outputs, crew)))
+        PipelineStage(layer, pool, tuple(_parts(layer.outputs, crew)))
         for layer, pool, crew in zip(own, pools, crews, strict=True)
     ]
 
@@ -72,12 +81,12 @@ def _divided_layers(cost: Sequence[int], outputs: Sequence[int], workers: int) -
     return [[next(numbers) for _ in range(count)] for count in counts]
 
 
-def _parts(outputs: int, crew: Sequence[int]) -> list[Part]:
+def _parts(outputs: int, crew: Sequence[int]) -> list[PipelinePart]:
     edges = [outputs * at // len(crew) for at in range(len(crew) + 1)]
-    return [Part(number, span) for number, span in zip(crew, pairwise(edges), strict=True)]
+    return [PipelinePart(number, span) for number, span in zip(crew, pairwise(edges), strict=True)]
 
 
-def spans(found: Sequence[Stage]) -> list[list[Span]]:
+def spans(found: Sequence[PipelineStage]) -> list[list[Span]]:
     """Into which spans the weights and the biases are divided."""
     return [[part.span for part in stage.parts] for stage in found for _ in ("weights", "bias")]
 
@@ -85,7 +94,7 @@ def spans(found: Sequence[Stage]) -> list[list[Span]]:
 class Pipeline:
     """One graph over all workers and servers; every operation of it is placed by hand."""
 
-    def __init__(self, scene: Scene, store: Store, found: Sequence[Stage]) -> None:
+    def __init__(self, scene: PsContext, store: ParameterStore, found: Sequence[PipelineStage]) -> None:
         self._scene, self._store, self._stages = scene, store, found
         data, self._tf = scene.job.data, scene.tf
         self._x = {part.worker: load(scene.tf, data.x_train, worker(part.worker)) for part in found[0].parts}
@@ -96,7 +105,7 @@ class Pipeline:
         signature = [scene.tf.TensorSpec([None], scene.tf.int32), scene.tf.TensorSpec([2])]
         # Not tf.function, which would read all clocks one after the other, and so let one part wait for the next.
         self._function = scene.tf.compat.v1.wrap_function(self._step, signature)
-        self._spent = Spent(self._workers)
+        self._spent = WorkerSeconds(self._workers)
 
     def _step(self, rows: Tensor, numbers: Tensor) -> Tensor:
         tf = self._tf
@@ -118,7 +127,9 @@ class Pipeline:
             busy = [tf.add_n([tf.zeros([], tf.float64), *map(tf.identity, each)]) for each in self._busy]
             return tf.stack([tf.cast(loss, tf.float64), *busy])
 
-    def _forward(self, number: int, stage: Stage, part: Part, rows: Tensor, before: list[Tensor]) -> tuple[Any, ...]:
+    def _forward(
+        self, number: int, stage: PipelineStage, part: PipelinePart, rows: Tensor, before: list[Tensor]
+    ) -> tuple[Any, ...]:
         """What a part puts out, with the tape to go back by."""
         tf, store = self._tf, self._store
         with tf.device(worker(part.worker)):
@@ -145,7 +156,7 @@ class Pipeline:
             return loss, [tape.gradient(loss, z)]
 
     def _backward(
-        self, number: int, part: Part, run: tuple[Any, ...], slope: list[Tensor], numbers: Tensor
+        self, number: int, part: PipelinePart, run: tuple[Any, ...], slope: list[Tensor], numbers: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Make the step of a part; returns the slope by what came in, and the operations."""
         tf, store, l2 = self._tf, self._store, self._scene.job.model.l2

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.engines.contract import Job
-from trainoff.engines.shared.control_channel import Leader, Report
-from trainoff.engines.shared.recovery import Keeper
+from trainoff.engines.shared.control_channel import ControlClient, Report
+from trainoff.engines.shared.recovery import CheckpointWriter
 from trainoff.engines.tensorflow.network import MEMORY, step_numbers, update
 from trainoff.models import Weights
 
@@ -26,14 +26,14 @@ Tensor = Any
 
 
 @dataclass
-class Scene:
+class PsContext:
     """The job, its variables, the line to the driver, and where checkpoints go. Its rows are places in files."""
 
     tf: Any
     job: Job
-    store: Store | Packed
-    leader: Leader
-    keeper: Keeper
+    store: ParameterStore | PackedParameters
+    leader: ControlClient
+    keeper: CheckpointWriter
 
     def numbers(self, step: int) -> tuple[float, float]:
         """The rate and Adam's epsilon of a step."""
@@ -41,7 +41,7 @@ class Scene:
 
 
 @dataclass
-class Spent:
+class WorkerSeconds:
     """Seconds that each worker computed and waited for transfers, and how many updates are its own."""
 
     workers: int
@@ -139,7 +139,7 @@ class Piece:
     memory: list[Tensor] = field(default_factory=list)
 
 
-class Store:
+class ParameterStore:
     """All pieces. `parts` says into which spans the workers divide each weight; one whole span by default."""
 
     def __init__(self, tf: Any, job: Job, servers: int, parts: Sequence[Sequence[Span]] | None = None) -> None:
@@ -221,7 +221,7 @@ def place(
     return placed
 
 
-class Packed:
+class PackedParameters:
     """The vectors, and what the optimiser remembers of each."""
 
     def __init__(self, tf: Any, job: Job, servers: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from trainoff.data.batch_order import share
 from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.shared.recovery import Checkpoint
-from trainoff.engines.tf_cluster.ps_context import HERE, Scene, Spent, row_numbers, work, worker
+from trainoff.engines.tf_cluster.ps_context import HERE, PsContext, WorkerSeconds, row_numbers, work, worker
 
 Tensor = Any
 
@@ -20,14 +20,14 @@ Tensor = Any
 class Synchronous:
     """Every step, each worker leaves the slopes of its share on the servers; then these make the step."""
 
-    def __init__(self, scene: Scene, learners: list[Any]) -> None:
+    def __init__(self, scene: PsContext, learners: list[Any]) -> None:
         self._scene, self._workers = scene, len(learners)
         self._needed = self._workers - scene.job.params["backup_workers"]
         for learner in learners:
             learner.make_room()
         self._functions = [self._compile(number, learner) for number, learner in enumerate(learners)]
         self._apply = self._compile_apply(learners)
-        self._spent, self._dropped = Spent(self._workers), 0
+        self._spent, self._dropped = WorkerSeconds(self._workers), 0
         self._errands: list[queue.SimpleQueue[tuple[int, Any]]] = [queue.SimpleQueue() for _ in learners]
         self._results: queue.SimpleQueue[tuple[int, int, Any]] = queue.SimpleQueue()
         self._busy: set[int] = set()

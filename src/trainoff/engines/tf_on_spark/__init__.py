@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainoff.data import Matrix
-    from trainoff.engines.spark.session import Session
+    from trainoff.engines.spark.session import SparkConnection
     from trainoff.engines.tf_on_spark.feed import Pushed
     from trainoff.study import Trial
 
@@ -157,13 +157,13 @@ class TfOnSpark(SparkEngine):
 
     def _gather(self, job: Job, watch: Watch) -> None:
         """Form the TensorFlow cluster, up to the sign to start."""
-        from trainoff.engines.shared.control_channel import Driver
-        from trainoff.engines.tf_on_spark.cluster import Gathering
+        from trainoff.engines.shared.control_channel import ControlServer
+        from trainoff.engines.tf_on_spark.cluster import TfOnSparkCluster
 
         assert self.session
         with watch.phase("cluster_start"):
-            self._gathering = Gathering(self.session, 0 if job.mode == "sync" else job.params["ps"])
-            self._line = Driver(self._gathering.host, self._check)
+            self._gathering = TfOnSparkCluster(self.session, 0 if job.mode == "sync" else job.params["ps"])
+            self._line = ControlServer(self._gathering.host, self._check)
             reads = None if job.params["feed"] == "spark" else self._storage
             self._gathering.start(self._assignment(job, watch), reads)
             if job.params["tensorboard"]:
@@ -185,12 +185,12 @@ class TfOnSpark(SparkEngine):
             broadcast(self.session, job)
 
     def _assignment(self, job: Job, watch: Watch) -> Any:
-        from trainoff.engines.shared.recovery import Keeper
-        from trainoff.engines.tf_cluster.coordinator import Assignment
+        from trainoff.engines.shared.recovery import CheckpointWriter
+        from trainoff.engines.tf_cluster.coordinator import PsAssignment
 
-        keeper = Keeper(Path("checkpoint.npz"), 0)
+        keeper = CheckpointWriter(Path("checkpoint.npz"), 0)
         events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
-        return Assignment(with_places(job), watch.pace, self._line.number, {}, keeper, events)
+        return PsAssignment(with_places(job), watch.pace, self._line.number, {}, keeper, events)
 
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""
@@ -245,12 +245,12 @@ class TfOnSpark(SparkEngine):
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
 
-        from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, Asking, ask
+        from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, PredictClient, ask
 
         assert self.session
         gathering, context = self._gathering, self.session.context
         self._idle = False
-        asking = Asking(gathering.access, context.broadcast(self._weights))
+        asking = PredictClient(gathering.access, context.broadcast(self._weights))
         parts = [np.asarray(x[first : first + BLOCK_ROWS]) for first in range(0, len(x), BLOCK_ROWS)]
         found = gathering.each(partial(ask, asking), context.parallelize(parts, self.session.job.workers))
         asking.weights.destroy()
@@ -288,7 +288,7 @@ def with_places(job: Job) -> Job:
     return replace(lean, data=replace(lean.data, **places))
 
 
-def broadcast(session: Session, job: Job) -> None:
+def broadcast(session: SparkConnection, job: Job) -> None:
     """Send all rows to every executor."""
     sent = session.context.broadcast(with_rows(job))
     every = session.context.parallelize(range(session.executors), session.executors).barrier()
@@ -296,7 +296,7 @@ def broadcast(session: Session, job: Job) -> None:
     sent.destroy()
 
 
-def lay_out(session: Session, job: Job, storage: Storage | None) -> tuple[Any, list[int]]:
+def lay_out(session: SparkConnection, job: Job, storage: Storage | None) -> tuple[Any, list[int]]:
     """The rows as an RDD in the memory of the executors, a partition for every worker, and how many each has."""
     if storage:
         shares = storage.shares(len(job.data.y_train), job.workers)

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 import trainoff
 from trainoff.clusters.local import LOG_TAIL
 from trainoff.engines.contract import WorkerFailed
-from trainoff.engines.shared.control_channel import Number
+from trainoff.engines.shared.control_channel import Endpoint
 from trainoff.engines.shared.storage import Storage
-from trainoff.engines.tf_cluster.coordinator import Assignment
+from trainoff.engines.tf_cluster.coordinator import PsAssignment
 from trainoff.engines.tf_on_spark.compat import Access, end_manager, mend, run_on_executors
 
 if TYPE_CHECKING:
     from trainoff.engines.shared.storage import Storage
-    from trainoff.engines.spark.session import Session
+    from trainoff.engines.spark.session import SparkConnection
 
 
 FORM_S = 300  # how long the executors may take to find each other
@@ -41,23 +41,23 @@ EXPLAIN_S = 10.0  # how long it may take until it is known why a process is gone
 POLL_S = 0.05
 
 
-class Gathering:
+class TfOnSparkCluster:
     """TensorFlow processes on all executors of a Spark application, which know each other.
 
     `servers` is how many of them are parameter servers; with any, one more executor is the coordinator's.
     """
 
-    def __init__(self, session: Session, servers: int) -> None:
+    def __init__(self, session: SparkConnection, servers: int) -> None:
         self._session, self._servers = session, servers
         self._others = servers + 1 if servers else 0  # executors that are not workers
         self.host: str = session.context.getConf().get("spark.driver.host")
         self._secret = secrets.token_bytes(32)
-        self._roll = Roll(self.host)
+        self._roll = Membership(self.host)
         self._aside = ThreadPoolExecutor(1)
         self._package: Any = None
         self._nodes: Any = None
 
-    def start(self, assignment: Assignment, storage: Storage | None = None) -> None:
+    def start(self, assignment: PsAssignment, storage: Storage | None = None) -> None:
         """Have tensorflowonspark form the cluster; returns when all have found each other.
 
         From `storage`, if it is given, every process reads the rows by itself.
@@ -65,11 +65,11 @@ class Gathering:
         self._package = package = mend(self.host, self._secret)
         run_on_executors(package, self.host, self._secret)
         package.TFCluster.tf_status.clear()  # of the cluster before, if there was one
-        orders = Orders(assignment, self._roll.number, self._servers, storage)
+        orders = NodeConfig(assignment, self._roll.number, self._servers, storage)
         try:
             self._cluster = package.TFCluster.run(
                 self._session.context,
-                steward,
+                launch_node,
                 {"orders": orders},
                 self._session.executors,
                 self._others,
@@ -157,20 +157,20 @@ def _end_here(host: str, secret: bytes, nodes: Any, parts: Iterator[int]) -> Ite
 
 
 @dataclass(frozen=True)
-class Ended:
+class NodeEnded:
     """What a TensorFlow process has left."""
 
     code: int
     log: str
 
 
-class Roll:
+class Membership:
     """The driver's end."""
 
     def __init__(self, host: str) -> None:
         secret = secrets.token_bytes(32)
         self._listener = Listener((host, 0))
-        self.number = Number(host, self._listener.address[1], secret)
+        self.number = Endpoint(host, self._listener.address[1], secret)
         self._present: dict[str, Connection] = {}
         self._failed: WorkerFailed | None = None
         self._lost: str | None = None
@@ -194,7 +194,7 @@ class Roll:
             self._present[role] = line
             if self._over:
                 line.close()  # too late
-            ended: Ended = line.recv()
+            ended: NodeEnded = line.recv()
         except (OSError, EOFError, AuthenticationError):
             if role and not self._over:
                 self._lost = self._lost or role
@@ -225,7 +225,7 @@ class Roll:
         self._listener.close()
 
 
-def call(number: Number, role: str) -> Connection:
+def call(number: Endpoint, role: str) -> Connection:
     """Say to the driver that somebody is there; when it hangs up, it is time to go."""
     line: Connection = Client((number.host, number.port), authkey=number.secret)
     line.send(role)
@@ -236,22 +236,22 @@ PROGRAM = "trainoff.engines.tf_on_spark.node"
 
 
 @dataclass(frozen=True)
-class Orders:
+class NodeConfig:
     """What every TensorFlow process of a cluster is given. The addresses of all are added on the executor."""
 
-    assignment: Assignment
-    roll: Number
+    assignment: PsAssignment
+    roll: Endpoint
     servers: int  # how many of those that Spark calls parameter servers are; the one after them coordinates
     storage: Storage | None  # from which every process reads the rows; else they are here, or are pushed
 
 
 @dataclass(frozen=True)
-class Post:
+class NodePost:
     """What one of them is given: its job and number, and where rows come from."""
 
     job: str
     number: int
-    assignment: Assignment
+    assignment: PsAssignment
     queues: tuple[Any, bytes] | None  # the address and key of the manager that has them
     storage: Storage | None
 
@@ -270,44 +270,44 @@ def role_of(job: str, number: int) -> str:
     return "tf-chief" if job == "chief" else f"tf-{job}-{number}"
 
 
-def place_of(orders: Orders, context: Any) -> tuple[str, int]:
+def place_of(orders: NodeConfig, context: Any) -> tuple[str, int]:
     """The job and number of the process here, by what tensorflowonspark says of it."""
     job, number = context.job_name, context.task_index
     return ("chief", 0) if (job, number) == ("ps", orders.servers) else (job, number)
 
 
-def steward(given: dict[str, Orders], context: Any) -> None:
+def launch_node(given: dict[str, NodeConfig], context: Any) -> None:
     """Run one TensorFlow process to its end, or to the driver's."""
     orders = given["orders"]
     line = call(orders.roll, role_of(*place_of(orders, context)))
     try:
         ended = watch_over(assign(orders, context), line)
     except Exception:
-        ended = Ended(1, traceback.format_exc())
+        ended = NodeEnded(1, traceback.format_exc())
     with suppress(OSError):
         line.send(ended)
 
 
-def watch_over(post: Post, line: Connection) -> Ended:
+def watch_over(post: NodePost, line: Connection) -> NodeEnded:
     """Run the process of a post; when the driver hangs up, it is ended."""
     log = Path(f"{post.role}.txt")
     with start(post, log) as process:
         while process.poll() is None:
             if line.poll(POLL_S):  # the driver says nothing; it hung up
                 process.kill()
-    return Ended(process.returncode, tail(log))
+    return NodeEnded(process.returncode, tail(log))
 
 
-def assign(orders: Orders, context: Any) -> Post:
+def assign(orders: NodeConfig, context: Any) -> NodePost:
     """What the process here is to do, by what tensorflowonspark says of it."""
     spec, (job, number) = context.cluster_spec, place_of(orders, context)
     servers = spec.get("ps", [])
     addresses = {"worker": spec["worker"], "ps": servers[: orders.servers], "chief": servers[orders.servers :]}
     queues = (context.mgr.address, bytes(context.mgr._authkey)) if job == "worker" else None
-    return Post(job, number, replace(orders.assignment, addresses=addresses), queues, orders.storage)
+    return NodePost(job, number, replace(orders.assignment, addresses=addresses), queues, orders.storage)
 
 
-def start(post: Post, log: Path) -> subprocess.Popen[bytes]:
+def start(post: NodePost, log: Path) -> subprocess.Popen[bytes]:
     """Start the process. Its standard input closes with this one, however that ends."""
     path = Path(f"{post.role}.post")
     path.touch(mode=0o600)  # it holds secrets

@@ -150,7 +150,7 @@ class Tap:
 
 
 @dataclass(frozen=True)
-class Question:
+class PredictRequest:
     """Rows whose classes are asked for; by the weights that came last."""
 
     x: NDArray[np.float32]
@@ -158,26 +158,26 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Asking:
+class PredictClient:
     """What the driver asks of every executor."""
 
     access: Access
     weights: Any  # broadcast: one vector
 
 
-def ask(asking: Asking, blocks: Iterator[NDArray[np.float32]]) -> Iterator[NDArray[np.int64]]:
+def ask(asking: PredictClient, blocks: Iterator[NDArray[np.float32]]) -> Iterator[NDArray[np.int64]]:
     """The classes of a partition's rows, in their order. Run by Spark."""
     manager = asking.access.manager()
     there, back = manager.get_queue("input"), manager.get_queue("output")
     weights = asking.weights.value
     for x in blocks:
-        there.put(Question(x, weights))
+        there.put(PredictRequest(x, weights))
         weights = None
         yield back.get()
         back.task_done()
 
 
-def answer(tf: Any, model: Any, question: Question, tap: Tap, labels: Any) -> Any:
+def answer(tf: Any, model: Any, question: PredictRequest, tap: Tap, labels: Any) -> Any:
     """Answer a question; returns what labels by its weights, for the next one."""
     from trainoff.engines.tensorflow import predict
     from trainoff.engines.tensorflow.network import labeller

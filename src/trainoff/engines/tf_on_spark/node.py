@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainoff.engines.contract import Job
-from trainoff.engines.shared.control_channel import Leader
+from trainoff.engines.shared.control_channel import ControlClient
 from trainoff.engines.tensorflow.network import differentiate, step_numbers
-from trainoff.engines.tf_cluster.allreduce_worker import MirroredNetwork, Together, end, join
+from trainoff.engines.tf_cluster.allreduce_worker import AllReduceTraining, MirroredNetwork, end, join
 from trainoff.engines.tf_cluster.asynchronous import Asynchronous, Numbered
-from trainoff.engines.tf_cluster.coordinator import Assignment
-from trainoff.engines.tf_cluster.gradients import Dense
-from trainoff.engines.tf_cluster.ps_context import Packed, Scene, worker
+from trainoff.engines.tf_cluster.coordinator import PsAssignment
+from trainoff.engines.tf_cluster.gradients import DenseGradients
+from trainoff.engines.tf_cluster.ps_context import PackedParameters, PsContext, worker
 from trainoff.engines.tf_cluster.serve import serve
 from trainoff.engines.tf_on_spark.feed import Block, Tap
 
 if TYPE_CHECKING:
-    from trainoff.engines.tf_on_spark.cluster import Post
+    from trainoff.engines.tf_on_spark.cluster import NodePost
     from trainoff.engines.tf_on_spark.feed import Tap
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     """Do what the post says, until whoever started this process ends."""
     threading.Thread(target=_go_with_the_steward, daemon=True).start()
     with Path(sys.argv[1]).open("rb") as file:
-        post: Post = pickle.load(file)
+        post: NodePost = pickle.load(file)
     Path(sys.argv[1]).unlink()  # it holds secrets
     job = post.assignment.job
     if post.job == "ps":
@@ -57,7 +57,7 @@ def _go_with_the_steward() -> None:
     os._exit(1)
 
 
-def coordinate(post: Post) -> None:
+def coordinate(post: NodePost) -> None:
     """Lead asynchronous or model-parallel training."""
     from trainoff.engines.tf_cluster.coordinator import lead, prepare_tensorflow
 
@@ -66,7 +66,7 @@ def coordinate(post: Post) -> None:
     lead(post.assignment, set_up if post.assignment.job.params["feed"] == "spark" else None)
 
 
-def work_together(post: Post) -> None:
+def work_together(post: NodePost) -> None:
     """Train with all other workers, then answer questions."""
     from trainoff.engines.tf_cluster.coordinator import prepare_tensorflow
 
@@ -81,39 +81,39 @@ def work_together(post: Post) -> None:
     serve_questions(tf, post, tap)
 
 
-def work_alone(post: Post) -> None:
+def work_alone(post: NodePost) -> None:
     """Serve the coordinator, lay ready the rows that are pushed, and answer questions."""
     from trainoff.engines.tf_cluster.coordinator import prepare_tensorflow
 
     job = post.assignment.job
     tf, tap = prepare_tensorflow(job.cores), tap_of(post)
     fetch(post)
-    larder = Larder(job) if job.params["feed"] == "spark" else None
+    larder = BatchSpool(job) if job.params["feed"] == "spark" else None
     _server = serve("worker", post.number, ceil(job.cores), post.address)  # it ends with its last name
     serve_questions(tf, post, tap, larder)
 
 
-def serve_questions(tf: Any, post: Post, tap: Tap, larder: Any = None) -> None:
+def serve_questions(tf: Any, post: NodePost, tap: Tap, larder: Any = None) -> None:
     """Answer whatever is asked through the feed, and lay ready the rows that come between, until the end."""
-    from trainoff.engines.tf_on_spark.feed import Question, answer
+    from trainoff.engines.tf_on_spark.feed import PredictRequest, answer
 
     labels: Any = None
     while (item := tap.take()) is not None:
-        if isinstance(item, Question):
+        if isinstance(item, PredictRequest):
             labels = answer(tf, post.assignment.job.model, item, tap, labels)
         else:
             for block in item:
                 larder.lay(*block)
 
 
-def fetch(post: Post) -> None:
+def fetch(post: NodePost) -> None:
     """Read the rows, where they lie in a store."""
     if post.storage:
         place: Any = post.assignment.job.data.x_train
         post.storage.fetch(Path(place.path).parent)
 
 
-def tap_of(post: Post) -> Tap:
+def tap_of(post: NodePost) -> Tap:
     """Where the process takes what Spark pushes to it."""
     from trainoff.engines.tf_on_spark.feed import Tap
 
@@ -133,7 +133,7 @@ Tensor = Any
 class FedNetwork(MirroredNetwork):
     """A network whose workers bring as many rows to a step as they have: a gradient counts by its rows."""
 
-    def __init__(self, tf: Any, job: Job, together: Together) -> None:
+    def __init__(self, tf: Any, job: Job, together: AllReduceTraining) -> None:
         self._rows = tf.Variable(0.0)
         super().__init__(tf, job, together)
 
@@ -169,7 +169,7 @@ class FedNetwork(MirroredNetwork):
         return loss, gradient
 
 
-def learn_together(tf: Any, assignment: Assignment, number: int, tap: Tap) -> None:
+def learn_together(tf: Any, assignment: PsAssignment, number: int, tap: Tap) -> None:
     """Be one of the workers, from the first word to the last step."""
     together, leader = join(tf, assignment, number)
     job = assignment.job
@@ -204,7 +204,7 @@ def nothing(job: Job) -> Block:
     return np.zeros((0, width(job)), np.float32), np.zeros(0, np.int64)
 
 
-class Larder:
+class BatchSpool:
     """Where a worker of asynchronous training lays its batches ready: files, which TensorFlow's graph reads.
 
     The graph is run by the coordinator, from another machine; it can reach no queue of this process.
@@ -239,10 +239,10 @@ class Larder:
         return self._gone + 1
 
 
-class FedDense(Dense):
+class FedDense(DenseGradients):
     """A worker's part of the graph, with rows from its larder."""
 
-    def __init__(self, tf: Any, job: Job, store: Packed, number: int) -> None:
+    def __init__(self, tf: Any, job: Job, store: PackedParameters, number: int) -> None:
         self._tf, self._model, self._store = tf, job.model, store
         self._width = width(job)
         self._kept = []
@@ -293,11 +293,11 @@ class Laid(Numbered):
         return np.array([self._next[worker] - 1], np.int32)
 
 
-def set_up(tf: Any, assignment: Assignment, leader: Leader) -> tuple[Any, Any]:
+def set_up(tf: Any, assignment: PsAssignment, leader: ControlClient) -> tuple[Any, Any]:
     """The variables on the servers, and asynchronous training from the larders of the workers."""
     job = assignment.job
-    store = Packed(tf, job, len(assignment.addresses["ps"]))
-    scene = Scene(tf, job, store, leader, assignment.keeper)
+    store = PackedParameters(tf, job, len(assignment.addresses["ps"]))
+    scene = PsContext(tf, job, store, leader, assignment.keeper)
     learners = [FedDense(tf, job, store, number) for number in range(job.workers)]
     return scene, Asynchronous(scene, learners, Laid(tf, job.workers))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PREDICT_ROWS = 256  # so many at a time take less memory than the batches of most trainings
 
 
-class Learner(Protocol):
+class TorchLearner(Protocol):
     """A model on its way: it makes steps, and tells what it has learnt."""
 
     state: list[Tensor]  # all that a step changes
@@ -39,7 +39,7 @@ class Learner(Protocol):
         """The weights as the model has them."""
 
 
-class Source(Protocol):
+class TorchRows(Protocol):
     """The training set, from which batches are taken."""
 
     def take(self, rows: Tensor) -> Any:
@@ -88,7 +88,7 @@ class Torch(Engine):
             self._learner = make_learner(job, self._device)
             self._source = network.rows_of(job.data.x_train, job.data.y_train, self._device)
             if on_gpu:
-                self._resident = cuda_graph.Resident(job, self._learner, self._source)
+                self._resident = cuda_graph.CudaGraphTraining(job, self._learner, self._source)
                 torch.cuda.synchronize()
         with watch.phase("compile"):
             if self._resident:
@@ -117,18 +117,18 @@ class Torch(Engine):
         self.__dict__.clear()
 
 
-def make_learner(job: Job, device: str) -> Learner:
+def make_learner(job: Job, device: str) -> TorchLearner:
     """What learns the job's model."""
     if job.model.kind == "logreg":
-        from trainoff.engines.torch.network import Logistic
+        from trainoff.engines.torch.network import TorchLogistic
 
-        return Logistic(job, device)
-    from trainoff.engines.torch.network import Network
+        return TorchLogistic(job, device)
+    from trainoff.engines.torch.network import TorchNetwork
 
-    return Network(job, device)
+    return TorchNetwork(job, device)
 
 
-def predict(learner: Learner, x: Matrix, device: str) -> NDArray[np.int64]:
+def predict(learner: TorchLearner, x: Matrix, device: str) -> NDArray[np.int64]:
     """The class of each row, some rows at a time."""
     import numpy as np
     import torch
@@ -144,7 +144,7 @@ def predict(learner: Learner, x: Matrix, device: str) -> NDArray[np.int64]:
     return found
 
 
-def warm_up(sizes: Iterable[int], learner: Learner, source: Source) -> None:
+def warm_up(sizes: Iterable[int], learner: TorchLearner, source: TorchRows) -> None:
     """Make a step of each size that a batch has here, for torch to prepare its kernels, and forget what was learnt."""
     import torch
 

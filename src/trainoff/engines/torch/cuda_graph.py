@@ -20,7 +20,7 @@ from trainoff.engines.torch.network import SparseRows
 
 if TYPE_CHECKING:
     from trainoff.data import Order
-    from trainoff.engines.torch import Learner, Source
+    from trainoff.engines.torch import TorchLearner, TorchRows
 
 cuda: Any = torch.cuda  # half of it has no types
 
@@ -43,10 +43,10 @@ def prepare(tf32: bool) -> None:
     cuda.synchronize()
 
 
-class Resident:
+class CudaGraphTraining:
     """A training that needs nothing from Python but to be told to make the next step."""
 
-    def __init__(self, job: Job, learner: Learner, source: Source) -> None:
+    def __init__(self, job: Job, learner: TorchLearner, source: TorchRows) -> None:
         self._learner, self._source = learner, source
         check_room(job.order)
         device = learner.state[0].device

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
     from trainoff.data import Matrix
     from trainoff.engines.contract import Job
-    from trainoff.engines.shared.control_channel import Driver, Number
-    from trainoff.engines.shared.recovery import Keeper
-    from trainoff.engines.shared.snapshots import Pace
+    from trainoff.engines.shared.control_channel import ControlServer, Endpoint
+    from trainoff.engines.shared.recovery import CheckpointWriter
+    from trainoff.engines.shared.snapshots import SnapshotSchedule
     from trainoff.study import Trial
 
 
 READY_S = 300.0  # every process imports torch, and several may share a core
 
 
-class Followed(Engine):
+class DdpDriver(Engine):
     """Data-parallel PyTorch: every step's gradients are averaged over all workers."""
 
     models = frozenset({"mlp", "cnn"})
     modes = ("sync",)
-    line: Driver  # to the worker that leads
+    line: ControlServer  # to the worker that leads
 
     def refuses(self, trial: Trial) -> str | None:
         return self.refuses_stop(trial) or super().refuses(trial)
@@ -45,9 +45,9 @@ class Followed(Engine):
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         from trainoff.engines.torch import predict
-        from trainoff.engines.torch.network import Network
+        from trainoff.engines.torch.network import TorchNetwork
 
-        return predict(Network(self._trained, "cpu"), x, "cpu")
+        return predict(TorchNetwork(self._trained, "cpu"), x, "cpu")
 
     def close(self) -> None:
         if hasattr(self, "line"):
@@ -56,10 +56,10 @@ class Followed(Engine):
 
 
 @dataclass(frozen=True)
-class Assignment:
+class DdpAssignment:
     """The job, how to reach the driver, when it wants snapshots, and where checkpoints are kept, if they are."""
 
     job: Job
-    number: Number
-    pace: Pace
-    keeper: Keeper | None = None
+    number: Endpoint
+    pace: SnapshotSchedule
+    keeper: CheckpointWriter | None = None

@@ -25,13 +25,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainoff.data.batch_order import share, spans
 from trainoff.engines.contract import Job
-from trainoff.engines.shared.control_channel import Leader, Number, complain
+from trainoff.engines.shared.control_channel import ControlClient, Endpoint, report_failure
 from trainoff.engines.shared.shipping import InFile
-from trainoff.engines.shared.snapshots import Pace
+from trainoff.engines.shared.snapshots import SnapshotSchedule
 from trainoff.engines.shared.watch import by_worker
 from trainoff.engines.torch import predict, warm_up
-from trainoff.engines.torch.ddp_driver import Assignment
-from trainoff.engines.torch.network import Batch, DenseRows, Network, on_device
+from trainoff.engines.torch.ddp_driver import DdpAssignment
+from trainoff.engines.torch.network import Batch, DenseRows, TorchNetwork, on_device
 
 JOIN_S = 120
 Fetch = Callable[[Job], Job]
@@ -44,7 +44,7 @@ def join(cores: float) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=JOIN_S))
 
 
-def work(assignment: Assignment, fetch: Fetch) -> None:
+def work(assignment: DdpAssignment, fetch: Fetch) -> None:
     """Work to the end of the training; who leads labels what is asked for then, until the driver hangs up."""
     network, leader = learn(assignment, fetch)
     dist.barrier()
@@ -54,13 +54,13 @@ def work(assignment: Assignment, fetch: Fetch) -> None:
 
 
 @contextmanager
-def owning_up(assignment: Assignment) -> Iterator[None]:
+def reporting_failures(assignment: DdpAssignment) -> Iterator[None]:
     """Let the driver know of an exception that is this worker's own, and not what came of the loss of another."""
     try:
         yield
     except Exception as error:
         if not of_others(error):
-            complain(assignment.number, role(), traceback.format_exc())
+            report_failure(assignment.number, role(), traceback.format_exc())
         raise
 
 
@@ -76,12 +76,12 @@ def role() -> str:
     return os.environ.get("TRAINOFF_ROLE") or f"worker-{dist.get_rank() if dist.is_initialized() else '?'}"
 
 
-def learn(assignment: Assignment, fetch: Fetch) -> tuple[Network, Leader | None]:
+def learn(assignment: DdpAssignment, fetch: Fetch) -> tuple[TorchNetwork, ControlClient | None]:
     """Be one worker of the group, to the last step; returns what has learnt, and the leader's line.
 
     `fetch` makes of the job that was assigned one with its rows at hand.
     """
-    leader = Leader(assignment.number, assignment.pace) if dist.get_rank() == 0 else None
+    leader = ControlClient(assignment.number, assignment.pace) if dist.get_rank() == 0 else None
     if leader:
         leader.say("connected")
     worker = make_worker(fetch(assignment.job))
@@ -107,9 +107,9 @@ class Training:
     """The steps of one worker, with the calls to the driver where it leads."""
 
     worker: Worker
-    way: Way
-    assignment: Assignment
-    leader: Leader | None
+    way: SyncStrategy
+    assignment: DdpAssignment
+    leader: ControlClient | None
 
     def resume(self) -> int:
         """Go back to the last checkpoint, if there is one; returns the first step to make."""
@@ -162,11 +162,11 @@ def all_roles() -> list[str]:
     return found if len(set(found)) == len(found) else [f"worker-{number}" for number in range(len(found))]
 
 
-def learn_together(number: Number, job: Job, pace: Pace, folder: str) -> None:
+def learn_together(number: Endpoint, job: Job, pace: SnapshotSchedule, folder: str) -> None:
     """Be one worker of the group that the environment names, on the rows that lie in a folder, to the end."""
     join(job.cores)
     rows = fetch_rows(Path(folder))
-    _, leader = learn(Assignment(job, number, pace), lambda job: replace(job, data=replace(job.data, **rows)))
+    _, leader = learn(DdpAssignment(job, number, pace), lambda job: replace(job, data=replace(job.data, **rows)))
     if leader:
         leader.close()
     dist.barrier()
@@ -190,7 +190,7 @@ class Worker:
     """One member of the process group, with what it learns and what from."""
 
     job: Job
-    network: Network
+    network: TorchNetwork
     source: DenseRows
     rank: int
     workers: int
@@ -214,10 +214,10 @@ class Worker:
 def make_worker(job: Job) -> Worker:
     """This process as a member of the group."""
     source = DenseRows(on_device(job.data.x_train, "cpu"), on_device(job.data.y_train, "cpu"))
-    return Worker(job, Network(job, "cpu"), source, dist.get_rank(), dist.get_world_size())
+    return Worker(job, TorchNetwork(job, "cpu"), source, dist.get_rank(), dist.get_world_size())
 
 
-class Way(Protocol):
+class SyncStrategy(Protocol):
     """How workers agree."""
 
     tau: int  # steps between two agreements
@@ -232,14 +232,14 @@ class Way(Protocol):
         """Go on from what was kept."""
 
 
-class Sync:
+class GradientSyncStrategy:
     """Every step's gradients are averaged over all workers, weighted by their rows."""
 
     tau = 1
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._agreement = worker.network.slopes = Agreement(worker.network)
+        self._agreement = worker.network.slopes = GradientSync(worker.network)
 
     def learn(self, first: int, last: int) -> tuple[float, float]:
         mine, self._agreement.part = self._worker.share(first)
@@ -254,7 +254,7 @@ class Sync:
         put(self._worker.network.state, state)
 
 
-class Local:
+class LocalSgdStrategy:
     """Every worker makes some steps of its own, with a memory of its own; then the weights are averaged."""
 
     def __init__(self, worker: Worker) -> None:
@@ -313,7 +313,7 @@ def put(tensors: Sequence[Tensor], values: Sequence[Any]) -> None:
         tensor.copy_(torch.as_tensor(value))
 
 
-WAYS: dict[str, Callable[[Worker], Way]] = {"sync": Sync, "local": Local}
+WAYS: dict[str, Callable[[Worker], SyncStrategy]] = {"sync": GradientSyncStrategy, "local": LocalSgdStrategy}
 
 
 class Shared(torch.nn.Module):
@@ -322,7 +322,7 @@ class Shared(torch.nn.Module):
     The loss travels as a gradient among the others: it is the slope along a parameter that nobody changes.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: TorchNetwork) -> None:
         super().__init__()
         self._loss = network.loss
         self.weights = torch.nn.ParameterList(network.parameters)
@@ -333,13 +333,13 @@ class Shared(torch.nn.Module):
         return loss + self.echo * loss.detach()
 
 
-class Agreement:
+class GradientSync:
     """The gradient of the whole batch: the workers' gradients, each weighted by its part of the rows.
 
     `took` is how long the last agreeing took here, after this worker's own gradient was known.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: TorchNetwork) -> None:
         self._network, self._shared = network, Shared(network)
         self._spread = DistributedDataParallel(self._shared, gradient_as_bucket_view=True)
         self._workers = dist.get_world_size()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainoff.data import Csr
 from trainoff.engines.contract import Job
-from trainoff.models import BETA1, BETA2, EPSILON, Conv, Dense, Layer, Pool, Weights
+from trainoff.models import BETA1, BETA2, EPSILON, ConvLayer, DenseLayer, Layer, PoolLayer, Weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,7 +119,7 @@ Slopes = Callable[[Batch], tuple[Tensor, list[Tensor]]]  # the loss of a batch, 
 Rate = Any  # a float, or a vector of one number where the rate lies on a GPU
 
 
-class Network:
+class TorchNetwork:
     """The weights in torch's layouts, the layers, and what updates the one by the other."""
 
     def __init__(self, job: Job, device: str) -> None:
@@ -185,17 +185,17 @@ def make_parts(layers: Sequence[Layer], weights: Sequence[Tensor]) -> list[Part]
     rest = iter(weights)
     parts: list[Part] = []
     for layer in layers:
-        if isinstance(layer, Pool):
+        if isinstance(layer, PoolLayer):
             parts.append(lambda x: F.max_pool2d(x, 2))
             continue
         matrix, bias = next(rest), next(rest)
-        parts.append(convolution(layer, matrix, bias) if isinstance(layer, Conv) else dense(layer, matrix, bias))
+        parts.append(convolution(layer, matrix, bias) if isinstance(layer, ConvLayer) else dense(layer, matrix, bias))
         if layer.activation:
             parts.append(ACTIVATIONS[layer.activation])
     return parts
 
 
-def dense(layer: Dense, matrix: Tensor, bias: Tensor) -> Part:
+def dense(layer: DenseLayer, matrix: Tensor, bias: Tensor) -> Part:
     """A dense layer on rows, or on pictures in the order of their memory: row by row, channels last."""
 
     def multiply(x: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def dense(layer: Dense, matrix: Tensor, bias: Tensor) -> Part:
     return multiply
 
 
-def convolution(layer: Conv, kernel: Tensor, bias: Tensor) -> Part:
+def convolution(layer: ConvLayer, kernel: Tensor, bias: Tensor) -> Part:
     """A convolution of pictures, or of rows that are pictures. The kernel is outputs, height, width, inputs."""
 
     def convolve(x: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ def groups(l2: float) -> list[tuple[slice, float]]:
     return [(slice(0, None, 2), l2), (slice(1, None, 2), 0.0)] if l2 else [(slice(None), 0.0)]
 
 
-class Descent:
+class TorchSgd:
     """Gradient descent, with a velocity if there is a momentum."""
 
     def __init__(self, weights: list[Tensor], l2: float, momentum: float) -> None:
@@ -246,7 +246,7 @@ class Descent:
             )
 
 
-class Adam:
+class TorchAdam:
     """Adam; the count of its steps is a tensor too, so that a captured step counts on."""
 
     def __init__(self, weights: list[Tensor], l2: float) -> None:
@@ -278,14 +278,14 @@ class Adam:
             )
 
 
-def make_update(params: Mapping[str, Any], weights: list[Tensor], l2: float) -> Descent | Adam:
+def make_update(params: Mapping[str, Any], weights: list[Tensor], l2: float) -> TorchSgd | TorchAdam:
     """The optimiser of the job, for weights given as vectors."""
     if params["optimizer"] == "adam":
-        return Adam(weights, l2)
-    return Descent(weights, l2, params["momentum"] if params["optimizer"] == "momentum" else 0.0)
+        return TorchAdam(weights, l2)
+    return TorchSgd(weights, l2, params["momentum"] if params["optimizer"] == "momentum" else 0.0)
 
 
-class Logistic:
+class TorchLogistic:
     """One weight per feature and a bias. The gradient of one layer is short enough to be written down."""
 
     def __init__(self, job: Job, device: str) -> None:

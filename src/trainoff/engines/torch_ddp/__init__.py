@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainoff.clusters.local import LOOPBACK
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.shared.local_sgd import TAU, differs
-from trainoff.engines.shared.recovery import CHECKPOINT, Course, Keeper, Lost, settle_checkpoints
+from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, LeaderLost, Recovery, settle_checkpoints
 from trainoff.engines.shared.shipping import hand_over, in_file
 from trainoff.engines.torch import Torch
-from trainoff.engines.torch.ddp_driver import Assignment
+from trainoff.engines.torch.ddp_driver import DdpAssignment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,12 +56,12 @@ class TorchDdp(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         self._job = job
         self._agents: list[Process] = []
-        keeper = Keeper(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
-        self._course = Course(job, watch, job.cluster.here.address, keeper, self._check, self._restart)
+        keeper = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
+        self._course = Recovery(job, watch, job.cluster.here.address, keeper, self._check, self._restart)
         with watch.phase("ship"):
             self._assignment = job.folder / "assignment"
             self._assignment.touch(mode=0o600)  # it holds the secret of the line
-            given = Assignment(hand_over(job), self._course.number, watch.pace, keeper)
+            given = DdpAssignment(hand_over(job), self._course.number, watch.pace, keeper)
             self._assignment.write_bytes(pickle.dumps(given))
         with watch.phase("cluster_start"):
             self._agents = start_agents(job, self._assignment, RESTARTS)
@@ -73,7 +73,7 @@ class TorchDdp(Engine):
         """Raise if torchrun has given up, and Lost if one of several machines is gone."""
         for agent in self._agents:
             if len(self._agents) > 1 and agent.killed_by == "SIGKILL":
-                raise Lost(f"{agent.role} was killed")
+                raise LeaderLost(f"{agent.role} was killed")
             if agent.exit_code not in (None, 0):
                 raise WorkerFailed(agent.role, f"{agent.tail()}\n{end_of(agent)}".strip(), agent.tail())
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from trainoff.clusters.local import die_with_parent
 from trainoff.engines.shared.shipping import take_over
-from trainoff.engines.torch.ddp_driver import Assignment
-from trainoff.engines.torch.ddp_worker import join, owning_up, work
+from trainoff.engines.torch.ddp_driver import DdpAssignment
+from trainoff.engines.torch.ddp_worker import join, reporting_failures, work
 
 
 def main() -> None:
     die_with_parent()
-    assignment: Assignment = pickle.loads(Path(sys.argv[1]).read_bytes())
+    assignment: DdpAssignment = pickle.loads(Path(sys.argv[1]).read_bytes())
     try:
-        with owning_up(assignment):
+        with reporting_failures(assignment):
             join(assignment.job.cores)
             work(assignment, take_over)
     except Exception:

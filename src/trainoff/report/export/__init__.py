@@ -10,16 +10,16 @@ from trainoff.analysis import newest
 from trainoff.analysis.format import count
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
-from trainoff.records import Damaged, Record
+from trainoff.records import DamagedRecord, Record
 from trainoff.report.export import common, mlflow, tensorboard
-from trainoff.report.export.common import Place
+from trainoff.report.export.common import ExportFolder
 from trainoff.reproductions.published import beside, some_of
 
 FORMATS = ("csv", "parquet", "tensorboard", "mlflow")
 
 
 @dataclass(frozen=True)
-class Wish:
+class ExportOptions:
     """What to export, as what, and where to."""
 
     folder: Path
@@ -34,7 +34,7 @@ class Wish:
         return self.place or beside(home, f"export-{self.to}")
 
 
-def export(wish: Wish, say: Progress) -> tuple[list[str], list[Damaged]]:
+def export(wish: ExportOptions, say: Progress) -> tuple[list[str], list[DamagedRecord]]:
     """Write the newest attempt at every trial for another tool; returns what to tell, and the damaged records."""
     if wish.uri and wish.to != "mlflow":
         raise TrainoffError(f"--uri is the address of an MLflow server; --to {wish.to} writes files, -o says where")
@@ -43,10 +43,10 @@ def export(wish: Wish, say: Progress) -> tuple[list[str], list[Damaged]]:
     if wish.uri:
         told = mlflow.write_to(wish.uri, wish.folder, records, say)
     else:
-        with Place(wish.target, wish.to) as place:
+        with ExportFolder(wish.target, wish.to) as place:
             told = _writer(wish.to)(place, wish.folder, records, say)
     return [f"{count(len(records), 'record')} exported to {wish.uri or wish.target}{told[0]}", *told[1:]], damaged
 
 
-def _writer(to: str) -> Callable[[Place, Path, list[Record], Progress], list[str]]:
+def _writer(to: str) -> Callable[[ExportFolder, Path, list[Record], Progress], list[str]]:
     return {"tensorboard": tensorboard.write, "mlflow": mlflow.write}.get(to, common.write)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars
 
 
-def write(place: Place, folder: Path, records: Sequence[Record], say: Progress) -> list[str]:
+def write(place: ExportFolder, folder: Path, records: Sequence[Record], say: Progress) -> list[str]:
     """Write the three tables; returns what to tell of them."""
     to = place.to
     made = {
@@ -45,7 +45,7 @@ def _write(frame: polars.DataFrame, path: Path, to: str) -> None:
         frame.write_parquet(path)
 
 
-class Place:
+class ExportFolder:
     """A folder that trainoff has exported to, or may: a new one, an empty one, or one that it marked as its own.
 
     With the end of the `with` it holds what was written now; files of an earlier export that were not written
@@ -168,7 +168,7 @@ VALUES = ("objective", "loss", "accuracy", "auc")
 
 
 @dataclass(frozen=True)
-class Tracked:
+class TrackedRun:
     """One record as a tracker's run."""
 
     record: Record
@@ -208,17 +208,17 @@ class Tracked:
                     yield name, int(row["samples_seen"]), self.start + (since or 0.0), float(row[name])
 
 
-def tracked(folder: Path, records: Sequence[Record]) -> list[Tracked]:
+def tracked(folder: Path, records: Sequence[Record]) -> list[TrackedRun]:
     """The records, each under a name of its own: engine, mode, workers, setting, seed."""
     several = len({record.study for record in records}) > 1
-    made: dict[str, Tracked] = {}
+    made: dict[str, TrackedRun] = {}
     for group in groups(records):
         for record in group.records:
             study = f"{_plain(record.study)}/" if several else ""
             name = study + _name(record, group.label)
             if name in made:  # what tells them apart was cut off
                 name = f"{name},{record.trial_id.rsplit('-', 1)[-1]}"
-            made[name] = Tracked(record, name, folder)
+            made[name] = TrackedRun(record, name, folder)
     return list(made.values())
 
 

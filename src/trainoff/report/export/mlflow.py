@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.export.common import Place, Tracked, needs, tracked
+from trainoff.report.export.common import ExportFolder, TrackedRun, needs, tracked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -24,7 +24,7 @@ IN_A_FOLDER = "MLFLOW_ALLOW_FILE_STORE"
 ENDS = {"ok": "FINISHED", "interrupted": "KILLED"}  # all others are FAILED
 
 
-def write(place: Place, folder: Path, records: Sequence[Record], say: Progress) -> list[str]:
+def write(place: ExportFolder, folder: Path, records: Sequence[Record], say: Progress) -> list[str]:
     """Into a folder in MLflow's own format; returns what to tell."""
     os.environ[IN_A_FOLDER] = "true"  # MLflow would rather have a database, which the slim client cannot write
     told = write_to(place.folder.resolve().as_uri(), folder, records, say)
@@ -61,7 +61,7 @@ class _Known:
         self._experiments: dict[str, tuple[str, dict[str, str]]] = {}
         self.present = 0
 
-    def add(self, run: Tracked) -> None:
+    def add(self, run: TrackedRun) -> None:
         """Export a record, unless that has been done; what an export that broke off left is done again."""
         experiment, whole = self._experiment(run.record.study)
         key = _key(run.record)
@@ -99,7 +99,7 @@ def _key(record: Record) -> str:
     return f"{record.trial_id}.{record.attempt} {record.started_at} {record.environment.get('host')}"
 
 
-def _write(client: MlflowClient, experiment: str, run: Tracked) -> None:
+def _write(client: MlflowClient, experiment: str, run: TrackedRun) -> None:
     from mlflow.entities import Metric, Param
 
     record = run.record
@@ -114,7 +114,7 @@ def _write(client: MlflowClient, experiment: str, run: Tracked) -> None:
     client.set_terminated(made, ENDS.get(record.status, "FAILED"), end)
 
 
-def _tags(run: Tracked) -> dict[str, str]:
+def _tags(run: TrackedRun) -> dict[str, str]:
     record = run.record
     known: dict[str, Any] = {
         KEY: _key(record),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.data import Progress
 from trainoff.records import Record
-from trainoff.report.export.common import Place, Tracked, needs, tracked
+from trainoff.report.export.common import ExportFolder, TrackedRun, needs, tracked
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 VERSION = "brain.Event:2"  # what an event file begins with
 
 
-def write(place: Place, folder: Path, records: Sequence[Record], say: Progress) -> list[str]:
+def write(place: ExportFolder, folder: Path, records: Sequence[Record], say: Progress) -> list[str]:
     """One folder with an event file per trial; returns what to tell of them."""
     with needs("tensorboard"):
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -32,7 +32,7 @@ def write(place: Place, folder: Path, records: Sequence[Record], say: Progress) 
     return ["", f"Look: tensorboard --logdir {place.folder}"]
 
 
-def _events(run: Tracked) -> Iterator[Event]:
+def _events(run: TrackedRun) -> Iterator[Event]:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -46,7 +46,7 @@ def _events(run: Tracked) -> Iterator[Event]:
         yield Event(wall_time=run.end, step=step, summary=Summary(value=[one]))
 
 
-def _settings(run: Tracked) -> Any:
+def _settings(run: TrackedRun) -> Any:
     """What TensorBoard's HPARAMS page shows of a run."""
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 

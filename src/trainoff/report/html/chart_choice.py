@@ -8,8 +8,8 @@ from trainoff.analysis import headline_target
 from trainoff.analysis.format import mark
 from trainoff.records import METRICS
 from trainoff.report.html import chart_data, charts
-from trainoff.report.html.chart_data import Scene
-from trainoff.report.html.charts import Chart, Choice, Rows, Table
+from trainoff.report.html.chart_data import ChartContext
+from trainoff.report.html.charts import Chart, ChartChoice, ChartTable, Rows
 from trainoff.report.html.style import DASHES, Look, looks_of_settings
 
 LOG, LINEAR = "log", "linear"
@@ -27,7 +27,7 @@ AXES = {  # what a curve or a front can be drawn against: label, title of the ax
 USED = {"cores": ("CPU", "cores busy"), "memory": ("memory", "MB of memory"), "sent": ("network", "MB a second")}
 
 
-def drawn(scene: Scene, looks: Sequence[Look]) -> list[Chart]:
+def drawn(scene: ChartContext, looks: Sequence[Look]) -> list[Chart]:
     """The charts of one workload in the order of the page."""
     looks = looks_of(scene) or looks
     found = [
@@ -42,21 +42,21 @@ def drawn(scene: Scene, looks: Sequence[Look]) -> list[Chart]:
     return [chart for chart in found if chart and chart.choices and any(chart.data.values())]
 
 
-def looks_of(scene: Scene) -> list[Look]:
+def looks_of(scene: ChartContext) -> list[Look]:
     """The looks of the settings where nothing else tells them apart; else none."""
     return looks_of_settings([scene.name(group) for group in scene.groups]) if scene.alike else []
 
 
-def _against(data: Rows, names: Sequence[str]) -> list[Choice]:
+def _against(data: Rows, names: Sequence[str]) -> list[ChartChoice]:
     """The axes for which there are figures."""
     return [
-        Choice(AXES[name][0], {"x_title": AXES[name][1], "x_scale": LOG, "x": name})
+        ChartChoice(AXES[name][0], {"x_title": AXES[name][1], "x_scale": LOG, "x": name})
         for name in names
         if any(row.get(name) for row in data)
     ]
 
 
-def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
+def _curve(scene: ChartContext, looks: Sequence[Look]) -> Chart:
     first, every = scene.groups[0].first, chart_data.curve_rows(scene)
     low = _low(scene, every)
     data = chart_data.above(every, low)
@@ -79,7 +79,7 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
             **({"faults": struck} if struck else {}),
         },
         _against(data, ("train_s", "samples", "core_s", "bytes", "usd")),
-        Table(
+        ChartTable(
             "curves",
             [("name", "setting"), ("seed", "seed"), ("status", "ended"), ("@x", "@x_title"), ("y", first.metric)],
             only={"last": True},
@@ -87,31 +87,31 @@ def _curve(scene: Scene, looks: Sequence[Look]) -> Chart:
     )
 
 
-def _dashes(scene: Scene) -> str:
+def _dashes(scene: ChartContext) -> str:
     """What the dashes of lines mean, where there are several kinds."""
     found = {group.first.mode for group in scene.groups}
     told = [f"{words} {mode}" for mode, (_, words) in DASHES.items() if mode in found]
     return f" Lines: {', '.join(told)}." if len(found) > 1 and told else ""
 
 
-def _line_of(scene: Scene) -> str:
+def _line_of(scene: ChartContext) -> str:
     few = len(scene.runs) <= chart_data.MOST_RUNS
     return "A line per run." if few else "A line per setting: the median of its runs."
 
 
-def _cut(about: str, scene: Scene, most: int) -> str:
+def _cut(about: str, scene: ChartContext, most: int) -> str:
     """What a chart is about, and that it leaves settings out."""
     every = len(scene.groups)
     return about if every <= most else f"{about} The best {most} of {every} settings."
 
 
-def _low(scene: Scene, data: Rows) -> float | None:
+def _low(scene: ChartContext, data: Rows) -> float | None:
     """An accuracy below which a curve need not be seen; None where some run never got above it."""
     ends = [row["y"] for row in data if row["last"] and row["y"] is not None]
     return LEARNT if scene.groups[0].first.metric == "accuracy" and ends and min(ends) > LEARNT else None
 
 
-def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
+def _target(scene: ChartContext, looks: Sequence[Look]) -> Chart:
     first, best = scene.groups[0].first, headline_target(scene.groups)
     about = _cut(
         "Every run is a mark, the bar a setting's median with its interval. Hollow: ended there without the target.",
@@ -128,13 +128,15 @@ def _target(scene: Scene, looks: Sequence[Look]) -> Chart:
         about,
         charts.target(looks, order),
         {"runs": data, "medians": chart_data.median_rows(scene)},
-        [Choice(mark(first.metric, target), {"x_scale": LOG}, {"target": target}) for target in targets],
-        Table("runs", [("name", "setting"), ("seed", "seed"), ("s", "seconds of training"), ("outcome", "outcome")]),
+        [ChartChoice(mark(first.metric, target), {"x_scale": LOG}, {"target": target}) for target in targets],
+        ChartTable(
+            "runs", [("name", "setting"), ("seed", "seed"), ("s", "seconds of training"), ("outcome", "outcome")]
+        ),
         listed="name",
     )
 
 
-def _phases(scene: Scene) -> Chart:
+def _phases(scene: ChartContext) -> Chart:
     about = _cut("The median of each setting's runs, from its first process to its last.", scene, LISTED)
     scene = scene.best(LISTED)
     return Chart(
@@ -143,13 +145,13 @@ def _phases(scene: Scene) -> Chart:
         about,
         charts.phases([scene.name(group) for group in scene.groups]),
         {"phases": chart_data.phase_rows(scene)},
-        [Choice("seconds", {"stack": "zero"}), Choice("shares", {"stack": "normalize"})],
-        Table("phases", [("name", "setting")], across=("phase", "seconds")),
+        [ChartChoice("seconds", {"stack": "zero"}), ChartChoice("shares", {"stack": "normalize"})],
+        ChartTable("phases", [("name", "setting")], across=("phase", "seconds")),
         listed="name",
     )
 
 
-def _scaling(scene: Scene, looks: Sequence[Look]) -> Chart:
+def _scaling(scene: ChartContext, looks: Sequence[Look]) -> Chart:
     target = headline_target(scene.groups)
     data = chart_data.scaling_rows(scene, target)
     first = scene.groups[0].first
@@ -162,8 +164,12 @@ def _scaling(scene: Scene, looks: Sequence[Look]) -> Chart:
         "Points are runs, lines join the medians of what differs in nothing but the workers.",
         charts.scaling(looks),
         {"scaling": data, "scaled": chart_data.scaled_rows(scene, target)},
-        [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in offered.items() if _any(data, name)],
-        Table("scaled", [("name", "setting"), ("workers", "workers"), ("@y", "@y_title")]),
+        [
+            ChartChoice(label, {"y_title": title, "y": name})
+            for name, (label, title) in offered.items()
+            if _any(data, name)
+        ],
+        ChartTable("scaled", [("name", "setting"), ("workers", "workers"), ("@y", "@y_title")]),
     )
 
 
@@ -171,7 +177,7 @@ def _any(data: Rows, name: str) -> bool:
     return any(row.get(name) is not None for row in data)
 
 
-def _pareto(scene: Scene, looks: Sequence[Look]) -> Chart | None:
+def _pareto(scene: ChartContext, looks: Sequence[Look]) -> Chart | None:
     data = chart_data.pareto_rows(scene)
     metric = scene.groups[0].first.metric
     return Chart(
@@ -181,11 +187,13 @@ def _pareto(scene: Scene, looks: Sequence[Look]) -> Chart | None:
         charts.pareto(looks, metric),
         {"pareto": data},
         _against(data, ("train_s", "cpu_s", "memory", "bytes", "usd")),
-        Table("pareto", [("name", "setting"), ("@x", "@x_title"), ("y", metric), ("front_@x", "nothing beats it")]),
+        ChartTable(
+            "pareto", [("name", "setting"), ("@x", "@x_title"), ("y", metric), ("front_@x", "nothing beats it")]
+        ),
     )
 
 
-def _grid(scene: Scene) -> Chart:
+def _grid(scene: ChartContext) -> Chart:
     target = headline_target(scene.groups)
     data, metric = chart_data.grid_rows(scene, target), scene.groups[0].first.metric
     offered = {"time": (f"time to {mark(metric, target)}" if target is not None else "", "blues", LOG),
@@ -198,11 +206,13 @@ def _grid(scene: Scene) -> Chart:
         charts.grid(list(dict.fromkeys(row["row"] for row in data)), _columns(data)),
         {"grid": data},
         [
-            Choice(label, {"v_text": f"{name}_text", "v_title": label, "v_scale": scale, "scheme": scheme, "v": name})
+            ChartChoice(
+                label, {"v_text": f"{name}_text", "v_title": label, "v_scale": scale, "scheme": scheme, "v": name}
+            )
             for name, (label, scheme, scale) in offered.items()
             if _any(data, name)
         ],
-        Table("grid", [("row", "setting")], across=("column", "@v_text")),
+        ChartTable("grid", [("row", "setting")], across=("column", "@v_text")),
         listed="row",
     )
 
@@ -214,7 +224,7 @@ def _columns(data: Rows) -> list[str]:
     return list(dict.fromkeys(row["column"] for row in order))
 
 
-def _resources(scene: Scene) -> Chart:
+def _resources(scene: ChartContext) -> Chart:
     data = chart_data.resource_rows(scene)
     return Chart(
         "resources",
@@ -222,7 +232,11 @@ def _resources(scene: Scene) -> Chart:
         _cut("One run of a setting, role by role.", scene, chart_data.SHOWN),
         charts.resources(),
         {"resources": data, "used": chart_data.used_rows(data)},
-        [Choice(label, {"y_title": title, "y": name}) for name, (label, title) in USED.items() if _any(data, name)],
-        Table("used", [("role", "role"), ("@y", "@y_title, median"), ("most_@y", "at most")]),
+        [
+            ChartChoice(label, {"y_title": title, "y": name})
+            for name, (label, title) in USED.items()
+            if _any(data, name)
+        ],
+        ChartTable("used", [("role", "role"), ("@y", "@y_title, median"), ("most_@y", "at most")]),
         pick="name",
     )

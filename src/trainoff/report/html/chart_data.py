@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analysis import COSTS, Group, fronts
+from trainoff.analysis import COSTS, SettingGroup, fronts
 from trainoff.analysis.format import count, quality, seconds, size
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, series_of
@@ -31,19 +31,19 @@ SHOWN = 60  # settings whose resources over time travel with the page
 
 
 @dataclass(frozen=True)
-class Scene:
+class ChartContext:
     """The settings of one workload that are drawn, the best first, and where their records lie."""
 
-    groups: Sequence[Group]
-    shelf: Shelf
+    groups: Sequence[SettingGroup]
+    shelf: SeriesCache
 
     @property
-    def runs(self) -> list[tuple[Group, Record]]:
+    def runs(self) -> list[tuple[SettingGroup, Record]]:
         return [(group, record) for group in self.groups for record in group.records]
 
-    def best(self, most: int) -> Scene:
+    def best(self, most: int) -> ChartContext:
         """Only so many of the best settings."""
-        return Scene(self.groups[:most], self.shelf)
+        return ChartContext(self.groups[:most], self.shelf)
 
     @cached_property
     def priced(self) -> bool:
@@ -55,11 +55,11 @@ class Scene:
         """Whether engine, mode and workers are the same for all, so that only the rest tells settings apart."""
         return len({(group.first.engine, group.first.mode, group.first.workers) for group in self.groups}) == 1
 
-    def name(self, group: Group) -> str:
+    def name(self, group: SettingGroup) -> str:
         """What a setting is called in the charts."""
         return group.setting or group.name if self.alike else group.name
 
-    def names(self, group: Group) -> Row:
+    def names(self, group: SettingGroup) -> Row:
         """What every chart may ask of a setting."""
         first = group.first
         return {"name": self.name(group), "engine": first.engine, "mode": first.mode, "workers": first.workers}
@@ -79,7 +79,7 @@ def graded(row: Row) -> Row:
     return {**row, "error": None if y is None else short(max(1 - y, LEAST_ERROR))}
 
 
-def curve_rows(scene: Scene) -> list[Row]:
+def curve_rows(scene: ChartContext) -> list[Row]:
     """A line per run; with very many runs, a line per setting."""
     runs = scene.runs
     if len(runs) > MOST_RUNS:
@@ -88,7 +88,7 @@ def curve_rows(scene: Scene) -> list[Row]:
     return [row for group, record in runs for row in _line(scene, group, record, most)]
 
 
-def _line(scene: Scene, group: Group, record: Record, most: int) -> Iterator[Row]:
+def _line(scene: ChartContext, group: SettingGroup, record: Record, most: int) -> Iterator[Row]:
     points = curve(record, scene.shelf, most)
     for at, point in enumerate(points):
         yield {
@@ -102,7 +102,7 @@ def _line(scene: Scene, group: Group, record: Record, most: int) -> Iterator[Row
         }
 
 
-def _median_line(scene: Scene, group: Group) -> Iterator[Row]:
+def _median_line(scene: ChartContext, group: SettingGroup) -> Iterator[Row]:
     """The runs of a setting look at the same samples: what the median run had come to at each."""
     lines = [list(_line(scene, group, record, FEWEST)) for record in group.good]
     looks: dict[float, list[Row]] = {}
@@ -124,12 +124,12 @@ def _median(rows: Sequence[Row], key: str) -> float | None:
     return short(statistics.median(found)) if found else None
 
 
-def run_rows(scene: Scene) -> list[Row]:
+def run_rows(scene: ChartContext) -> list[Row]:
     """Every run's time to every target; one that never came there stands where it stopped."""
     return [row for group, record in scene.runs for row in _times(scene, group, record)]
 
 
-def _times(scene: Scene, group: Group, record: Record) -> Iterator[Row]:
+def _times(scene: ChartContext, group: SettingGroup, record: Record) -> Iterator[Row]:
     for target in record.targets:
         reached = record.time_to_target.get(str(target)) if record.status == "ok" else None
         ended = reached if reached is not None else record.train_s
@@ -145,7 +145,7 @@ def _times(scene: Scene, group: Group, record: Record) -> Iterator[Row]:
             }
 
 
-def median_rows(scene: Scene) -> list[Row]:
+def median_rows(scene: ChartContext) -> list[Row]:
     """The median time of every setting to every target that it reaches, with its interval."""
     rows = []
     for group in scene.groups:
@@ -158,12 +158,12 @@ def median_rows(scene: Scene) -> list[Row]:
     return rows
 
 
-def _longest(group: Group, least: float) -> float:
+def _longest(group: SettingGroup, least: float) -> float:
     """As far as any run of a setting went: where its interval is drawn to that has no end."""
     return max([least, *(record.train_s or 0.0 for record in group.records)])
 
 
-def phase_rows(scene: Scene) -> list[Row]:
+def phase_rows(scene: ChartContext) -> list[Row]:
     """The median seconds of every setting in every phase."""
     places = {name: place for place, name in enumerate(PHASES)}
     return [
@@ -173,7 +173,7 @@ def phase_rows(scene: Scene) -> list[Row]:
     ]
 
 
-def resource_rows(scene: Scene) -> list[Row]:
+def resource_rows(scene: ChartContext) -> list[Row]:
     """Resources over time of the best settings, of one run each."""
     most = max(20, min(120, MOST_POINTS // (4 * max(1, len(scene.groups)))))
     rows = []
@@ -203,16 +203,16 @@ def _most(rows: Sequence[Row], key: str) -> float | None:
     return max((row[key] for row in rows if row.get(key) is not None), default=None)
 
 
-def families(scene: Scene) -> dict[str, list[Group]]:
+def families(scene: ChartContext) -> dict[str, list[SettingGroup]]:
     """Settings that differ in nothing but the workers, where several numbers of them were tried."""
-    found: dict[str, list[Group]] = {}
+    found: dict[str, list[SettingGroup]] = {}
     for group in scene.groups:
         if group.good:
             found.setdefault(_family(group), []).append(group)
     return {name: own for name, own in found.items() if len({group.first.workers for group in own}) > 1}
 
 
-def scaling_rows(scene: Scene, target: float | None) -> list[Row]:
+def scaling_rows(scene: ChartContext, target: float | None) -> list[Row]:
     """Their runs that ended well."""
     return [
         {
@@ -229,7 +229,7 @@ def scaling_rows(scene: Scene, target: float | None) -> list[Row]:
     ]
 
 
-def scaled_rows(scene: Scene, target: float | None) -> list[Row]:
+def scaled_rows(scene: ChartContext, target: float | None) -> list[Row]:
     """Their medians; a time to the target only where at least half of all runs got there."""
     return [
         {
@@ -244,14 +244,14 @@ def scaled_rows(scene: Scene, target: float | None) -> list[Row]:
     ]
 
 
-def _family(group: Group) -> str:
+def _family(group: SettingGroup) -> str:
     """A setting but for its workers."""
     first = group.first
     rest = [str(value) for key, value in group.label.items() if key not in ("workers", "cores", "memory_gb")]
     return " · ".join([first.engine, first.mode, *rest])
 
 
-def pareto_rows(scene: Scene) -> list[Row]:
+def pareto_rows(scene: ChartContext) -> list[Row]:
     """A point per setting that ended well: its quality, what it took of each kind, and whether anything beats it."""
     rows: dict[int, Row] = {}
     for front in fronts(scene.groups, {**COSTS, "money": scene.money}):
@@ -263,7 +263,7 @@ def pareto_rows(scene: Scene) -> list[Row]:
     return list(rows.values())
 
 
-def grid_rows(scene: Scene, target: float | None) -> list[Row]:
+def grid_rows(scene: ChartContext, target: float | None) -> list[Row]:
     """A cell per setting, where engines were tried in several."""
     rows = []
     for group in scene.groups:
@@ -303,7 +303,7 @@ def short(value: float | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class SeriesCache:
     """Where the series of records lie, and which of them turned out to be damaged: the page goes on without them."""
 
     folder: Path
@@ -319,7 +319,7 @@ class Shelf:
             return None
 
 
-def curve(record: Record, shelf: Shelf, most: int) -> list[Row]:
+def curve(record: Record, shelf: SeriesCache, most: int) -> list[Row]:
     """The learning curve of a record in at most so many points; empty where nothing was learnt."""
     frame = shelf.read(record, "curve")
     quality = None if frame is None else _quality(frame, record.metric)
@@ -361,7 +361,7 @@ def thinned(length: int, most: int) -> list[int]:
     return [round(at * (length - 1) / (most - 1)) for at in range(most)]
 
 
-def resources(record: Record, shelf: Shelf, most: int) -> list[Row]:
+def resources(record: Record, shelf: SeriesCache, most: int) -> list[Row]:
     """Cores, memory and network of a record by role over time, at most so many points of each."""
     frame = shelf.read(record, "samples")
     if frame is None or not {"t_s", "role", "user_s", "system_s", "rss", "pss"} <= set(frame.columns):

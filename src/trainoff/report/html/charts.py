@@ -25,7 +25,7 @@ LEVEL = 5  # columns whose headings stand level; with more they are tilted
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChartChoice:
     """One thing that a chart can show: what fills the holes, and which rows count."""
 
     label: str
@@ -34,7 +34,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Table:
+class ChartTable:
     """The figures of a chart for who would rather read them: which rows, and which of their columns by what headings.
 
     `across` names a column whose values are headings too, and the column of the figures under them.
@@ -55,8 +55,8 @@ class Chart:
     about: str  # what is to be seen here, for those who read and those who cannot see it
     spec: Spec
     data: Mapping[str, Rows]
-    choices: Sequence[Choice]
-    table: Table
+    choices: Sequence[ChartChoice]
+    table: ChartTable
     pick: str | None = None  # the column of which one value is shown at a time
     listed: str | None = None  # the column that has a line for each of its values
 
@@ -71,7 +71,7 @@ class Chart:
         rows = (row for data in self.data.values() for row in data)
         return list(dict.fromkeys(str(row[self.pick]) for row in rows)) if self.pick else []
 
-    def drawn(self, choice: Choice | None = None) -> Spec:
+    def drawn(self, choice: ChartChoice | None = None) -> Spec:
         """The whole specification with its data, ready for any program that knows Vega-Lite."""
         chosen = choice or self.choices[0]
         only = {**chosen.only, **({self.pick: self.picks[0]} if self.pick else {})}

@@ -12,7 +12,7 @@ from typing import Any
 from trainoff import __version__
 from trainoff.analysis import (
     SAME,
-    Group,
+    SettingGroup,
     batch_lines,
     bounds,
     by_workload,
@@ -33,12 +33,12 @@ from trainoff.analysis import (
     worker_lines,
 )
 from trainoff.analysis.format import count, listed
-from trainoff.records import STUDY_COPY, Damaged, Record
+from trainoff.records import STUDY_COPY, DamagedRecord, Record
 from trainoff.report.html.chart_choice import drawn, looks_of
-from trainoff.report.html.chart_data import Scene, Shelf
+from trainoff.report.html.chart_data import ChartContext, SeriesCache
 from trainoff.report.html.charts import Chart
 from trainoff.report.html.style import Look, looks
-from trainoff.report.html.tables import Board, Faults, NodeRow, Noise, board, certificates, faults, node_table
+from trainoff.report.html.tables import Board, FaultTable, NodeRow, Noise, board, certificates, faults, node_table
 from trainoff.reproductions.published import published_name, records_of
 from trainoff.study.prices import PriceBook
 
@@ -48,7 +48,7 @@ WORDS = 6000  # letters of them
 
 
 @dataclass(frozen=True)
-class Failure:
+class ReportFailure:
     """A trial that did not end well: which, why, and its last words."""
 
     name: str
@@ -59,7 +59,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadSection:
     """One workload's part of the page."""
 
     name: str
@@ -71,10 +71,10 @@ class Workload:
     board: Board
     charts: Sequence[Chart]
     workers: Sequence[tuple[str, str]]
-    faults: Faults | None
+    faults: FaultTable | None
     certificates: Sequence[dict[str, str]]
     nodes: Sequence[NodeRow]
-    failures: Sequence[Failure]
+    failures: Sequence[ReportFailure]
     more_failures: int
 
 
@@ -91,7 +91,7 @@ class Content:
     caveats: Sequence[str]
     remarks: Sequence[str]
     looks: Sequence[Look]
-    workloads: Sequence[Workload]
+    workloads: Sequence[WorkloadSection]
     counts: str
     damaged: Sequence[str]
     environment: Sequence[tuple[str, str]]
@@ -107,7 +107,7 @@ def gather(folder: Path, book: PriceBook | None = None) -> Content:
 
 
 def compose(
-    folder: Path, records: Sequence[Record], damaged: Sequence[Damaged], book: PriceBook | None = None
+    folder: Path, records: Sequence[Record], damaged: Sequence[DamagedRecord], book: PriceBook | None = None
 ) -> Content:
     """What there is to say about records that were read already; their curves are read here."""
     latest = newest(records)
@@ -115,7 +115,7 @@ def compose(
     source = _study(folder)
     shown = looks(record.engine for record in latest)
     noise = {id(record): verdict for record, verdict in zip(latest, quiets(latest), strict=True)}
-    shelf = Shelf(folder)
+    shelf = SeriesCache(folder)
     workloads = [_workload(own, shelf, shown, noise) for own in by_workload(found)]
     return Content(
         title=folder.resolve().name,
@@ -137,13 +137,13 @@ def compose(
     )
 
 
-def _remarks(found: Sequence[Group]) -> list[str]:
+def _remarks(found: Sequence[SettingGroup]) -> list[str]:
     """What else is worth knowing, and what the names of settings leave out."""
     said = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
     return [*said, usual] if (usual := unnamed(found)) else said
 
 
-def _answers(workloads: Sequence[Workload]) -> list[str]:
+def _answers(workloads: Sequence[WorkloadSection]) -> list[str]:
     """The first lines of the page: who won, on each workload."""
     if not workloads:
         return ["There are no records here yet."]
@@ -151,24 +151,24 @@ def _answers(workloads: Sequence[Workload]) -> list[str]:
     return [f"{one.name}: {one.winner}." if several else f"{one.winner}." for one in workloads]
 
 
-def _caveats(workloads: Sequence[Workload]) -> list[str]:
+def _caveats(workloads: Sequence[WorkloadSection]) -> list[str]:
     several = len(workloads) > 1
     return [f"{one.name}: {said}" if several else said for one in workloads for said in one.cautions if said != SAME]
 
 
-def _assurances(workloads: Sequence[Workload]) -> list[str]:
+def _assurances(workloads: Sequence[WorkloadSection]) -> list[str]:
     """That the work was the same: once if that holds everywhere, else by the workloads where it does."""
     same = [one.name for one in workloads if SAME in one.cautions]
     return [SAME] if same and len(same) == len(workloads) else [f"{name}: {SAME}" for name in same]
 
 
-def _workload(own: Sequence[Group], shelf: Shelf, shown: Sequence[Look], noise: Noise) -> Workload:
+def _workload(own: Sequence[SettingGroup], shelf: SeriesCache, shown: Sequence[Look], noise: Noise) -> WorkloadSection:
     order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
-    scene = Scene(order[:DRAWN], shelf)
+    scene = ChartContext(order[:DRAWN], shelf)
     by_engine = {one.name: one for one in shown}
     winner, others = headline(order)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
-    return Workload(
+    return WorkloadSection(
         name=own[0].first.workload,
         winner=winner,
         others=_others(others),
@@ -192,17 +192,19 @@ def _others(said: str) -> str:
     return "" if said == "." else began + said.lstrip(",; ")
 
 
-def _at_home(group: Group) -> Group:
+def _at_home(group: SettingGroup) -> SettingGroup:
     """A group under its workload's own heading need not name it."""
     return replace(group, label={key: value for key, value in group.label.items() if key != "workload"})
 
 
-def _failure(group: Group, record: Record) -> Failure:
+def _failure(group: SettingGroup, record: Record) -> ReportFailure:
     words = record.traceback or record.log_tail or ""
-    return Failure(f"{group.name}, seed {record.seed}", record.engine, record.status, failure(record), words[-WORDS:])
+    return ReportFailure(
+        f"{group.name}, seed {record.seed}", record.engine, record.status, failure(record), words[-WORDS:]
+    )
 
 
-def _told(one: Damaged) -> str:
+def _told(one: DamagedRecord) -> str:
     return f"{one.folder}: {one.why}"
 
 
@@ -215,7 +217,7 @@ def _crowded(records: Sequence[Record]) -> list[str]:
     return [*told, f"Nodes of {listed(full)} have more memory together than the machine."] if full else told
 
 
-def _counts(found: Sequence[Group], latest: Sequence[Record]) -> str:
+def _counts(found: Sequence[SettingGroup], latest: Sequence[Record]) -> str:
     good = sum(record.status == "ok" for record in latest)
     ended = f"{good:,} ended well" if good < len(latest) else "all ended well"
     return f"{count(len(found), 'setting')}, {count(len(latest), 'trial')}, {ended}" if latest else "no trials"

@@ -17,7 +17,7 @@ from trainoff.data import cache
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.report.html.chart_choice import drawn
-from trainoff.report.html.chart_data import Scene, Shelf, pack
+from trainoff.report.html.chart_data import ChartContext, SeriesCache, pack
 from trainoff.report.html.charts import Chart
 from trainoff.report.html.content import Content, as_script
 from trainoff.report.html.style import Spec, looks
@@ -86,7 +86,7 @@ VEGA = "application/vnd.vegalite.v6+json"
 
 
 @dataclass(frozen=True)
-class Figure:
+class ChartFigure:
     """A chart that notebooks show by themselves. `.save(path)` writes PNG, SVG or, as .json, Vega-Lite."""
 
     spec: Spec
@@ -118,7 +118,7 @@ class Figure:
         return {VEGA: self.spec, "image/png": vl_convert.vegalite_to_png(self.spec, scale=SHARP)}
 
 
-def figure(chart: Chart, choice: str | None = None) -> Figure:
+def figure(chart: Chart, choice: str | None = None) -> ChartFigure:
     """A chart of the page as a figure of its own; a choice by its label or by what it fills in."""
     found = next((one for one in chart.choices if choice in (None, one.label, *one.holes.values())), None)
     if found is None:
@@ -127,10 +127,10 @@ def figure(chart: Chart, choice: str | None = None) -> Figure:
         )
         raise TrainoffError(f"{chart.name}: there is no `{choice}` to draw; there is {offered}")
     title = {"text": chart.title, "anchor": "start"}
-    return Figure({"width": WIDTH, "height": HEIGHT, **chart.drawn(found), "title": title, "config": CONFIG})
+    return ChartFigure({"width": WIDTH, "height": HEIGHT, **chart.drawn(found), "title": title, "config": CONFIG})
 
 
-def plot(records: list[Record], folder: Path, what: str, x: str | None, workload: str | None) -> Figure:
+def plot(records: list[Record], folder: Path, what: str, x: str | None, workload: str | None) -> ChartFigure:
     """The chart of that name, of the only workload or the named one; a metric's name means its learning curve."""
     found = {own[0].first.workload: own for own in by_workload(groups(records))}
     if not found:
@@ -141,7 +141,7 @@ def plot(records: list[Record], folder: Path, what: str, x: str | None, workload
     if own is None:
         raise TrainoffError(f"no record is of `{workload}`; there is {', '.join(found)}")
     shown = looks(record.engine for record in records)
-    charts = {chart.name: chart for chart in drawn(Scene(ranked(own), Shelf(folder)), shown)}
+    charts = {chart.name: chart for chart in drawn(ChartContext(ranked(own), SeriesCache(folder)), shown)}
     name = "curve" if what == own[0].first.metric else what
     if name not in charts:
         close = nearest(name, list(charts))

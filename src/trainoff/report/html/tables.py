@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainoff.analysis import Comparison, Group, Quiet, bottleneck, comparisons, struck
+from trainoff.analysis import Comparison, NoiseReport, SettingGroup, bottleneck, comparisons, struck
 from trainoff.analysis.bottleneck import node_rows
 from trainoff.analysis.format import mark, node_size, quality, seconds, size, span, times, told
 from trainoff.records import Record
 from trainoff.report.html.style import Look
 from trainoff.report.tables import columns, heading, setting
 
-Noise = Mapping[int, Quiet]  # the verdict on every record, by its identity
+Noise = Mapping[int, NoiseReport]  # the verdict on every record, by its identity
 ROWS = 500  # of a board; the exports have them all
 MEANINGS = {  # of headings that do not explain themselves
     "against the first": "times as long as the first one took to the target",
@@ -37,7 +37,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class BoardRow:
     """A setting on the board, and what unfolds when one clicks on it."""
 
     engine: str
@@ -52,11 +52,11 @@ class Board:
     """The leader board: headings, whether a column holds figures, and the lines, the best first."""
 
     headings: Sequence[tuple[str, bool]]
-    lines: Sequence[Line]
+    lines: Sequence[BoardRow]
     left_out: int
 
 
-def board(order: Sequence[Group], target: float | None, noise: Noise, looks: Sequence[Look]) -> Board:
+def board(order: Sequence[SettingGroup], target: float | None, noise: Noise, looks: Sequence[Look]) -> Board:
     """The settings of one workload, each in its look; empty columns are left out."""
     metric = order[0].first.metric
     keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
@@ -71,7 +71,7 @@ def board(order: Sequence[Group], target: float | None, noise: Noise, looks: Seq
     rows = [_cells(group, keys, target, beside.get(id(group))) for group in order[:ROWS]]
     used = [at for at in range(len(names)) if at < 2 or any(row[at].text not in ("-", "") for row in rows)]
     lines = [
-        Line(
+        BoardRow(
             group.first.engine,
             own,
             bool(group.good),
@@ -83,7 +83,7 @@ def board(order: Sequence[Group], target: float | None, noise: Noise, looks: Seq
     return Board([names[at] for at in used], lines, max(0, len(order) - ROWS))
 
 
-def _cells(group: Group, keys: Sequence[str], target: float | None, beside: Comparison | None) -> list[Cell]:
+def _cells(group: SettingGroup, keys: Sequence[str], target: float | None, beside: Comparison | None) -> list[Cell]:
     first = group.first
     told_setting = setting([group.label.get(key, "-") for key in keys])
     return [
@@ -108,7 +108,7 @@ def _cell(value: float | None, text: Callable[[float | None], str]) -> Cell:
     return Cell(text(value), math.inf if value is None else value)
 
 
-def _time(group: Group, target: float | None) -> Cell:
+def _time(group: SettingGroup, target: float | None) -> Cell:
     found = group.spread(target) if target is not None else None
     if found is None or not math.isfinite(found.median):
         return Cell("-", math.inf)
@@ -125,14 +125,14 @@ def _beside(found: Comparison | None) -> Cell:
     return Cell(f"{times(found.ratio)}×", found.ratio, verdict + spread)
 
 
-def _outcome(group: Group) -> Cell:
+def _outcome(group: SettingGroup) -> Cell:
     """The certificate of a setting that ended well, else how it ended."""
     text = str(group.good[0].equivalence.get("verdict") or "not checked") if group.good else group.first.status
     wrong = sum(record.status == "wrong-result" for record in group.records)
     return Cell(text, text, f"wrong in {wrong} of {len(group.records)}" if wrong and group.good else "")
 
 
-def _details(group: Group, noise: Noise) -> list[tuple[str, str]]:
+def _details(group: SettingGroup, noise: Noise) -> list[tuple[str, str]]:
     """What there is to know about a setting beyond its line."""
     record = (group.good or group.records)[0]
     parameters = ", ".join(
@@ -161,7 +161,7 @@ def _details(group: Group, noise: Noise) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found.items() if value]
 
 
-def _noise(group: Group, noise: Noise) -> str:
+def _noise(group: SettingGroup, noise: Noise) -> str:
     """How quiet the machine was, of all runs."""
     judged = [noise[id(record)] for record in group.records if id(record) in noise]
     loud = [one for one in judged if one.verdict == "disturbed"]
@@ -195,7 +195,7 @@ class NodeRow:
     cells: Sequence[str]
 
 
-def node_table(order: Sequence[Group]) -> list[NodeRow]:
+def node_table(order: Sequence[SettingGroup]) -> list[NodeRow]:
     """The emulated nodes of every setting, as its first run had them."""
     return [
         NodeRow(group.first.engine, group.name, cells)
@@ -205,25 +205,25 @@ def node_table(order: Sequence[Group]) -> list[NodeRow]:
 
 
 @dataclass(frozen=True)
-class Faults:
+class FaultTable:
     """What the faults did: headings, whether a column holds figures, and for each its engine and its cells."""
 
     headings: Sequence[tuple[str, bool]]
     lines: Sequence[tuple[str, Sequence[str]]]
 
 
-def faults(order: Sequence[Group]) -> Faults | None:
+def faults(order: Sequence[SettingGroup]) -> FaultTable | None:
     """The settings that something was done to; None if there are none."""
     if not (found := struck(order)):
         return None
     told_of = columns(found)
-    return Faults(
+    return FaultTable(
         [(told.heading, told.figures) for told in told_of],
         [(one.group.first.engine, [told.cell(one) for told in told_of]) for one in found],
     )
 
 
-def certificates(order: Sequence[Group]) -> list[dict[str, str]]:
+def certificates(order: Sequence[SettingGroup]) -> list[dict[str, str]]:
     """How far every setting was from the reference after 1 and 20 steps."""
     rows = []
     for group in order:

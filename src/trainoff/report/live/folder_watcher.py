@@ -18,16 +18,16 @@ from typing import Any, Self
 import msgspec
 
 from trainoff.analysis import newest
-from trainoff.records import STAGING, Damaged, Record, Shelf, abandoned
+from trainoff.records import STAGING, DamagedRecord, Record, RecordCache, abandoned
 from trainoff.report.html import compose, render
-from trainoff.report.progress import BULLETIN, PLAN, Post, UnderWay
+from trainoff.report.progress import BULLETIN, PLAN, TrialPost, UnderWay
 
 LOOK_S = 1.0
 REST = 4.0  # times what it takes to make the page's data: the machine is busy with something else
 
 
 @dataclass(frozen=True)
-class Sight:
+class FolderState:
     """What the lookout saw last; both numbers count up."""
 
     records: int  # changes with the records
@@ -35,16 +35,16 @@ class Sight:
     progress: dict[str, Any]
 
 
-class Lookout:
+class FolderWatcher:
     """Watches a folder from a thread of its own; nobody watching, nobody looks."""
 
     def __init__(self, folder: Path) -> None:
-        self._shelf = Shelf(folder)
-        self._course = Course(lambda: self._shelf.records)
-        self._runs: list[Run] = []
+        self._shelf = RecordCache(folder)
+        self._course = TrialProgress(lambda: self._shelf.records)
+        self._runs: list[LiveRun] = []
         self._news = threading.Condition()
         self._looking = threading.Lock()
-        self._sight = Sight(0, 0, {})
+        self._sight = FolderState(0, 0, {})
         self._looked = self._rested = -LOOK_S
         self._pending = False
         self._watchers = 0
@@ -73,7 +73,7 @@ class Lookout:
         return self._shelf.records
 
     @property
-    def damaged(self) -> list[Damaged]:
+    def damaged(self) -> list[DamagedRecord]:
         return self._shelf.damaged
 
     @contextmanager
@@ -89,12 +89,12 @@ class Lookout:
             with self._news:
                 self._watchers -= room
 
-    def sight(self) -> Sight:
+    def sight(self) -> FolderState:
         """What there is to see, not older than a second."""
         self._look()
         return self._sight
 
-    def wait(self, before: Sight, seconds: float) -> Sight:
+    def wait(self, before: FolderState, seconds: float) -> FolderState:
         """What there is to see once it is something else than before, or after some seconds."""
         with self._news:
             self._news.wait_for(lambda: self._over or self._sight != before, seconds)
@@ -141,20 +141,20 @@ class Lookout:
             return
         with self._news:
             moment = before.moment + (progress != before.progress)
-            self._sight = Sight(before.records + records, moment, progress)
+            self._sight = FolderState(before.records + records, moment, progress)
             self._news.notify_all()
 
 
-_POST = msgspec.json.Decoder(Post)  # checks the type of every field
+_POST = msgspec.json.Decoder(TrialPost)  # checks the type of every field
 _PLAN = msgspec.json.Decoder(list[str])
 
 
 @dataclass(frozen=True)
-class Run:
+class LiveRun:
     """One run, as its newest bulletin tells it."""
 
     folder: Path  # its scratch folder
-    told: Post
+    told: TrialPost
     alive: bool
 
     @property
@@ -177,7 +177,7 @@ class Run:
         return None
 
 
-def runs(folder: Path) -> list[Run]:
+def runs(folder: Path) -> list[LiveRun]:
     """The runs in a study's folder, or in a folder of studies."""
     found = []
     for scratch in _stagings(folder):
@@ -196,23 +196,23 @@ def _stagings(folder: Path) -> list[Path]:
     return []
 
 
-def _read(folder: Path) -> Run | None:
+def _read(folder: Path) -> LiveRun | None:
     dead = abandoned(folder)  # asked first: what a living run said cannot be older than that
     try:
-        return Run(folder, _POST.decode((folder / BULLETIN).read_bytes()), not dead)
+        return LiveRun(folder, _POST.decode((folder / BULLETIN).read_bytes()), not dead)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):  # just being made or removed, or by another version
         return None
 
 
 @dataclass
-class Course:
+class TrialProgress:
     """How far it all is: what the runs say, and after their end what the records say."""
 
     records: Callable[[], Sequence[Record]]
     _plans: dict[Path, tuple[str, ...]] = field(default_factory=dict)  # the trials of the last runs that were seen
     _last: dict[str, Any] | None = None  # what was told of them while they were alive
 
-    def progress(self, found: Sequence[Run]) -> dict[str, Any]:
+    def progress(self, found: Sequence[LiveRun]) -> dict[str, Any]:
         """What pages are told, from the runs that there are now."""
         if found:
             self._plans = {run.folder: self._plans.get(run.folder) or _plan(run.folder) for run in found}
@@ -236,7 +236,7 @@ class Course:
         state = "ended" if plans <= there else "stopped"
         return {**last, "state": state, "done": len(plans & there), "left_s": None, "note": None, "running": []}
 
-    def _told(self, found: Sequence[Run], state: str) -> dict[str, Any]:
+    def _told(self, found: Sequence[LiveRun], state: str) -> dict[str, Any]:
         """The sum of the runs; those with the same plan share the work. Times go on since they were told."""
         done: dict[tuple[str, ...], int] = {}
         for run in found:
@@ -260,7 +260,7 @@ def _plan(folder: Path) -> tuple[str, ...]:
     return ()
 
 
-def _trial(run: Run, trial: UnderWay) -> dict[str, Any]:
+def _trial(run: LiveRun, trial: UnderWay) -> dict[str, Any]:
     staged = run.staged()
     return {
         **asdict(trial),
@@ -269,10 +269,10 @@ def _trial(run: Run, trial: UnderWay) -> dict[str, Any]:
     }
 
 
-class Desk:
+class PageCache:
     """What the page shows, as of the newest records that the lookout has told of."""
 
-    def __init__(self, folder: Path, lookout: Lookout) -> None:
+    def __init__(self, folder: Path, lookout: FolderWatcher) -> None:
         self._folder = folder
         self._lookout = lookout
         self._making = threading.Lock()

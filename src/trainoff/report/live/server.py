@@ -22,7 +22,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from trainoff.errors import TrainoffError
-from trainoff.report.live.folder_watcher import Desk, Lookout, Sight
+from trainoff.report.live.folder_watcher import FolderState, FolderWatcher, PageCache
 from trainoff.reproductions.published import published_name
 
 HOST = "127.0.0.1"
@@ -30,7 +30,7 @@ PORT = 8650
 
 
 @dataclass(frozen=True)
-class Wish:
+class ViewOptions:
     """What to show, and to whom."""
 
     folder: Path
@@ -46,7 +46,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_port = False  # two views never share a port
 
-    def __init__(self, address: tuple[str, int], door: Doorkeeper, lookout: Lookout, desk: Desk) -> None:
+    def __init__(self, address: tuple[str, int], door: Auth, lookout: FolderWatcher, desk: PageCache) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
         self.door = door
@@ -65,7 +65,7 @@ class Server(ThreadingHTTPServer):
             print(f"trainoff: a request failed: {sys.exception()!r}", file=sys.stderr)
 
 
-def serve(wish: Wish, say: Callable[[str], None]) -> None:
+def serve(wish: ViewOptions, say: Callable[[str], None]) -> None:
     """Serve until Ctrl-C."""
     if published_name(wish.folder) is not None:
         hint = f"`trainoff report {wish.folder}` writes the page"
@@ -74,7 +74,7 @@ def serve(wish: Wish, say: Callable[[str], None]) -> None:
         raise TrainoffError(f"{wish.folder}: this is a file, not a folder of records")
     token = new_token() if wish.token or not is_loopback(wish.host) else None
     try:
-        with Lookout(wish.folder) as lookout, _server(wish, Doorkeeper(wish.host, token), lookout) as server:
+        with FolderWatcher(wish.folder) as lookout, _server(wish, Auth(wish.host, token), lookout) as server:
             address = f"http://{_named(wish.host)}:{server.port}/{f'?token={token}' if token else ''}"
             say(f"{wish.folder}, live: {address}")
             say("Ctrl-C ends the view; a run goes on without it")
@@ -85,8 +85,8 @@ def serve(wish: Wish, say: Callable[[str], None]) -> None:
         say("\nthe view has ended")
 
 
-def _server(wish: Wish, door: Doorkeeper, lookout: Lookout) -> Server:
-    desk = Desk(wish.folder, lookout)
+def _server(wish: ViewOptions, door: Auth, lookout: FolderWatcher) -> Server:
+    desk = PageCache(wish.folder, lookout)
     ports = [PORT, 0] if wish.port is None else [wish.port]
     for port in ports:
         try:
@@ -101,7 +101,7 @@ def _server(wish: Wish, door: Doorkeeper, lookout: Lookout) -> Server:
     raise AssertionError("the last port is any that is free")
 
 
-def _why_not(wish: Wish, port: int, error: OSError) -> str:
+def _why_not(wish: ViewOptions, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} is taken; choose another with --port, or leave it out to have one found"
     if error.errno == errno.EACCES:
@@ -236,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
             while not lookout.over:
                 sight = self._tell_news(sight, lookout.wait(sight, HEARTBEAT_S))
 
-    def _tell_news(self, before: Sight, now: Sight) -> Sight:
+    def _tell_news(self, before: FolderState, now: FolderState) -> FolderState:
         if now == before:
             self.wfile.write(b": still here\n\n")
         if now.moment != before.moment:
@@ -245,12 +245,12 @@ class Handler(BaseHTTPRequestHandler):
             self._tell("records", now)
         return now
 
-    def _tell(self, event: str, sight: Sight) -> None:
+    def _tell(self, event: str, sight: FolderState) -> None:
         data: Any = sight.progress if event == "progress" else {"version": sight.records}
         known = f"id: {self._id(sight)}\n" if event == "records" else ""
         self.wfile.write(f"event: {event}\n{known}data: {json.dumps(data)}\n\n".encode())
 
-    def _id(self, sight: Sight) -> str:
+    def _id(self, sight: FolderState) -> str:
         """What a page that comes back has seen of the records; another view begins to count anew."""
         return f"{self._server.name}-{sight.records}"
 
@@ -302,7 +302,7 @@ def new_token() -> str:
 
 
 @dataclass(frozen=True)
-class Doorkeeper:
+class Auth:
     """Judges requests by their headers and query."""
 
     address: str  # where the server listens

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trainoff.analysis.bottleneck import work
-from trainoff.analysis.faults import Struck, struck
+from trainoff.analysis.faults import FaultOutcome, struck
 from trainoff.analysis.format import percent, seconds, size
 from trainoff.analysis.groups import groups
 from trainoff.records import Record
-from trainoff.reproductions.evidence import Evidence, Figure, Finding, Lacking, check, found, larger, ratio
+from trainoff.reproductions.evidence import ClaimFinding, Evidence, EvidenceMissing, Figure, check, found, larger, ratio
 
 SYNC, ASYNC = "sync", "async"
 CONTENDED = 1.0  # processes that wait or run, for each CPU
@@ -37,57 +37,57 @@ def _load(record: Record) -> float | None:
 
 
 @check
-def cpu_contended_in_sync(seen: Evidence) -> Finding:
+def cpu_contended_in_sync(seen: Evidence) -> ClaimFinding:
     sync, _ = _both(seen, _load, "the load")
     return found(sync > CONTENDED, f"{sync:.1f} processes ran or waited for each CPU")
 
 
 @check
-def cpu_contended_in_async(seen: Evidence) -> Finding:
+def cpu_contended_in_async(seen: Evidence) -> ClaimFinding:
     _, asynchronous = _both(seen, _load, "the load")
     return found(asynchronous > CONTENDED, f"{asynchronous:.1f} processes ran or waited for each CPU")
 
 
 @check
-def load_higher_in_async(seen: Evidence) -> Finding:
+def load_higher_in_async(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, _load, "the load")
     return found(larger(asynchronous, sync), f"{sync:.1f} in sync, {asynchronous:.1f} in async for each CPU")
 
 
 @check
-def memory_holds_nobody_up(seen: Evidence) -> Finding:
+def memory_holds_nobody_up(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, _of_training("memory_share"), "the memory")
     told = f"{percent(round(sync, 3))} of the machine's in sync, {percent(round(asynchronous, 3))} in async"
     return found(max(sync, asynchronous) < HALF, told)
 
 
 @check
-def memory_higher_in_sync(seen: Evidence) -> Finding:
+def memory_higher_in_sync(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, lambda record: record.peak_memory_bytes, "the memory")
     return found(larger(sync, asynchronous), f"{size(sync)} in sync, {size(asynchronous)} in async")
 
 
 @check
-def cpu_busier_in_sync(seen: Evidence) -> Finding:
+def cpu_busier_in_sync(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, _of_training("cpu_share"), "the share of the CPUs")
     told = f"CPUs {100 * sync:.0f} % busy in sync, {100 * asynchronous:.0f} % in async"
     return found(larger(sync, asynchronous), told, "who waits for others uses no CPU: async has nobody to wait for")
 
 
 @check
-def network_busier_in_async(seen: Evidence) -> Finding:
+def network_busier_in_async(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, _of_training("network_bytes_per_s"), "the network")
     told = f"{size(sync)}/s in sync, {size(asynchronous)}/s in async: {ratio(asynchronous / sync)}"
     return found(larger(asynchronous, sync), told)
 
 
 @check
-def error_decreases_in_both_modes(seen: Evidence) -> Finding:
+def error_decreases_in_both_modes(seen: Evidence) -> ClaimFinding:
     told, fell = [], []
     for own in modes(seen):
         record = next(iter(own.good), None)
         if record is None or record.result is None:
-            raise Lacking("not both modes ended well")
+            raise EvidenceMissing("not both modes ended well")
         reached = [float(target) for target, took in record.time_to_target.items() if took is not None]
         fell.append(bool(reached))
         told.append(f"{record.mode} to {percent(round(record.result, 4))} error")
@@ -95,12 +95,12 @@ def error_decreases_in_both_modes(seen: Evidence) -> Finding:
 
 
 @check
-def async_starts_worse_and_falls_faster(seen: Evidence) -> Finding:
+def async_starts_worse_and_falls_faster(seen: Evidence) -> ClaimFinding:
     """Whether async is later than sync at an easy target although it makes its steps sooner."""
     sync, asynchronous = modes(seen)
     easy = max((target for record in sync.good for target in record.targets), default=None)
     if easy is None:
-        raise Lacking("not both modes ended well")
+        raise EvidenceMissing("not both modes ended well")
     slow, quick = (
         own.value(lambda record: record.time_to_target.get(str(easy)), f"the time to {easy}")
         for own in (sync, asynchronous)
@@ -117,7 +117,7 @@ def _slowed(seen: Evidence, mode: str) -> tuple[float, float]:
 
 
 @check
-def sync_waits_for_the_slow_worker(seen: Evidence) -> Finding:
+def sync_waits_for_the_slow_worker(seen: Evidence) -> ClaimFinding:
     slowed, calm = _slowed(seen, SYNC)
     other = _waited(seen)
     told = f"{ratio(slowed / calm)} as long with one worker at a quarter of its speed; the other waited {other:.0f} %"
@@ -134,38 +134,38 @@ def _waited(seen: Evidence) -> float:
 
 
 @check
-def async_does_not_wait_for_the_slow_worker(seen: Evidence) -> Finding:
+def async_does_not_wait_for_the_slow_worker(seen: Evidence) -> ClaimFinding:
     own = seen.of(study="agreement", mode=ASYNC, workers=2).where(lambda record: bool(record.fault))
     shares = [done.waiting for record in own.good if (done := work(record))]
     if not shares:
-        raise Lacking("async with a straggler did not end well")
+        raise EvidenceMissing("async with a straggler did not end well")
     slowed, calm = _slowed(seen, ASYNC)
     sync = _slowed(seen, SYNC)
     told = f"{ratio(slowed / calm)} as long with a straggler, where sync took {ratio(sync[0] / sync[1])}"
     return found(larger(sync[0] / sync[1], slowed / calm), told, f"its workers waited {percent(round(max(shares), 2))}")
 
 
-def _killed(seen: Evidence, engine: str) -> Struck:
+def _killed(seen: Evidence, engine: str) -> FaultOutcome:
     """What became of the training of an engine when a worker was killed."""
     for one in struck(groups(seen.of(study="recovery", engine=engine).records)):
         return one
-    raise Lacking(f"no worker of {engine} was killed")
+    raise EvidenceMissing(f"no worker of {engine} was killed")
 
 
-def _told(one: Struck) -> str:
+def _told(one: FaultOutcome) -> str:
     engine, again = one.group.first.engine, int(one.samples_redone or 0)
     noticed, back = seconds(one.detected_s), seconds(one.recovered_s)
     return f"{engine} {one.state}: noticed after {noticed}, back after {back}, {again:,} samples again"
 
 
 @check
-def spark_recovers_from_a_killed_worker(seen: Evidence) -> Finding:
+def spark_recovers_from_a_killed_worker(seen: Evidence) -> ClaimFinding:
     one = _killed(seen, "spark-average")
     return found(one.state == "recovered", _told(one))
 
 
 @check
-def tensorflow_goes_back_to_a_checkpoint(seen: Evidence) -> Finding:
+def tensorflow_goes_back_to_a_checkpoint(seen: Evidence) -> ClaimFinding:
     one = _killed(seen, "tf-allreduce")
     restarts = int(one.group.first.counts.get("restarts", 0))
     reason = f"all workers were started again {restarts} times, and went on from the last checkpoint"

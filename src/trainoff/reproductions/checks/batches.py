@@ -5,9 +5,9 @@ from __future__ import annotations
 from trainoff.analysis.format import seconds
 from trainoff.records import Record
 from trainoff.reproductions.evidence import (
+    ClaimFinding,
     Evidence,
-    Finding,
-    Lacking,
+    EvidenceMissing,
     alike,
     check,
     found,
@@ -32,7 +32,7 @@ def by_batch(seen: Evidence, mode: str, workload: str = LIKE) -> dict[int, float
         if part.good:
             times[rows_of_a_worker(part.good[0])] = part.train_s(f"{workload} {mode}")
     if len(times) < 2:
-        raise Lacking(f"fewer than two sizes of batches ended well in {mode}")
+        raise EvidenceMissing(f"fewer than two sizes of batches ended well in {mode}")
     return dict(sorted(times.items()))
 
 
@@ -41,7 +41,7 @@ def _told(mode: str, own: dict[int, float]) -> str:
 
 
 @check
-def async_steps_more_often(seen: Evidence) -> Finding:
+def async_steps_more_often(seen: Evidence) -> ClaimFinding:
     steps = {
         mode: seen.of(workload=LIKE, mode=mode)
         .where(single)
@@ -56,10 +56,10 @@ def async_steps_more_often(seen: Evidence) -> Finding:
 
 
 @check
-def batches_faster_than_single_rows(seen: Evidence) -> Finding:
+def batches_faster_than_single_rows(seen: Evidence) -> ClaimFinding:
     gains = {mode: own[1] / own[100] for mode in MODES for own in [by_batch(seen, mode)] if 1 in own and 100 in own}
     if not gains:
-        raise Lacking("single rows or batches of 100 did not end well")
+        raise EvidenceMissing("single rows or batches of 100 did not end well")
     told = ", ".join(f"{ratio(gain)} faster in {mode}" for mode, gain in gains.items())
     reason = "here every size sees the same samples; the document counts iterations, whatever they hold"
     faster = all(larger(gain, 1.0) for gain in gains.values())
@@ -67,25 +67,25 @@ def batches_faster_than_single_rows(seen: Evidence) -> Finding:
 
 
 @check
-def larger_batches_bring_less_and_less(seen: Evidence) -> Finding:
+def larger_batches_bring_less_and_less(seen: Evidence) -> ClaimFinding:
     told, less = [], []
     for mode in MODES:
         own = by_batch(seen, mode)
         if not {1, 100, 1000} <= set(own):
-            raise Lacking(f"not all sizes of batches ended well in {mode}")
+            raise EvidenceMissing(f"not all sizes of batches ended well in {mode}")
         less.append(own[1] / own[100] > own[100] / own[max(own)])
         told.append(_told(mode, own))
     return found(all(less), "; ".join(told), "the step from 1 to 100 brings more than that from 100 to the largest")
 
 
 @check
-def sync_fastest_with_the_largest_batch(seen: Evidence) -> Finding:
+def sync_fastest_with_the_largest_batch(seen: Evidence) -> ClaimFinding:
     own = by_batch(seen, "sync")
     return found(own[max(own)] <= min(own.values()), _told("sync", own))
 
 
 @check
-def async_fastest_with_a_thousand(seen: Evidence) -> Finding:
+def async_fastest_with_a_thousand(seen: Evidence) -> ClaimFinding:
     own = by_batch(seen, "async")
     best = min(own, key=own.__getitem__)
     near = 1000 in own and alike(own[1000], own[best])
@@ -93,13 +93,13 @@ def async_fastest_with_a_thousand(seen: Evidence) -> Finding:
 
 
 @check
-def best_batch_differs_between_workloads(seen: Evidence) -> Finding:
+def best_batch_differs_between_workloads(seen: Evidence) -> ClaimFinding:
     best: dict[tuple[str, str], int] = {}
     for workload in seen.by("workload"):
         for mode in MODES:
             own = by_batch(seen, mode, workload)
             best[workload, mode] = min(own, key=own.__getitem__)
     if not best:
-        raise Lacking("no size of batches ended well")
+        raise EvidenceMissing("no size of batches ended well")
     told = ", ".join(f"{workload} {mode} {batch:,}" for (workload, mode), batch in best.items())
     return found(len(set(best.values())) > 1, f"fastest: {told}")

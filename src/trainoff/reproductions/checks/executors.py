@@ -7,7 +7,17 @@ from itertools import pairwise
 from trainoff.analysis.bottleneck import work
 from trainoff.analysis.format import count, node_size, quality, seconds, size, times
 from trainoff.records import Record
-from trainoff.reproductions.evidence import Evidence, Finding, Lacking, alike, cannot, check, found, larger, ratio
+from trainoff.reproductions.evidence import (
+    ClaimFinding,
+    Evidence,
+    EvidenceMissing,
+    alike,
+    cannot,
+    check,
+    found,
+    larger,
+    ratio,
+)
 
 SPARK, DASK = "spark-sklearn", "dask-sklearn"
 SHORT, LONG, VERY_LONG, ENDLESS = 10, 100, 1000, 10000
@@ -29,12 +39,12 @@ def _pairs(seen: Evidence) -> list[tuple[Record, Record]]:
         same = {"workers": record.workers, "cores": record.cores, "epochs": record.params["epochs"]}
         found_ += [(record, other) for other in seen.of(engine=DASK, **same).good]
     if not found_:
-        raise Lacking("no setting ended well on both Spark and Dask")
+        raise EvidenceMissing("no setting ended well on both Spark and Dask")
     return found_
 
 
 @check
-def more_cores_per_executor_hurt_beyond_five(seen: Evidence) -> Finding:
+def more_cores_per_executor_hurt_beyond_five(seen: Evidence) -> ClaimFinding:
     own = seen.of(workers=1, epochs=SHORT)
     five, six = own.of(cores=5.0), own.of(cores=6.0)
     if any(record.oversubscribed for record in [*five.records, *six.records]):
@@ -48,13 +58,13 @@ def more_cores_per_executor_hurt_beyond_five(seen: Evidence) -> Finding:
 
 
 @check
-def accuracy_depends_on_the_cores(seen: Evidence) -> Finding:
+def accuracy_depends_on_the_cores(seen: Evidence) -> ClaimFinding:
     told, grows = [], []
     for engine in (SPARK, DASK):
         own = divided(seen, engine=engine, epochs=LONG)
         results = {cores: part.result(engine) for cores, part in own.by("cores").items() if part.good}
         if len(results) < 2:
-            raise Lacking(f"{engine} ended well in fewer than two configurations")
+            raise EvidenceMissing(f"{engine} ended well in fewer than two configurations")
         each = ", ".join(f"{node_size(cores, None)} {quality(one)}" for cores, one in results.items())
         told.append(f"{engine} {each}")
         grows.append(results[max(results)] - results[min(results)] > POINT)
@@ -63,12 +73,12 @@ def accuracy_depends_on_the_cores(seen: Evidence) -> Finding:
 
 
 @check
-def no_configuration_is_best_in_both(seen: Evidence) -> Finding:
+def no_configuration_is_best_in_both(seen: Evidence) -> ClaimFinding:
     told, split = [], []
     for engine in (SPARK, DASK):
         own = divided(seen, engine=engine, epochs=LONG).good
         if len(own) < 2:
-            raise Lacking(f"{engine} ended well in fewer than two configurations")
+            raise EvidenceMissing(f"{engine} ended well in fewer than two configurations")
         quickest = min(own, key=lambda record: record.train_s or 0.0)
         best = max(own, key=lambda record: record.result or 0.0)
         clear = (best.result or 0) - (quickest.result or 0) > POINT and larger(best.train_s or 0, quickest.train_s or 0)
@@ -78,11 +88,11 @@ def no_configuration_is_best_in_both(seen: Evidence) -> Finding:
 
 
 @check
-def larger_heaps_collect_longer(seen: Evidence) -> Finding:
+def larger_heaps_collect_longer(seen: Evidence) -> ClaimFinding:
     own = divided(seen, engine=SPARK, epochs=LONG)
     shares = {workers: _collected(part) for workers, part in own.by("workers").items() if part.good}
     if len(shares) < 2:
-        raise Lacking("Spark ended well in fewer than two configurations")
+        raise EvidenceMissing("Spark ended well in fewer than two configurations")
     many, one = shares[max(shares)], shares[min(shares)]
     told = f"{100 * many:.1f} % of the training with 1.4 GB an executor, {100 * one:.1f} % with 5.5 GB"
     return found(one > many and one > HUNDREDTH, told, "the rows are in Python here; the heaps of the JVMs hold little")
@@ -99,30 +109,30 @@ def _collected(own: Evidence) -> float:
 
 
 @check
-def dask_faster_than_spark(seen: Evidence) -> Finding:
+def dask_faster_than_spark(seen: Evidence) -> ClaimFinding:
     gains = [(spark.train_s or 0.0) / (dask.train_s or 1.0) for spark, dask in _pairs(seen)]
     told = f"Dask {min(gains):.1f} to {ratio(max(gains))} faster, in {len(gains)} configurations"
     return found(all(larger(gain, 1.0) for gain in gains), told)
 
 
 @check
-def spark_more_accurate_than_dask(seen: Evidence) -> Finding:
+def spark_more_accurate_than_dask(seen: Evidence) -> ClaimFinding:
     gaps = [(s.result or 0) - (d.result or 0) for s, d in _pairs(seen) if s.params["epochs"] >= LONG]
     if not gaps:
-        raise Lacking("nothing ran for 100 epochs on both")
+        raise EvidenceMissing("nothing ran for 100 epochs on both")
     told = f"Spark is {min(gaps):+.4f} to {max(gaps):+.4f} more accurate"
     reason = "on Spark every worker takes its slice of each batch, on Dask it has rows of its own"
     return found(min(gaps) > POINT, told, reason)
 
 
 @check
-def accuracy_grows_with_epochs(seen: Evidence) -> Finding:
+def accuracy_grows_with_epochs(seen: Evidence) -> ClaimFinding:
     told, grows = [], []
     for engine in (SPARK, DASK):
         own = divided(seen, engine=engine, workers=2)
         results = {epochs: part.result(engine) for epochs, part in own.by("epochs").items() if epochs <= VERY_LONG}
         if len(results) < 2:
-            raise Lacking(f"{engine} ended well with fewer than two numbers of epochs")
+            raise EvidenceMissing(f"{engine} ended well with fewer than two numbers of epochs")
         line = [results[epochs] for epochs in sorted(results)]
         grows.append(all(after > before for before, after in pairwise(line)))
         told.append(f"{engine} " + ", ".join(f"{epochs}: {quality(one)}" for epochs, one in sorted(results.items())))
@@ -130,13 +140,13 @@ def accuracy_grows_with_epochs(seen: Evidence) -> Finding:
 
 
 @check
-def training_stops_before_a_thousand_epochs(seen: Evidence) -> Finding:
+def training_stops_before_a_thousand_epochs(seen: Evidence) -> ClaimFinding:
     told, same = [], []
     for engine in (SPARK, DASK):
         own = divided(seen, engine=engine, workers=2)
         runs = [next(iter(own.of(epochs=epochs).good), None) for epochs in (VERY_LONG, ENDLESS)]
         if None in runs:
-            raise Lacking(f"{engine} did not end well with 1,000 and 10,000 epochs")
+            raise EvidenceMissing(f"{engine} did not end well with 1,000 and 10,000 epochs")
         first, second = (record for record in runs if record)
         passes = [(record.samples_seen or 0) / record.dataset["train_rows"] for record in (first, second)]
         same.append(first.samples_seen == second.samples_seen and first.result == second.result)
@@ -145,26 +155,26 @@ def training_stops_before_a_thousand_epochs(seen: Evidence) -> Finding:
 
 
 @check
-def more_dask_workers_take_longer_on_small_data(seen: Evidence) -> Finding:
+def more_dask_workers_take_longer_on_small_data(seen: Evidence) -> ClaimFinding:
     own = divided(seen, engine=DASK, epochs=LONG)
     times = {int(workers): part.train_s("Dask") for workers, part in own.by("workers").items() if part.good}
     if len(times) < 2:
-        raise Lacking("Dask ended well with fewer than two numbers of workers")
+        raise EvidenceMissing("Dask ended well with fewer than two numbers of workers")
     told = ", ".join(f"{count(workers, 'worker')} {seconds(took)}" for workers, took in times.items())
     return found(larger(times[max(times)], times[min(times)]), told, "two cores in all")
 
 
 @check
-def dask_keeps_its_workers_busy(seen: Evidence) -> Finding:
+def dask_keeps_its_workers_busy(seen: Evidence) -> ClaimFinding:
     own = [done.computing for record in divided(seen, engine=DASK, epochs=LONG).good if (done := work(record))]
     if not own:
-        raise Lacking("nothing is known of Dask's workers")
+        raise EvidenceMissing("nothing is known of Dask's workers")
     told = f"workers computed {100 * min(own):.0f} to {100 * max(own):.0f} % of the training"
     return found(min(own) > NEARLY_ALL, told, "the rest is waiting for the slowest, and for weights")
 
 
 @check
-def dask_starts_sooner_and_needs_less_memory(seen: Evidence) -> Finding:
+def dask_starts_sooner_and_needs_less_memory(seen: Evidence) -> ClaimFinding:
     def start(record: Record) -> float | None:
         return record.phases_s.get("cluster_start")
 

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from trainoff.analysis.correlation import Line, fit
+from trainoff.analysis.correlation import FittedLine, fit
 from trainoff.analysis.format import count, seconds, size
 from trainoff.records import Record
-from trainoff.reproductions.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+from trainoff.reproductions.evidence import ClaimFinding, Evidence, EvidenceMissing, alike, check, found, larger, ratio
 
 MLLIB, TENSORFLOW = "spark-mllib", "tensorflow"
 BYTES = 4  # of a number in the rows
@@ -32,7 +32,7 @@ def small_and_large(seen: Evidence) -> tuple[int, int]:
     """How many rows the small data has, and the large."""
     sizes = list(seen.by("train_rows"))
     if len(sizes) < 2:
-        raise Lacking("there are no records of two sizes of data")
+        raise EvidenceMissing("there are no records of two sizes of data")
     return sizes[0], sizes[-1]
 
 
@@ -48,17 +48,17 @@ def _of_sizes(seen: Evidence, engine: str) -> list[tuple[float, float, float]]:
     return [(r.cores, r.memory_gb, r.train_s) for r in own if r.memory_gb is not None and r.train_s is not None]
 
 
-def _line(seen: Evidence, column: int, what: str) -> Line:
+def _line(seen: Evidence, column: int, what: str) -> FittedLine:
     """MLlib's training time against the cores or the memory of a machine."""
     points = _of_sizes(seen, MLLIB)
     line = fit([point[column] for point in points], [point[2] for point in points])
     if line is None:
-        raise Lacking(f"fewer than three sizes of machines trained MLlib, too few for a line against {what}")
+        raise EvidenceMissing(f"fewer than three sizes of machines trained MLlib, too few for a line against {what}")
     return line
 
 
 @check
-def tensorflow_faster_than_mllib(seen: Evidence) -> Finding:
+def tensorflow_faster_than_mllib(seen: Evidence) -> ClaimFinding:
     """On every machine and both data."""
     own = machines(seen)
     pairs = []
@@ -66,19 +66,19 @@ def tensorflow_faster_than_mllib(seen: Evidence) -> Finding:
         beside = own.of(engine=TENSORFLOW, machine=record.params["machine"], train_rows=record.params["train_rows"])
         pairs.append((record.train_s or 0.0) / beside.train_s("TensorFlow on the same machine"))
     if not pairs:
-        raise Lacking("no trial of MLlib ended well")
+        raise EvidenceMissing("no trial of MLlib ended well")
     told = f"TensorFlow {min(pairs):.1f} to {ratio(max(pairs))} faster, in {len(pairs)} pairs"
     reason = "ten epochs of TensorFlow's against three iterations of MLlib's; to an accuracy the difference is larger"
     return found(all(larger(pair, 1.0) for pair in pairs), told, reason)
 
 
 @check
-def no_mllib_cluster_beats_one_tensorflow(seen: Evidence) -> Finding:
+def no_mllib_cluster_beats_one_tensorflow(seen: Evidence) -> ClaimFinding:
     """MLlib at its best number of nodes against TensorFlow on one machine with four times a node's cores."""
     large = small_and_large(clusters(seen))[1]
     best = times(clusters(seen, train_rows=large), "workers")
     if not best:
-        raise Lacking("no trial of MLlib on a cluster ended well")
+        raise EvidenceMissing("no trial of MLlib on a cluster ended well")
     nodes = min(best, key=best.__getitem__)
     alone = machines(seen, engine=TENSORFLOW, machine="m4.xlarge", train_rows=large).train_s("TensorFlow on m4.xlarge")
     told = (
@@ -88,7 +88,7 @@ def no_mllib_cluster_beats_one_tensorflow(seen: Evidence) -> Finding:
 
 
 @check
-def more_cores_train_faster(seen: Evidence) -> Finding:
+def more_cores_train_faster(seen: Evidence) -> ClaimFinding:
     """From xlarge to 4xlarge of the same series."""
     gains = {}
     for engine in (MLLIB, TENSORFLOW):
@@ -96,27 +96,27 @@ def more_cores_train_faster(seen: Evidence) -> Finding:
             own = {name: machines(seen, engine=engine, machine=f"m4.{name}", train_rows=rows) for name in SIZES}
             gains[engine, rows] = own["xlarge"].train_s("m4.xlarge") / own["4xlarge"].train_s("m4.4xlarge")
     if not gains:
-        raise Lacking("nothing trained on m4.xlarge and on m4.4xlarge")
+        raise EvidenceMissing("nothing trained on m4.xlarge and on m4.4xlarge")
     told = ", ".join(f"{engine} on {rows:,} rows {ratio(gain)}" for (engine, rows), gain in gains.items())
     return found(all(larger(gain, 1.0) for gain in gains.values()), f"from m4.xlarge to m4.4xlarge: {told}")
 
 
 @check
-def train_time_goes_with_cores(seen: Evidence) -> Finding:
+def train_time_goes_with_cores(seen: Evidence) -> ClaimFinding:
     """The straight line of the document; a time that falls as 1/cores never lies on one, so the slope counts, too."""
     line = _line(seen, 0, "cores")
     return found(line.r_squared > HALF and line.slope < 0, f"R² {line.r_squared:.3f} over {line.n} machines")
 
 
 @check
-def memory_explains_less_than_cores(seen: Evidence) -> Finding:
+def memory_explains_less_than_cores(seen: Evidence) -> ClaimFinding:
     cores, memory = _line(seen, 0, "cores"), _line(seen, 1, "memory")
     told = f"R² {memory.r_squared:.3f} for memory, {cores.r_squared:.3f} for cores"
     return found(memory.r_squared < cores.r_squared, told, "memory goes with cores from machine to machine")
 
 
 @check
-def extra_memory_brings_nothing(seen: Evidence) -> Finding:
+def extra_memory_brings_nothing(seen: Evidence) -> ClaimFinding:
     """Machines of equal cores, the one with most memory against the one with least that trained.
 
     One run each, so that they count together: single ones differ by a tenth either way.
@@ -128,7 +128,7 @@ def extra_memory_brings_nothing(seen: Evidence) -> Finding:
             gains.append(least[1] / most[1])
             told.append(f"{engine} {least[0]:g} to {most[0]:g} GB: {seconds(least[1])} to {seconds(most[1])}")
     if not told:
-        raise Lacking("no two machines of equal cores trained")
+        raise EvidenceMissing("no two machines of equal cores trained")
     gain = statistics.geometric_mean(gains)
     return found(not larger(gain, 1.0), "; ".join(told), f"{ratio(gain)} as fast with more memory, on average")
 
@@ -142,11 +142,11 @@ def _by_cores(points: Sequence[tuple[float, float, float]]) -> list[list[tuple[f
 
 
 @check
-def least_memory_runs_out_on_large_data(seen: Evidence) -> Finding:
+def least_memory_runs_out_on_large_data(seen: Evidence) -> ClaimFinding:
     large = small_and_large(machines(seen))[1]
     own = sorted(machines(seen, engine=MLLIB, train_rows=large).records, key=lambda record: record.memory_gb or 0.0)
     if not own:
-        raise Lacking("no trial of MLlib on the large data ran")
+        raise EvidenceMissing("no trial of MLlib on the large data ran")
     out = [record for record in own if record.status == "out-of-memory"]
     told = ", ".join(f"{record.params['machine']} with {record.memory_gb:g} GB: {record.reason}" for record in out)
     smallest_only = [record.trial_id for record in out] == [own[0].trial_id]
@@ -154,13 +154,13 @@ def least_memory_runs_out_on_large_data(seen: Evidence) -> Finding:
 
 
 @check
-def equal_cores_train_alike_whatever_the_type(seen: Evidence) -> Finding:
+def equal_cores_train_alike_whatever_the_type(seen: Evidence) -> ClaimFinding:
     worst = []
     for engine in (MLLIB, TENSORFLOW):
         for own in _by_cores(_of_sizes(seen, engine)):
             worst.append(max(took for _, took in own) / min(took for _, took in own))
     if not worst:
-        raise Lacking("no two machines of equal cores trained")
+        raise EvidenceMissing("no two machines of equal cores trained")
     told = f"machines of equal cores differ by at most {ratio(max(worst))}"
     return found(max(worst) < QUARTER_MORE, told, "emulated nodes share one processor, so only size can differ")
 
@@ -170,7 +170,7 @@ def _nodes(seen: Evidence, large: bool) -> dict[int, float]:
     rows = small_and_large(clusters(seen))[large]
     own = {int(str(nodes)): took for nodes, took in times(clusters(seen, train_rows=rows), "workers").items()}
     if len(own) < 2 or 1 not in own:
-        raise Lacking(f"MLlib ended well on {len(own)} numbers of nodes with {rows:,} rows, too few to compare")
+        raise EvidenceMissing(f"MLlib ended well on {len(own)} numbers of nodes with {rows:,} rows, too few to compare")
     return own
 
 
@@ -180,37 +180,37 @@ def _speeds(own: dict[int, float]) -> str:
 
 
 @check
-def mllib_gains_nothing_on_small_data(seen: Evidence) -> Finding:
+def mllib_gains_nothing_on_small_data(seen: Evidence) -> ClaimFinding:
     own = _nodes(seen, large=False)
     return found(not larger(own[1], min(own.values())), _speeds(own), SHARES)
 
 
 @check
-def mllib_gains_on_large_data_up_to_five_nodes(seen: Evidence) -> Finding:
+def mllib_gains_on_large_data_up_to_five_nodes(seen: Evidence) -> ClaimFinding:
     own = _nodes(seen, large=True)
     three, five = own.get(3), own.get(5)
     if three is None or five is None:
-        raise Lacking("MLlib did not end well on 3 and 5 nodes")
+        raise EvidenceMissing("MLlib did not end well on 3 and 5 nodes")
     return found(larger(own[1], three) and larger(three, five), _speeds(own))
 
 
 @check
-def mllib_gains_nothing_beyond_five_nodes(seen: Evidence) -> Finding:
+def mllib_gains_nothing_beyond_five_nodes(seen: Evidence) -> ClaimFinding:
     own = _nodes(seen, large=True)
     if 5 not in own or 17 not in own:
-        raise Lacking("17 nodes of this size do not fit on this machine")
+        raise EvidenceMissing("17 nodes of this size do not fit on this machine")
     told = f"17 nodes against 5: {ratio(own[5] / own[17])}"
     return found(not larger(own[5], own[17]), told, "the document left the number of partitions as its file gave it")
 
 
 @check
-def mllib_does_not_scale_at_all(seen: Evidence) -> Finding:
+def mllib_does_not_scale_at_all(seen: Evidence) -> ClaimFinding:
     own = _nodes(seen, large=True)
     return found(not larger(own[1], min(own.values())), _speeds(own), "with a partition for every core it does")
 
 
 @check
-def best_number_of_nodes_grows_with_data(seen: Evidence) -> Finding:
+def best_number_of_nodes_grows_with_data(seen: Evidence) -> ClaimFinding:
     best = {large: min(own, key=own.__getitem__) for large in (False, True) for own in [_nodes(seen, large)]}
     return found(
         best[True] > best[False], f"{count(best[False], 'node')} for the small data, {best[True]} for the large"
@@ -218,7 +218,7 @@ def best_number_of_nodes_grows_with_data(seen: Evidence) -> Finding:
 
 
 @check
-def four_times_the_rows_take_longer(seen: Evidence) -> Finding:
+def four_times_the_rows_take_longer(seen: Evidence) -> ClaimFinding:
     gains: dict[str, list[float]] = {}
     small, large = small_and_large(machines(seen))
     for record in machines(seen, train_rows=large).good:
@@ -226,13 +226,13 @@ def four_times_the_rows_take_longer(seen: Evidence) -> Finding:
         if beside.good and record.train_s:
             gains.setdefault(record.engine, []).append(record.train_s / beside.train_s("the small data"))
     if set(gains) != {MLLIB, TENSORFLOW}:
-        raise Lacking("not both engines trained on both data")
+        raise EvidenceMissing("not both engines trained on both data")
     told = ", ".join(f"{engine} {min(own):.1f} to {ratio(max(own))}" for engine, own in gains.items())
     return found(all(larger(one, 1.0) for own in gains.values() for one in own), f"as long: {told}")
 
 
 @check
-def training_needs_more_memory_than_the_data(seen: Evidence) -> Finding:
+def training_needs_more_memory_than_the_data(seen: Evidence) -> ClaimFinding:
     large = small_and_large(machines(seen))[1]
     told, more = [], []
     for engine in (MLLIB, TENSORFLOW):
@@ -250,7 +250,7 @@ def _data_bytes(record: Record) -> float | None:
 
 
 @check
-def speed_up_needs_large_data(seen: Evidence) -> Finding:
+def speed_up_needs_large_data(seen: Evidence) -> ClaimFinding:
     """004 says it of any cluster; MLlib's is the one that ran on small and large data."""
     gain = {large: own[1] / min(own.values()) for large in (False, True) for own in [_nodes(seen, large)]}
     told = f"at best {ratio(gain[False])} on the small data, {ratio(gain[True])} on the large"

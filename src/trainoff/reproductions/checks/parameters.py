@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainoff.analysis.format import count, quality, seconds
 from trainoff.records import Record
-from trainoff.reproductions.evidence import Evidence, Finding, Lacking, alike, check, found, larger, ratio
+from trainoff.reproductions.evidence import ClaimFinding, Evidence, EvidenceMissing, alike, check, found, larger, ratio
 from trainoff.reproductions.published import records
 
 DAY_S = 86_400
@@ -21,7 +21,7 @@ def _varied(seen: Evidence, key: str) -> list[Evidence]:
         if len({record.params.get(key) for record in part.good}) > 1:
             every.append(part)
     if not every:
-        raise Lacking(f"no engine ended well with several values of `{key}`")
+        raise EvidenceMissing(f"no engine ended well with several values of `{key}`")
     return every
 
 
@@ -49,7 +49,7 @@ def _ends(own: Evidence, key: str) -> tuple[Record, Record]:
 
 
 @check
-def train_time_grows_with_rows(seen: Evidence) -> Finding:
+def train_time_grows_with_rows(seen: Evidence) -> ClaimFinding:
     told, grows = [], []
     for own in _varied(seen, "train_rows"):
         few, many = _ends(own, "train_rows")
@@ -61,12 +61,12 @@ def train_time_grows_with_rows(seen: Evidence) -> Finding:
 
 
 @check
-def more_epochs_cost_more_and_learn_more(seen: Evidence) -> Finding:
+def more_epochs_cost_more_and_learn_more(seen: Evidence) -> ClaimFinding:
     told, more = [], []
     for key in ("epochs", "max_iter"):
         try:
             every = _varied(seen, key)
-        except Lacking:
+        except EvidenceMissing:
             continue
         for few, many in (_ends(own, key) for own in every):
             told.append(
@@ -75,12 +75,12 @@ def more_epochs_cost_more_and_learn_more(seen: Evidence) -> Finding:
             )
             more.append(larger(many.train_s or 0.0, few.train_s or 0.0) and (many.result or 0) > (few.result or 0))
     if not told:
-        raise Lacking("no engine ended well with several numbers of iterations")
+        raise EvidenceMissing("no engine ended well with several numbers of iterations")
     return found(all(more), "; ".join(told))
 
 
 @check
-def learning_rate_changes_accuracy_not_time(seen: Evidence) -> Finding:
+def learning_rate_changes_accuracy_not_time(seen: Evidence) -> ClaimFinding:
     told, fits = [], []
     for own in _varied(seen, "learning_rate"):
         times = [record.train_s or 0.0 for record in own.good]
@@ -94,7 +94,7 @@ def learning_rate_changes_accuracy_not_time(seen: Evidence) -> Finding:
 
 
 @check
-def accuracy_trades_for_resources(seen: Evidence) -> Finding:
+def accuracy_trades_for_resources(seen: Evidence) -> ClaimFinding:
     told, trades = [], []
     for own in seen.by("engine").values():
         good = [record for record in own.good if record.result and record.cpu_s and record.train_s]
@@ -107,19 +107,19 @@ def accuracy_trades_for_resources(seen: Evidence) -> Finding:
         trades.append(gain > LARGE)
         told.append(f"{best.engine}: {ratio(gain)} less training for {(best.result or 0) - (cheap.result or 0):.4f}")
     if not told:
-        raise Lacking("no engine ended well in several settings")
+        raise EvidenceMissing("no engine ended well in several settings")
     return found(any(trades), "; ".join(told), "for two points of accuracy at most")
 
 
 @check
-def mllib_passes_over_the_data_as_fast_as_others(seen: Evidence) -> Finding:
+def mllib_passes_over_the_data_as_fast_as_others(seen: Evidence) -> ClaimFinding:
     """Samples a second in training, everything else equal."""
     speeds = {
         engine: own.value(lambda record: record.samples_per_s, f"the speed of {engine}")
         for engine, own in seen.by("engine").items()
     }
     if "spark-mllib" not in speeds or len(speeds) < 2:
-        raise Lacking("there is nobody to compare MLlib with")
+        raise EvidenceMissing("there is nobody to compare MLlib with")
     mllib = speeds.pop("spark-mllib")
     others = "".join(f", {engine} {speed:,.0f}" for engine, speed in speeds.items())
     told = f"samples a second: MLlib {mllib:,.0f}{others}"
@@ -128,7 +128,7 @@ def mllib_passes_over_the_data_as_fast_as_others(seen: Evidence) -> Finding:
 
 
 @check
-def torch_faster_than_tensorflow(seen: Evidence) -> Finding:
+def torch_faster_than_tensorflow(seen: Evidence) -> ClaimFinding:
     speed = {
         engine: seen.of(engine=engine, train_rows=None).value(lambda record: record.samples_per_s, engine)
         for engine in ("torch", "tensorflow")
@@ -140,10 +140,10 @@ def torch_faster_than_tensorflow(seen: Evidence) -> Finding:
 
 
 @check
-def one_machine_reaches_the_accuracy(seen: Evidence) -> Finding:
+def one_machine_reaches_the_accuracy(seen: Evidence) -> ClaimFinding:
     good = [record for record in seen.good if record.mode == "single" and record.result and record.train_s]
     if not good:
-        raise Lacking("no training on one machine ended well")
+        raise EvidenceMissing("no training on one machine ended well")
     best, theirs = (max(own, key=lambda record: record.result or 0.0) for own in (good, records("executors")))
     told = f"{best.engine} came to {quality(best.result)} in {seconds(best.train_s)} on one core"
     enough = (best.result or 0) > (theirs.result or 0) - WORTH and (best.train_s or 0.0) < DAY_S
@@ -164,21 +164,21 @@ def _ended(seen: Evidence) -> str:
 
 
 @check
-def tf_on_spark_runs_in_every_mode(seen: Evidence) -> Finding:
+def tf_on_spark_runs_in_every_mode(seen: Evidence) -> ClaimFinding:
     own = seen.of(engine=ENGINE)
     if not own.records:
-        raise Lacking("no training on Spark ran")
+        raise EvidenceMissing("no training on Spark ran")
     there = {record.mode for record in own.good}
     reason = "inference is every trial's test; tensorboard = true writes what TensorBoard shows"
     return found(there >= set(MODES), _ended(own) or "no trial ended well", reason)
 
 
 @check
-def tf_on_spark_is_fed_both_ways(seen: Evidence) -> Finding:
+def tf_on_spark_is_fed_both_ways(seen: Evidence) -> ClaimFinding:
     own = seen.of(study="systems", engine=ENGINE, workers=2)
     ways = own.by("feed")
     if len(ways) < 2:
-        raise Lacking("not both feeds ran")
+        raise EvidenceMissing("not both feeds ran")
     told = {feed: seconds(part.good[0].train_s) if part.good else part.records[0].status for feed, part in ways.items()}
     words = f"pushed by Spark {told['spark']}, pulled by TensorFlow {told['tensorflow']}"
     reason = "stores that both can read are tested with local files and an S3 server"
@@ -186,7 +186,7 @@ def tf_on_spark_is_fed_both_ways(seen: Evidence) -> Finding:
 
 
 @check
-def tf_on_spark_learns_like_tensorflow_and_beats_mllib(seen: Evidence) -> Finding:
+def tf_on_spark_learns_like_tensorflow_and_beats_mllib(seen: Evidence) -> ClaimFinding:
     own = seen.of(study="systems")
     there = own.of(engine=ENGINE, workers=2, feed="tensorflow")
     alone, mllib = own.of(engine="tensorflow"), own.of(engine="spark-mllib")
@@ -199,16 +199,16 @@ def tf_on_spark_learns_like_tensorflow_and_beats_mllib(seen: Evidence) -> Findin
 
 
 @check
-def model_parallel_is_exact(seen: Evidence) -> Finding:
+def model_parallel_is_exact(seen: Evidence) -> ClaimFinding:
     own = seen.of(mode="model-parallel").good
     if not own:
-        raise Lacking("no model-parallel training ended well")
+        raise EvidenceMissing("no model-parallel training ended well")
     told = ", ".join(f"{record.equivalence['verdict']}, {quality(record.result)}" for record in own)
     return found(all(record.equivalence["verdict"] == "exact" for record in own), told)
 
 
 @check
-def tf_on_spark_gains_with_nodes(seen: Evidence) -> Finding:
+def tf_on_spark_gains_with_nodes(seen: Evidence) -> ClaimFinding:
     own = seen.of(study="systems", engine=ENGINE, feed="tensorflow")
     one, two = (own.of(workers=workers).train_s(f"{workers} workers") for workers in (1, 2))
     told = f"two workers of one core each are {ratio(one / two)} as fast as one"
@@ -216,9 +216,9 @@ def tf_on_spark_gains_with_nodes(seen: Evidence) -> Finding:
 
 
 @check
-def async_runs_on_spark(seen: Evidence) -> Finding:
+def async_runs_on_spark(seen: Evidence) -> ClaimFinding:
     own = seen.of(engine=ENGINE, mode="async").good
     if not own:
-        raise Lacking("no asynchronous training on Spark ended well")
+        raise EvidenceMissing("no asynchronous training on Spark ended well")
     told = f"asynchronous training came to {quality(own[0].result)} on a Spark cluster"
     return found(False, told, "by TensorFlow's servers on Spark's executors; Spark's own operations have no such mode")

@@ -18,9 +18,9 @@ import psutil
 
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab import register
-from trainoff.clusters.lab.cgroups import Group, find_groups
+from trainoff.clusters.lab.cgroups import Cgroup, find_groups
 from trainoff.clusters.lab.network import BRIDGE, carried, port_of
-from trainoff.clusters.lab.register import PLAYGROUND, Entry, labs, sweep
+from trainoff.clusters.lab.register import PLAYGROUND, LabEntry, labs, sweep
 from trainoff.clusters.local import cpus
 from trainoff.engines.shared.watch import Channel
 from trainoff.errors import TrainoffError
@@ -58,7 +58,7 @@ def _complaint(name: str) -> Callable[[str], TrainoffError]:
     return lambda message: TrainoffError(f"--{name.replace('_', '-')}: {message}")
 
 
-def up(specs: Sequence[NodeSpec]) -> Entry:
+def up(specs: Sequence[NodeSpec]) -> LabEntry:
     """Start a lab, which stays until `down`."""
     if any(entry.about == PLAYGROUND for entry in labs()):
         raise TrainoffError("a lab is up already; `trainoff lab status` shows it, `trainoff lab down` ends it")
@@ -99,20 +99,20 @@ def status() -> list[dict[str, Any]]:
     return [row for entry, first in zip(entries, before, strict=True) for row in _rows(entry, first, passed)]
 
 
-def _look(entry: Entry) -> list[float]:
+def _look(entry: LabEntry) -> list[float]:
     with contextlib.suppress(OSError):
         return [entry.plan.group(number).usage().cpu_s for number in range(len(entry.plan.specs))]
     return []
 
 
-def _rows(entry: Entry, before: Sequence[float], passed: float) -> list[dict[str, Any]]:
+def _rows(entry: LabEntry, before: Sequence[float], passed: float) -> list[dict[str, Any]]:
     with contextlib.suppress(OSError, KeyError, TrainoffError):  # it has gone down meanwhile
         traffic = carried(Path(f"/proc/{inner(entry)}/net/dev"))
         return [_row(entry, number, first, passed, traffic[number]) for number, first in enumerate(before)]
     return []
 
 
-def _row(entry: Entry, number: int, first: float, passed: float, traffic: tuple[int, int]) -> dict[str, Any]:
+def _row(entry: LabEntry, number: int, first: float, passed: float, traffic: tuple[int, int]) -> dict[str, Any]:
     group, node, spec = entry.plan.group(number), entry.plan.nodes[number], entry.plan.specs[number]
     used = group.usage()
     return {
@@ -139,7 +139,7 @@ def enter(node: str, command: Sequence[str], lab: str | None) -> list[str]:
     return [*entry.plan.door(number_of(entry, node), keeper), *aside, *command]
 
 
-def number_of(entry: Entry, node: str) -> int:
+def number_of(entry: LabEntry, node: str) -> int:
     """The number of a node, given its name or its number."""
     names = [each.name for each in entry.plan.nodes]
     name = f"node-{node}" if node.isdigit() else node
@@ -148,7 +148,7 @@ def number_of(entry: Entry, node: str) -> int:
     return names.index(name)
 
 
-def choose(lab: str | None) -> Entry:
+def choose(lab: str | None) -> LabEntry:
     """The lab that is named, or the one that is up; one started by hand before a trial's."""
     found = [entry for entry in labs() if lab in (None, entry.name)]
     if not found:
@@ -160,7 +160,7 @@ def choose(lab: str | None) -> Entry:
     return (own or found)[0]
 
 
-def inner(entry: Entry) -> int:
+def inner(entry: LabEntry) -> int:
     """Process 1 of a lab, as this machine knows it."""
     try:
         return int(psutil.Process(entry.keeper).children()[0].pid)
@@ -192,7 +192,7 @@ def _end(keeper: int) -> None:
 class Victim:
     """A node of a lab, as this machine can reach it."""
 
-    group: Group
+    group: Cgroup
     port: str  # the bridge's end of its link
     keeper: int  # a process in the bridge's network
     cores: float

@@ -20,12 +20,12 @@ from typing import Any
 
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab.cgroups import LEAVE_S
-from trainoff.clusters.lab.cluster import Plan, gone
-from trainoff.clusters.lab.network import Network, carried
-from trainoff.clusters.lab.register import Ground, folder
+from trainoff.clusters.lab.cluster import LabPlan, gone
+from trainoff.clusters.lab.network import LabNetwork, carried
+from trainoff.clusters.lab.register import LabCgroups, folder
 from trainoff.clusters.local import die_with_parent
 from trainoff.errors import TrainoffError
-from trainoff.runner.faults import OfProcesses
+from trainoff.runner.faults import ProcessTargets
 from trainoff.runner.sampler import SOCK_DIAG
 from trainoff.study.machines import NodeSpec
 
@@ -37,7 +37,7 @@ def main() -> int:
     """Say `up` when the lab is, or what stood in the way; then wait for the sign to end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     specs = [NodeSpec(**spec) for spec in json.loads(sys.argv[2])]
-    ground = Ground(specs)
+    ground = LabCgroups(specs)
     place = folder() / ground.plan.name  # removed with the lab, by whomever
     place.mkdir(mode=0o700, parents=True)
     try:
@@ -46,7 +46,7 @@ def main() -> int:
         ground.close()
 
 
-def _keep(ground: Ground, about: str, place: Path) -> int:
+def _keep(ground: LabCgroups, about: str, place: Path) -> int:
     namespaces.unshare(network=True, lab=True)
     ready, told = os.pipe()
     inner = os.fork()
@@ -73,7 +73,7 @@ def _keep(ground: Ground, about: str, place: Path) -> int:
     return 0
 
 
-def _be_inner(ground: Ground, place: Path, told: int) -> None:
+def _be_inner(ground: LabCgroups, place: Path, told: int) -> None:
     """Make the network, then only reap."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -97,9 +97,9 @@ DEVICES = Path("/proc/net/dev")
 class Lab:
     """A lab as its warden has it."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: LabPlan, folder: Path) -> None:
         self.folder = folder
-        self.network = Network(plan.specs)
+        self.network = LabNetwork(plan.specs)
         self.plan = replace(plan, networks=self.network.descriptors)
         self.plan.write(folder)
         self.groups = [plan.group(number) for number in range(len(plan.specs))]
@@ -128,7 +128,7 @@ class Lab:
         return {"role": f"node-{worst['node']}", "bytes": worst["peak_memory_bytes"], "limit": limit}
 
 
-class OfLab(OfProcesses):
+class LabTargets(ProcessTargets):
     """A hand on emulated nodes: their groups, their links, their memory."""
 
     def __init__(self, trainer: str | None, lab: Lab) -> None:
