@@ -1,7 +1,8 @@
-"""`trainoff advise`: what to use, what it takes, how sure that is, why, and which runs would tell more."""
+"""`trainoff advise`: what to use for a target, how sure that is, and why."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import shlex
@@ -37,6 +38,7 @@ from trainoff.analysis.advice import (
 from trainoff.analysis.format import dollars, mark, seconds, span
 from trainoff.analysis.ranking import check_target
 from trainoff.analysis.scaling import nodes_key
+from trainoff.cli import common
 from trainoff.cli.next_runs import NODES, ROWS, said, study_copy
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
@@ -354,3 +356,33 @@ def _weighed(one: Weighed) -> dict[str, Any]:
         "near_best": standing.near if standing else None,
         "regret": standing.regret if standing else None,
     }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    common.add_folder(parser)
+    parser.add_argument(
+        "--target", type=float, metavar="T", help="how good it must become; the headline target by default"
+    )
+    parser.add_argument(
+        "--max-seconds", type=float, metavar="S", help="be there in time; by the cheapest way, with prices"
+    )
+    parser.add_argument("--max-cost", type=float, metavar="USD", help="be there for at most so many dollars")
+    common.add_prices(parser)
+    parser.add_argument("--cold", action="store_true", help="count start and end, too, and not the training alone")
+    parser.add_argument("--workload", metavar="NAME", help="which, where there are records of several")
+    parser.add_argument("--engine", metavar="E", help="only this engine")
+    parser.add_argument("--nodes", type=int, metavar="N", help="so many nodes, run or not")
+    parser.add_argument("--cores", type=float, metavar="C", help="nodes of so many cores")
+    parser.add_argument("--machine", metavar="NAME", help="nodes of this type")
+    parser.add_argument("--rows", type=float, metavar="R", help="so many rows to train on, run or not")
+
+
+def execute(options: argparse.Namespace) -> int:
+    from trainoff.analysis.advice import AdviceFilter, AdviceLimits
+    from trainoff.cli.show import book_of
+
+    wanted = AdviceFilter(options.engine, options.nodes, options.cores, options.machine, options.rows)
+    limits = AdviceLimits(options.max_seconds, options.max_cost)
+    asked = AdviseOptions(options.folder, options.target, limits, wanted, options.cold, options.workload)
+    return advise(asked, book_of(options.prices, None), options.json, common.console())

@@ -1,13 +1,15 @@
-"""`trainoff check`: the contract tests of an engine, one line each."""
+"""`trainoff check`: the contract tests, for authors of engines."""
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff import engines
 from trainoff.analysis.format import count
+from trainoff.cli import common
 from trainoff.errors import TrainoffError
 from trainoff.records import Store
 from trainoff.runner.contract_tests import cases, check
@@ -35,3 +37,11 @@ def check_engine(name: str, console: Console) -> int:
     verdict = "keeps the contract" if not failed else f"breaks the contract in {count(failed, 'case')}"
     console.print(f"{name} {verdict}")
     return 1 if failed else 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
+
+
+def execute(options: argparse.Namespace) -> int:
+    return check_engine(options.engine, common.console())

@@ -1,7 +1,8 @@
-"""`trainoff compare`: two folders, two engines of one folder, or everybody against the winner, with verdicts."""
+"""`trainoff compare`: two folders, or two engines of one, with verdicts."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections import Counter
@@ -29,6 +30,7 @@ from trainoff.analysis.compare import RANKING, Pair, adjusted, against_best, of_
 from trainoff.analysis.figures import TIME_TO_TARGET, time_to
 from trainoff.analysis.format import count, listed, times
 from trainoff.analysis.ranking import check_target, headline_target, not_timed, order
+from trainoff.cli import common
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import PUBLISHED, DamagedRecord, Record
@@ -372,3 +374,25 @@ def _count_records(compared: Sequence[Comparison]) -> tuple[list[Record], list[R
 
 def _groups(compared: Sequence[Comparison]) -> list[SettingGroup]:
     return list({id(group): group for one in compared for group in (one.b, one.a)}.values())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    parser.add_argument(
+        "folders", type=Path, nargs="+", metavar="DIR", help="results, or published:NAME; a second is compared with it"
+    )
+    parser.add_argument(
+        "--engines", nargs=2, default=[], metavar=("A", "B"), help="compare these; else all with the best"
+    )
+    others = "train_s, cold_s, cpu_s, peak_memory_bytes, network_bytes, cost_usd, samples_per_s"
+    parser.add_argument(
+        "--figure", default="time_to_target", metavar="NAME", help=f"what to compare by (time_to_target); also {others}"
+    )
+    parser.add_argument(
+        "--target", type=float, metavar="T", help="the target to be timed; the headline target by default"
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    asked = CompareOptions(options.folders, options.engines, options.figure, options.target)
+    return compare_folders(asked, options.json, common.console())

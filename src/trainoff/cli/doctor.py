@@ -1,11 +1,14 @@
-"""The doctor: what this machine can run, and for each thing missing the one command that brings it."""
+"""`trainoff doctor`: what this machine can run, and the command that brings what is missing."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from trainoff.cli.lists import dataset_rows, engine_rows
+from trainoff.cli import common
+from trainoff.cli.data import dataset_rows
+from trainoff.cli.engines import engine_rows
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab import register
 from trainoff.runner import machine
@@ -63,3 +66,11 @@ def _namespaces(isolation: dict[str, Any]) -> str:
     if isolation["namespaces"]:
         return "yes: every trial has its own processes and network"
     return f"no ({isolation['reason']}): trials run as process groups, network bytes are not counted"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    return common.print_facts(examine(), tell, options)

@@ -1,13 +1,15 @@
-"""The plan of a study: its trials, what each will really use, and how long it should take."""
+"""`trainoff plan`: the trials that would run, and how long it should take."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainoff.analysis import varying
 from trainoff.analysis.format import about, count, seconds, told
+from trainoff.cli import common
 from trainoff.records import Store, scan
 from trainoff.report.tables import Column, heading, setting, table
 from trainoff.runner.estimate import Estimator
@@ -123,3 +125,11 @@ def _summary(planned: dict[str, Any]) -> str:
     )
     ahead = f"about {about(planned['seconds'])} ({basis})" if missing else "nothing to do"
     return f"{planned['study']}: {count(len(trials), 'trial')}{kept}; {ahead}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_study(common.with_json(parser))
+
+
+def execute(options: argparse.Namespace) -> int:
+    return common.print_facts(plan_of(common.read_study(options), options.out), tell, options)

@@ -1,7 +1,8 @@
-"""`trainoff report`: the page as a file, its charts as pictures, and the short of it as Markdown."""
+"""`trainoff report`: one HTML file with all of it, for the browser, without a network."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from trainoff.cli import common
 from trainoff.errors import TrainoffError
 from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, gather, render
@@ -119,3 +121,21 @@ def _plain(text: str) -> str:
     """Words that mean nothing to Markdown or HTML."""
     flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|#])", r"\\\1", flat)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_folder(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (DIR/report.html)")
+    parser.add_argument("--png", type=Path, metavar="DIR", help="also draw every chart as a picture into this folder")
+    parser.add_argument("--markdown", action="store_true", help="write Markdown instead, for READMEs and papers")
+    common.add_prices(parser)
+    parser.add_argument(
+        "--usd-per-core-hour", type=float, metavar="USD", help="what a core costs, for an axis of money"
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    from trainoff.cli.show import book_of
+
+    book = book_of(options.prices, options.usd_per_core_hour)
+    return write_report(options.folder, options.output, options.png, options.markdown, book, common.console())

@@ -1,8 +1,10 @@
-"""`trainoff reproduce`: run a published study here, judge its claims, and write the page that tells of it."""
+"""`trainoff reproduce`: a published study, run here, beside its published figures."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 from trainoff import engines, study
 from trainoff.analysis import newest
 from trainoff.analysis.format import about, count
+from trainoff.cli import common
 from trainoff.cli.run import run_part
 from trainoff.errors import TrainoffError
 from trainoff.records import DamagedRecord, Record, scan
@@ -230,3 +233,27 @@ def _where(records: Sequence[Record]) -> str:
     ended = ", ".join(f"{number} {status}" for status, number in Counter(r.status for r in records).most_common())
     told = [("trials", f"{ended}; the last on {last[:10]}"), *environment(records)]
     return "\n".join(f"- {name}: {value}" for name, value in told if name in TOLD)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which; without it, the list of them")
+    parser.add_argument("--out", type=Path, default=Path("results/reproduce"), metavar="DIR",
+                     help="where results go (results/reproduce)")  # fmt: skip
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="where its page goes (reproduction.md, by the records)"
+    )
+    parser.add_argument("--only-judge", action="store_true", help="run nothing: judge by the records that are there")
+
+
+def execute(options: argparse.Namespace) -> int:
+    from trainoff.cli.show import warn
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if options.name is None:
+        return common.print_facts(listing(), tell_names, options)
+    terminal = common.console(stderr=options.json)
+    judged, damaged = reproduce(options.name, options.out, options.page, options.only_judge, terminal)
+    if options.json:
+        print(json.dumps(as_json(judged), indent=1))
+    return warn(damaged)

@@ -1,7 +1,8 @@
-"""`trainoff run`: bring the data, run what is missing under a live table, and say what came out."""
+"""`trainoff run`: run what is missing of a study."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import re
 import shlex
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from trainoff.analysis import by_workload, groups, headline_target
 from trainoff.analysis.format import about, count, quality, seconds, size
+from trainoff.cli import common
 from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.errors import TrainoffError
@@ -304,3 +306,20 @@ class Bars:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_study(common.with_json(parser))
+    parser.add_argument("--retry", action="append", default=[], metavar="STATUS",
+                        help="run trials with this status again; `failed` stands for all that failed")  # fmt: skip
+
+
+def execute(options: argparse.Namespace) -> int:
+    from trainoff.cli.show import as_json
+
+    common.end_politely()
+    planned = common.read_study(options)
+    code = run_study(planned, options.out, options.retry, common.console(stderr=options.json))
+    if options.json:
+        as_json(options.out / planned.name)
+    return code

@@ -1,7 +1,8 @@
-"""`trainoff scale`: how the time of each engine goes with its nodes, what it would be elsewhere, what to run next."""
+"""`trainoff scale`: how time goes with the nodes, and what others would bring."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections import Counter
@@ -29,6 +30,7 @@ from trainoff.analysis.scaling import (
     shape,
     share,
 )
+from trainoff.cli import common
 from trainoff.cli.next_runs import NextRuns, next_runs
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
@@ -325,3 +327,25 @@ def _row(row: Row, model: Fit) -> dict[str, Any]:
         "measured": row.config.seconds if row.config else None,
         "runs": len(row.config.runs) if row.config else 0,
     }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    common.add_folder(parser)
+    parser.add_argument(
+        "--at", nargs="+", default=[], metavar="N", help="predict so many nodes (twice the most measured)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, metavar="M", help="also say which runs of so many minutes would help most"
+    )
+    parser.add_argument(
+        "--hold-out", nargs="+", default=[], metavar="N", help="keep these from the model and grade it so"
+    )
+    parser.add_argument("--figure", default="train_s", choices=("train_s", "cold_s", "per_1000_samples"),
+                     help="the time to model (train_s)")  # fmt: skip
+    parser.add_argument("--target", type=float, metavar="T", help="model the time to this target instead")
+
+
+def execute(options: argparse.Namespace) -> int:
+    asked = options.at, options.hold_out, options.minutes, options.figure, options.target
+    return scale(ScaleOptions(options.folder, *asked), options.json, common.console())

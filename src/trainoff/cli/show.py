@@ -1,7 +1,8 @@
-"""`trainoff show`: the leader board of a folder, or its records as JSON, or the board as a picture."""
+"""`trainoff show`: the leader board of a folder of records."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import math
@@ -41,6 +42,7 @@ from trainoff.analysis import (
 )
 from trainoff.analysis.bottleneck import crowding
 from trainoff.analysis.format import dollars, mark, quality, seconds, size, span
+from trainoff.cli import common
 from trainoff.errors import TrainoffError
 from trainoff.records import DamagedRecord, Record, folder_of, no_records
 from trainoff.report.tables import ALWAYS, Column, fault_boards, heading, setting, table
@@ -378,3 +380,18 @@ def broken(start: str, parts: Sequence[str], width: int) -> list[str]:
         else:
             lines[-1] += f", {part}"
     return lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_folder(common.with_json(parser))
+    common.add_prices(parser)
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the board as a picture")
+
+
+def execute(options: argparse.Namespace) -> int:
+    book = book_of(options.prices, None)
+    if options.svg:
+        draw(options.folder, options.svg, book)
+    if options.json:
+        return as_json(options.folder, book)
+    return tell(options.folder, common.console(), book)

@@ -1,7 +1,8 @@
-"""`trainoff sql`: questions to the records, the learning curves and the resource samples."""
+"""`trainoff sql`: a question to the tables `records`, `curves` and `samples`."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.analysis import newest
 from trainoff.analysis.format import count
+from trainoff.cli import common
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, curves, samples, table
@@ -140,3 +142,14 @@ def _cell(value: Any) -> str:
         return "-"
     text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_folder(common.with_json(parser))
+    parser.add_argument("question", metavar="QUESTION", help='such as "select engine, train_s from records"')
+
+
+def execute(options: argparse.Namespace) -> int:
+    if options.json:
+        return as_json(options.folder, options.question)
+    return tell(options.folder, options.question, common.console())

@@ -1,7 +1,8 @@
-"""`trainoff tune`: search for each engine's best parameters under a bar of the time left, and say what came out."""
+"""`trainoff tune`: each engine at its best: search its own parameters."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from trainoff.analysis.format import about, count, mark, quality, seconds
+from trainoff.cli import common
 from trainoff.cli.run import Bars
 from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.runner import machine
@@ -183,3 +185,26 @@ def _median(one: Tuned, side: int) -> str:
         return "-"
     record = next(record for candidate, record in one.tried if dict(candidate) == wanted)
     return seconds(time_of(record, one.target))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    common.add_choice(parser).set_defaults(repeat=None)
+    parser.add_argument("--minutes", type=float, required=True, metavar="M", help="how long it may take, all engines")
+    parser.add_argument(
+        "--target", type=float, metavar="T", help="what to tune for (the hardest that a recipe reaches)"
+    )
+    parser.add_argument("--candidates", type=int, metavar="N", help="try at most so many of each engine")
+    parser.add_argument(
+        "--rounds", type=int, default=5, metavar="N", help="of the race at the end (5; fewer prove nothing)"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the study file to write (STUDY-tuned.toml)")
+
+
+def execute(options: argparse.Namespace) -> int:
+    from trainoff.tuning import TuneOptions
+
+    common.end_politely()
+    wanted = TuneOptions(options.minutes, options.target, options.candidates, options.rounds)
+    study = common.read_study(options)
+    return tune_study(study, options.out, wanted, options.output, common.console(stderr=options.json), options.json)

@@ -1,0 +1,57 @@
+"""`trainoff workloads`: the datasets with the networks to train on them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainoff import study
+from trainoff.analysis.format import mark
+from trainoff.cli import common
+from trainoff.cli.common import Row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def workload_rows() -> list[Row]:
+    """Every workload with its recipe."""
+    return [
+        {
+            "name": name,
+            "about": workload.about,
+            "data": workload.data,
+            "model": workload.model,
+            "metric": workload.metric,
+            "targets": list(workload.targets),
+            "recipe": dict(workload.recipe),
+            "stale": dict(workload.stale),
+        }
+        for name, workload in study.workloads().items()
+    ]
+
+
+def print_workloads(rows: Sequence[Row], console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for row in rows:
+        targets = ", ".join(mark(row["metric"], target) for target in row["targets"])
+        console.print(Text(row["name"], style="bold"))
+        for line in (row["about"], f"targets {targets}; {recipe_line(row['recipe'])}"):
+            console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+
+
+def recipe_line(recipe: Mapping[str, Any]) -> str:
+    """A recipe in one line."""
+    left_out = ("snapshot_every", "l2", "momentum")
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in recipe.items() if key not in left_out)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    return common.print_facts(workload_rows(), print_workloads, options)
