@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from made_up import Score, off, reliability, score
+
 from trainoff.analysis import SettingGroup, groups, newest
 from trainoff.analysis.advice import AdviceFilter, AdviceLimits, considered, decide, known_target
 from trainoff.analysis.advice.candidates import Place, clock, place_of
-from trainoff.analysis.advice.made_up import Score, off, reliability, score
 from trainoff.analysis.format import seconds
 from trainoff.records import Record, scan
 

@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
+from made_up import off, reliability, score
 
 from recorded import record, store
 from trainoff.analysis.advice import RunEvidence, believe, weigh
-from trainoff.analysis.advice.made_up import off, reliability, score
 from trainoff.cli import main
 from trainoff.cli.run import next_step
 
