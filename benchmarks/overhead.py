@@ -2,12 +2,12 @@
 
     python benchmarks/overhead.py [--pairs 16] [--engine numpy] [--epochs 2]
 
-How it measures. A pair is one trial under the conductor (namespaces, events, snapshots, sampler) and one bare process
+How it measures. A pair is one trial under the runner (namespaces, events, snapshots, sampler) and one bare process
 that only trains, with the same threads, the same settings of malloc and the same CPU. Each is started alone and stopped
 as soon as it trains; once both are there they train in turns of about a tenth of a second, one stopped while the other
 goes on, so that both see the same machine, however it changes from second to second. The turns differ in length by
 chance: otherwise what comes once a second, as the sampler does, would always meet the same one. Who has trained waits,
-stopped, until the other has too: nothing of ours but the conductor and the warden runs beside a training. From pair to
+stopped, until the other has too: nothing of ours but the runner and the supervisor runs beside a training. From pair to
 pair the two change places: who is started first and has the first turn. After each pair comes a control, the same with
 two bare processes. Train time is the time a process was allowed to run while it trained, without the pauses for
 snapshots; CPU seconds include the snapshots and the sampler.
@@ -292,7 +292,7 @@ def main() -> int:
         bare(options.bare)
         return 0
     data.get("mnist")
-    os.environ["TRAINOFF_CONTROL_S"] = "0"  # the conductor's own control takes seconds and says nothing here
+    os.environ["TRAINOFF_CONTROL_S"] = "0"  # the runner's own control takes seconds and says nothing here
     rows, controls = [], []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "overhead.toml"

@@ -136,13 +136,13 @@ def test_the_last_node_is_the_one_that_is_meant():
 
 
 def training(seen=0, step=0, paused=0.0, phase="train"):
-    story = TrialState(100.0, phase=phase, expected=1000, samples_seen=seen, step=step, paused_s=paused)
-    story.train_start = 110.0
-    return story
+    state = TrialState(100.0, phase=phase, expected=1000, samples_seen=seen, step=step, paused_s=paused)
+    state.train_start = 110.0
+    return state
 
 
 @pytest.mark.parametrize(
-    ("at", "story", "wait"),
+    ("at", "state", "wait"),
     [
         (0.3, training(seen=299), math.inf),
         (0.3, training(seen=300), 0.0),
@@ -154,13 +154,13 @@ def training(seen=0, step=0, paused=0.0, phase="train"):
         ("3 s", training(paused=2.0), 0.0),
     ],
 )
-def test_a_fault_is_due_at_its_moment_of_the_training(at, story, wait):
-    assert FaultSchedule({"at": at}).wait(story, now=115.0) == wait
+def test_a_fault_is_due_at_its_moment_of_the_training(at, state, wait):
+    assert FaultSchedule({"at": at}).wait(state, now=115.0) == wait
 
 
 def test_each_word_is_said_once_and_a_fault_is_over_with_the_training():
     cue = FaultSchedule(PAUSE)
-    said = [list(cue.words(story, 115.0)) for story in (
+    said = [list(cue.words(state, 115.0)) for state in (
         training(), training(seen=300), training(seen=600), training(seen=900, phase="compile"),
         training(seen=1000, phase="test"), training(seen=1000, phase="teardown"),
     )]  # fmt: skip
@@ -300,13 +300,13 @@ def test_a_slow_node_stands_still_now_and_then_until_it_is_healed(family):
 
 
 def told(*events):
-    """The story of a training that began at 100 s and was hit at 110 s, after 500 samples."""
-    story = TrialState(90.0)
+    """The state of a training that began at 100 s and was hit at 110 s, after 500 samples."""
+    state = TrialState(90.0)
     begin = [{"t": 100.0, "kind": "phase", "name": "train"}]
     hit = [beat(109.0, 500), {"t": 110.0, "kind": "fault", "processes": 1, "why": None}]
     for event in [*begin, *hit, *events]:
-        story.hear(event)
-    return story
+        state.apply(event)
+    return state
 
 
 def beat(t, seen):
@@ -321,8 +321,8 @@ OVER = {"t": 130.0, "kind": "phase", "name": "test"}
 
 
 def test_a_loss_that_was_made_good():
-    story = told(beat(110.2, 520), lost(111.0, 120), beat(118.0, 410), beat(121.0, 530), beat(129.5, 900), OVER)
-    assert fault_impact(KILL, story, failed=False) == {
+    state = told(beat(110.2, 520), lost(111.0, 120), beat(118.0, 410), beat(121.0, 530), beat(129.5, 900), OVER)
+    assert fault_impact(KILL, state, failed=False) == {
         **KILL,
         "at_s": 10.0,
         "step": 50,
@@ -338,8 +338,8 @@ def test_a_loss_that_was_made_good():
 
 
 def test_a_loss_may_be_told_long_after_it_was_noticed():
-    story = told(beat(115.0, 600), beat(116.0, 700), OVER, lost(130.0, 50, ago_s=17.0))
-    found = fault_impact(KILL, story, failed=False)
+    state = told(beat(115.0, 600), beat(116.0, 700), OVER, lost(130.0, 50, ago_s=17.0))
+    found = fault_impact(KILL, state, failed=False)
     assert (found["detected_s"], found["recovered_s"], found["samples_redone"]) == (3.0, 5.0, 50)
 
 
@@ -359,23 +359,23 @@ def test_whoever_gives_up_has_noticed(phase, detected_s):
 
 
 def test_what_was_lost_before_is_not_the_faults():
-    story = told()
-    story.losses.insert(0, lost(105.0, 40))
-    found = fault_impact(KILL, story, failed=False)
+    state = told()
+    state.losses.insert(0, lost(105.0, 40))
+    found = fault_impact(KILL, state, failed=False)
     assert (found["state"], found["samples_redone"]) == ("unharmed", 0)
 
 
 @pytest.mark.parametrize("event", [None, {"t": 110.0, "kind": "fault", "processes": 0, "why": "nobody there"}])
 def test_a_fault_that_was_not_done_is_not_told_as_one(event):
-    story = TrialState(90.0)
+    state = TrialState(90.0)
     if event:
-        story.hear(event)
-    found = fault_impact(PAUSE, story, failed=False)
+        state.apply(event)
+    found = fault_impact(PAUSE, state, failed=False)
     assert found["state"] == "not done"
     assert found["at_s"] is found["detected_s"] is found["longest_gap_s"] is None
     assert found["why"] == (event and "nobody there")
 
 
 def test_a_fault_and_its_healing_are_not_held_against_the_trials_patience():
-    story = told({"t": 125.0, "kind": "healed"})
-    assert story.last_progress == 125.0
+    state = told({"t": 125.0, "kind": "healed"})
+    assert state.last_progress == 125.0

@@ -182,14 +182,14 @@ def test_only_what_is_new_is_sent_and_nothing_that_is_private(tmp_path):
 
 
 def test_what_hosts_use_counts_beside_what_is_used_here():
-    story, used = TrialState(0.0), {"user_s": 2.0, "system_s": 1.0, "pss": 5}
-    story.hear({"t": 1.0, "kind": "host-sample", "host": "alpha", "role": "worker-0", **used})
+    state, used = TrialState(0.0), {"user_s": 2.0, "system_s": 1.0, "pss": 5}
+    state.apply({"t": 1.0, "kind": "host-sample", "host": "alpha", "role": "worker-0", **used})
     for tick in (1.0, 2.0):
-        story.hear({"t": tick, "kind": "sample", "role": "driver", "tick": tick, "user_s": 1.0, "system_s": 0.0})
-        story.hear({"t": tick, "kind": "sample", "role": "machine", "tick": tick})
-    assert story.cpu_at() == [(1.0, 4.0), (2.0, 4.0)]
-    assert story.cpu_at(here=True) == [(1.0, 1.0), (2.0, 1.0)]
-    assert story.cpu_at("worker-0") == [(1.0, 3.0), (2.0, 3.0)]
+        state.apply({"t": tick, "kind": "sample", "role": "driver", "tick": tick, "user_s": 1.0, "system_s": 0.0})
+        state.apply({"t": tick, "kind": "sample", "role": "machine", "tick": tick})
+    assert state.cpu_at() == [(1.0, 4.0), (2.0, 4.0)]
+    assert state.cpu_at(here=True) == [(1.0, 1.0), (2.0, 1.0)]
+    assert state.cpu_at("worker-0") == [(1.0, 3.0), (2.0, 3.0)]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_a_host_that_cannot_take_part_is_one_sentence(lan, tmp_path, cluster, se
 @pytest.mark.root
 @pytest.mark.sshd
 @pytest.mark.namespace
-def test_when_the_conductor_is_killed_nothing_is_left_on_the_machines(lan, tmp_path):
+def test_when_the_runner_is_killed_nothing_is_left_on_the_machines(lan, tmp_path):
     path = lan.study(tmp_path, "torch-ddp", cluster=f'{BOTH}\npython = "/run/held-python"')
     words = lan.command("run", path, "--out", tmp_path / "out")
     run = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL)

@@ -84,10 +84,10 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("number", MOMENTS)
-def test_the_conductor_is_killed(tmp_path, gate, number):
+def test_the_runner_is_killed(tmp_path, gate, number):
     """At any moment up to the end of the last trial, which waits for that."""
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
-    choice = kill_choice(f"conductor {number}")
+    choice = kill_choice(f"runner {number}")
     event, held_at = choice.choice(list(EVENTS)), choice.choice(["train", "close"])
     give_tickets(gate, 2)
     run = start(path, out, gate, GATE_AT=held_at)
@@ -100,11 +100,11 @@ def test_the_conductor_is_killed(tmp_path, gate, number):
     assert_next_run_completes(path, out)
 
 
-@pytest.mark.parametrize("victim", ["trial process", "launcher", "warden"])
+@pytest.mark.parametrize("victim", ["trial process", "launcher", "supervisor"])
 @pytest.mark.parametrize("number", MOMENTS)
 def test_a_process_of_the_trial_is_killed(tmp_path, gate, number, victim):
     module = "trainoff.runner.trial_main" if victim == "trial process" else "trainoff.runner.supervisor"
-    wanted = 2 if victim == "warden" else 1  # the warden is the launcher's child, with the same command line
+    wanted = 2 if victim == "supervisor" else 1  # the supervisor is the launcher's child, with the same command line
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     choice = kill_choice(f"{victim} {number}")
     before, held_at = choice.randrange(3), choice.choice(["train", "close"])
@@ -123,12 +123,12 @@ def test_a_process_of_the_trial_is_killed(tmp_path, gate, number, victim):
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
-def test_a_trial_whose_conductor_died_before_it_began_ends_at_once(tmp_path, namespaces):
+def test_a_trial_whose_runner_died_before_it_began_ends_at_once(tmp_path, namespaces):
     orders = SupervisorConfig(str(tmp_path), namespaces, network=namespaces, memory_bytes=None)
     orders.write()
     os.mkfifo(tmp_path / "events")
-    life_line, conductor = os.pipe()
-    os.close(conductor)
+    life_line, runner = os.pipe()
+    os.close(runner)
     launcher = subprocess.Popen(
         [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(tmp_path)], stdin=life_line, env=environment()
     )
@@ -137,10 +137,10 @@ def test_a_trial_whose_conductor_died_before_it_began_ends_at_once(tmp_path, nam
     os.close(life_line)
 
 
-def test_the_conductor_is_killed_where_there_are_no_namespaces(tmp_path, gate):
+def test_the_runner_is_killed_where_there_are_no_namespaces(tmp_path, gate):
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     run = start(path, out, gate, TRAINOFF_ISOLATION="process-group")
-    wait_until(lambda: len(survivors(tmp_path)) >= 4, run)  # warden, trial process, worker, daemon
+    wait_until(lambda: len(survivors(tmp_path)) >= 4, run)  # supervisor, trial process, worker, daemon
     run.kill()
     run.wait()
     assert_nothing_survives(tmp_path)

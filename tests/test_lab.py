@@ -67,7 +67,7 @@ class Household(Family):
 
 
 class Thirsty(TorchDdp):
-    '''Wants more CPU than its node has before it trains, for long enough to be seen between two looks of the warden.'''
+    '''Wants more CPU than its node has before it trains, for long enough to be seen between two samples.'''
 
     name = "thirsty-ddp"
 
@@ -312,13 +312,13 @@ def test_a_lab_run_is_killed_at_any_moment(tmp_path, engines, number):
     time.sleep(choice.uniform(0.0, 3.0))  # any moment will do: the run cannot end before it is released
     assert run.poll() is None
     inside = [pid for pid in _processes_of_the_nodes(tmp_path) if pid != run.pid]
-    conductor = number % 2 == 0 or not inside
-    subprocess.run(["kill", "-9", str(run.pid if conductor else choice.choice(inside))], check=False)
+    runner = number % 2 == 0 or not inside
+    subprocess.run(["kill", "-9", str(run.pid if runner else choice.choice(inside))], check=False)
     released.touch()  # one without whom the training goes on may have been killed
     run.wait(2 * HANGS_S)
-    if conductor:
+    if runner:
         assert trainoff("lab", "down").returncode == 0
-    assert_nothing_survives(tmp_path)  # where the conductor lives, it has cleared up itself
+    assert_nothing_survives(tmp_path)  # where the runner lives, it has cleared up itself
     if _groups_of(run):  # what would not go yet, as on a busy machine, goes with the next
         assert trainoff("lab", "down").returncode == 0
     assert _groups_of(run) == []

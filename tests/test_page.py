@@ -317,15 +317,15 @@ def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
     assert done.stderr.count("\n") == 1
 
 
-def scene_of(records, folder):
+def context_of(records, folder):
     return ChartContext(ranked(groups(records)), SeriesCache(folder))
 
 
 def test_what_moves_no_bytes_beats_what_does(tmp_path):
-    scene = scene_of(
+    context = context_of(
         [made("numpy", test_accuracy=0.99, network_bytes=0), made("torch-ddp", network_bytes=10**9)], tmp_path
     )
-    rows = {row["engine"]: row for row in pareto_rows(scene)}
+    rows = {row["engine"]: row for row in pareto_rows(context)}
     assert not rows["torch-ddp"]["front_bytes"]
     assert rows["numpy"]["bytes"] is None, "there is no place for it on an axis of powers"
 
@@ -342,12 +342,12 @@ def test_a_curve_is_made_of_what_was_evaluated(tmp_path):
 
 
 def test_settings_of_one_engine_have_looks_of_their_own(tmp_path):
-    alone = scene_of([made("numpy", params={"batch_size": size}) for size in (32, 64)], tmp_path)
+    alone = context_of([made("numpy", params={"batch_size": size}) for size in (32, 64)], tmp_path)
     assert {look.of for look in looks_of(alone)} == {"name"}
     assert len({(look.colour, look.mark) for look in looks_of(alone)}) == 2
     assert [alone.name(group) for group in alone.groups] == [look.name for look in looks_of(alone)]
     assert not any("numpy" in look.name for look in looks_of(alone)), "all of them are"
-    two = scene_of([made(engine, params={"batch_size": size}) for size in (32, 64) for engine in COLOURS], tmp_path)
+    two = context_of([made(engine, params={"batch_size": size}) for size in (32, 64) for engine in COLOURS], tmp_path)
     assert looks_of(two) == []
 
 
@@ -355,14 +355,14 @@ def test_lines_of_scaling_do_not_forget_who_never_got_there(tmp_path):
     never = {"time_to_target": {"0.95": 1.0, "0.97": None}}
     two = [made("torch-ddp", seed, mode="sync", workers=2, **(never if seed > 1 else {})) for seed in (1, 2, 3)]
     one = [made("torch-ddp", seed, mode="sync", workers=1) for seed in (1, 2, 3)]
-    rows = scaled_rows(scene_of([*one, *two], tmp_path), 0.97)
+    rows = scaled_rows(context_of([*one, *two], tmp_path), 0.97)
     assert [(row["workers"], row["time"]) for row in rows] == [(1, 2.0), (2, None)]
 
 
 def test_what_was_computed_wrongly_stands_in_no_cell(tmp_path):
     wrong = made("torch", params={"epochs": 8}, status="wrong-result", test_accuracy=0.999)
     rows = grid_rows(
-        scene_of([made("torch"), made("numpy"), made("numpy", params={"epochs": 8}), wrong], tmp_path), 0.97
+        context_of([made("torch"), made("numpy"), made("numpy", params={"epochs": 8}), wrong], tmp_path), 0.97
     )
     assert [row["quality"] for row in rows] == [0.98, 0.98, 0.98]
 

@@ -255,7 +255,7 @@ def test_the_data_may_go_while_a_trial_runs(tmp_path, gate):
     assert only_record(out)["status"] == "ok"
 
 
-def test_a_conductor_that_was_held_up_does_not_blame_the_trial(tmp_path):
+def test_a_runner_that_was_held_up_does_not_blame_the_trial(tmp_path):
     """It is held up from before the trial's first word until after its end, and for longer than it may take."""
     limit = 10  # long beside the moment that it takes to stop it
     path, out = study(tmp_path, "numpy", more=f"[limits]\ntimeout_s = {limit}"), tmp_path / "out"

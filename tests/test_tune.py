@@ -153,7 +153,7 @@ def test_a_candidate_that_cannot_win_is_ended_and_its_curve_is_kept(tmp_path: Pa
     store = Store(tmp_path / "out")
     task = lane.task(lane.recipe, store)
     bar = Bar(best_s=0.5)
-    task.give_up = lambda story: bar.give_up(story) if story.snapshots else None  # a slow machine has none in a second
+    task.give_up = lambda state: bar.give_up(state) if state.snapshots else None  # a slow machine has none in a second
     (record,) = Runner(store, NullObserver()).run([task]).records
     assert record.status == "timeout"
     assert str(record.reason).startswith("given up after")

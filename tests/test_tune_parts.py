@@ -158,27 +158,27 @@ def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "time", SimpleNamespace(monotonic=lambda: NOW))
 
 
-def story(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> TrialState:
+def state(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> TrialState:
     looks = [{"train_s": trained_s, "loss": loss}]
     return TrialState(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
 
 
 @pytest.mark.usefixtures("_clock_stands")
 def test_a_candidate_is_given_up_once_it_cannot_win() -> None:
-    assert Bar(10.0).give_up(story(12.0)) is None
-    assert Bar(10.0).give_up(story(12.0, paused_s=60.0)) is None, "snapshots are no training"
-    assert "another candidate needed 10 s in all" in str(Bar(10.0).give_up(story(13.0)))
-    assert Bar(0.01).give_up(story(0.5)) is None, "so short a training is not worth ending"
+    assert Bar(10.0).give_up(state(12.0)) is None
+    assert Bar(10.0).give_up(state(12.0, paused_s=60.0)) is None, "snapshots are no training"
+    assert "another candidate needed 10 s in all" in str(Bar(10.0).give_up(state(13.0)))
+    assert Bar(0.01).give_up(state(0.5)) is None, "so short a training is not worth ending"
     assert Bar(10.0).give_up(TrialState(0.0)) is None, "it has not begun"
 
 
 @pytest.mark.usefixtures("_clock_stands")
 def test_a_candidate_is_given_up_when_its_loss_is_far_behind_halfway() -> None:
     curves = [[(1.0, 2.0), (5.0, loss)] for loss in (0.1, 0.2, 0.3, 0.4)]
-    assert Bar(10.0, curves).give_up(story(6.0, loss=0.3)) is None
-    assert "its loss was 0.9, and 0.25 is usual by then" in str(Bar(10.0, curves).give_up(story(6.0, loss=0.9)))
-    assert Bar(10.0, curves).give_up(story(4.0, loss=9.0)) is None, "not before half of the best time"
-    assert Bar(10.0, curves[:3]).give_up(story(6.0, loss=0.9)) is None, "three curves are too few"
+    assert Bar(10.0, curves).give_up(state(6.0, loss=0.3)) is None
+    assert "its loss was 0.9, and 0.25 is usual by then" in str(Bar(10.0, curves).give_up(state(6.0, loss=0.9)))
+    assert Bar(10.0, curves).give_up(state(4.0, loss=9.0)) is None, "not before half of the best time"
+    assert Bar(10.0, curves[:3]).give_up(state(6.0, loss=0.9)) is None, "three curves are too few"
 
 
 def raced(times: list[tuple[float | None, float | None]]) -> Tuned:

@@ -36,10 +36,10 @@ The error could be from a previous operation. Restart your program to reset.
     ],
 )
 def test_a_workers_words_become_the_reason(said, reason):
-    story = TrialState(0.0, phase="train")
-    story.error = {"status": "crashed", "reason": "a worker failed", "phase": "train"}
-    story.worker_failed = {"role": "worker-1", "tail": said}
-    found = judge(ExitInfo(story, 1.0, 1, None, None))
+    state = TrialState(0.0, phase="train")
+    state.error = {"status": "crashed", "reason": "a worker failed", "phase": "train"}
+    state.worker_failed = {"role": "worker-1", "tail": said}
+    found = judge(ExitInfo(state, 1.0, 1, None, None))
     assert (found.status, found.phase, found.reason) == ("crashed", "train", f"worker-1: {reason}")
 
 

@@ -27,8 +27,8 @@ TOKEN = "a-token-of-some-length"
 @contextmanager
 def served(folder: Path, token: str | None = None) -> Iterator[int]:
     """A view of a folder in this process; yields its port."""
-    with FolderWatcher(folder) as lookout:
-        server = Server(("127.0.0.1", 0), Auth("127.0.0.1", token), lookout, PageCache(folder, lookout))
+    with FolderWatcher(folder) as watcher:
+        server = Server(("127.0.0.1", 0), Auth("127.0.0.1", token), watcher, PageCache(folder, watcher))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         with server:
             thread.start()
@@ -246,7 +246,7 @@ def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder,
     with served(folder) as port:
         pages = [Listener(port) for _ in range(3)]
         assert [page.next()[0] for page in pages] == ["progress"] * 3
-        assert sum(thread.name == "lookout" for thread in threading.enumerate()) == 1
+        assert sum(thread.name == "folder watcher" for thread in threading.enumerate()) == 1
         assert get(port, "/events").status == 503
         for page in pages:
             page.close()
@@ -300,15 +300,15 @@ def test_a_damaged_record_is_left_out_until_it_is_whole(folder):
 
 
 def test_new_records_are_told_at_leisure_when_the_page_takes_long_to_make(folder):
-    lookout = FolderWatcher(folder)
-    assert lookout.sight().records == 1
-    lookout.rest(1000.0)
+    watcher = FolderWatcher(folder)
+    assert watcher.sight().records == 1
+    watcher.rest(1000.0)
     store(folder, trained("jax-3"))
-    lookout._looked -= 10  # as if that much time had passed
-    assert lookout.sight().records == 1
-    lookout._rested = lookout._looked
-    lookout._looked -= 10
-    assert lookout.sight().records == 2
+    watcher._looked -= 10  # as if that much time had passed
+    assert watcher.sight().records == 1
+    watcher._rested = watcher._looked
+    watcher._looked -= 10
+    assert watcher.sight().records == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"at": 0}', '{"at": "now", "done": null, "running": 5}'])

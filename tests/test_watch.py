@@ -17,7 +17,7 @@ from trainoff.runner.events import TrialState
 
 
 class Pipe:
-    """The conductor's end of a channel."""
+    """The runner's end of a channel."""
 
     def __init__(self, folder):
         self.path = folder / "events"
@@ -45,26 +45,26 @@ def watch(tmp_path, pipe):
 
 
 def test_phases_are_booked_without_a_gap_and_nest(watch, pipe):
-    story = TrialState(time.monotonic())
+    state = TrialState(time.monotonic())
     with watch.phase("ship"), watch.phase("compile"):
         time.sleep(0.02)
     for event in pipe.events():
-        story.hear(event)
+        state.apply(event)
     end = time.monotonic()
-    phases = story.phases_s(end)
+    phases = state.phases_s(end)
     assert phases["compile"] >= 0.02
     assert phases["train"] is None
-    assert sum(value or 0 for value in phases.values()) == pytest.approx(end - story.start)
+    assert sum(value or 0 for value in phases.values()) == pytest.approx(end - state.start)
 
 
 def test_who_is_killed_after_an_error_had_come_as_far_as_the_training(watch, pipe):
-    story = TrialState(time.monotonic())
+    state = TrialState(time.monotonic())
     with contextlib.suppress(ValueError), watch.phase("train"):
         raise ValueError
     for event in pipe.events():
-        story.hear(event)
-    story.hear({"t": time.monotonic(), "kind": "phase", "name": "teardown"})
-    assert (story.phase, story.reached) == ("teardown", "train")
+        state.apply(event)
+    state.apply({"t": time.monotonic(), "kind": "phase", "name": "teardown"})
+    assert (state.phase, state.reached) == ("teardown", "train")
 
 
 def test_what_is_no_number_is_refused(watch, pipe):
@@ -236,7 +236,7 @@ def test_a_snapshot_is_written_where_the_cache_cannot_be_passed_by(tmp_path, mon
 def test_a_figure_with_parts_comes_back_whole(watch, pipe):
     figures = {f"worker-{number}": float(number) for number in range(200)}  # more than one event has room for
     watch.breakdown("waiting_s", figures)
-    story = TrialState(0.0)
+    state = TrialState(0.0)
     for event in pipe.events():
-        story.hear(event)
-    assert story.breakdowns == {"waiting_s": figures}
+        state.apply(event)
+    assert state.breakdowns == {"waiting_s": figures}

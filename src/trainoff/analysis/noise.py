@@ -12,7 +12,7 @@ from trainoff.analysis.groups import setting_of
 from trainoff.records import BY_HAND, Record
 
 STEAL = 0.1  # cores; neighbours that one does not notice take less than half of that
-OTHERS = 0.25  # cores; conductor, sampler and an idle system take about a tenth
+OTHERS = 0.25  # cores; runner, sampler and an idle system take about a tenth
 PRESSURE = {"cpu": 0.2, "memory": 0.05, "io": 0.1}  # shares of the time, beyond what the setting always has
 WAITED_FOR = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
 SLOWER = 0.9  # of the usual speed of the control kernel

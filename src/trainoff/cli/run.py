@@ -152,7 +152,7 @@ class LiveTable:
         self._tasks: Sequence[Task] = ()
         self._keys: Sequence[str] = ()
         self._running: Task | None = None
-        self._story: TrialState | None = None
+        self._state: TrialState | None = None
         self._note = ""
         self._drawn = 0.0
 
@@ -163,7 +163,7 @@ class LiveTable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._running = self._story = None
+        self._running = self._state = None
         self._live.transient = not any(task.to_run for task in self._tasks)  # what was done stays in sight
         self._draw()
         self._live.stop()
@@ -178,16 +178,16 @@ class LiveTable:
         self._draw()
 
     def started(self, task: Task) -> None:
-        self._running, self._story, self._note = task, None, ""
+        self._running, self._state, self._note = task, None, ""
         self._draw()
 
-    def update(self, task: Task, story: TrialState) -> None:
-        self._story = story
+    def update(self, task: Task, state: TrialState) -> None:
+        self._state = state
         if time.monotonic() - self._drawn >= REFRESH_S:
             self._draw()
 
     def finished(self, task: Task, record: Record) -> None:
-        self._running = self._story = None
+        self._running = self._state = None
         self._draw()
 
     def _draw(self) -> None:
@@ -222,7 +222,7 @@ class LiveTable:
         name = [trial.engine, setting_of(task, self._keys), trial.mode, str(trial.workers)]
         if task is self._running:
             left = about(self._clock.running_left())
-            return [Text("▶", style="cyan"), *name, *_progress(self._story), left]
+            return [Text("▶", style="cyan"), *name, *_progress(self._state), left]
         if task.record and not task.to_run:
             mark, style = MARKS.get(task.record.status, ("✗", "red"))
             return [Text(mark, style=style), *name, *_result(task.record), ""]
@@ -233,7 +233,7 @@ class LiveTable:
         if self._note:
             return self._note
         gone, left = seconds(self._clock.gone()), about(self._clock.left())
-        pages = "".join(f" · {name} {url}" for name, url in (self._story.pages if self._story else {}).items())
+        pages = "".join(f" · {name} {url}" for name, url in (self._state.pages if self._state else {}).items())
         return f"{done} of {len(self._tasks)} · {gone} gone · about {left} left{pages}"
 
 
@@ -253,14 +253,14 @@ HEADINGS: list[tuple[str, int, bool]] = [  # name, worth, whether it is aligned 
 ]
 
 
-def _progress(story: TrialState | None) -> list[str]:
-    if story is None:
+def _progress(state: TrialState | None) -> list[str]:
+    if state is None:
         return ["starting", "", "", "", "", ""]
     now = time.monotonic()
-    loss = f"loss {story.loss:.3f}" if story.loss is not None else ""
-    train = seconds(now - story.train_start - story.paused_s) if story.train_start else ""
-    cpu, memory = seconds(story.now("user_s", "system_s")), size(story.now("pss"))
-    return [story.phase, loss, train, cpu, memory, size(story.network_now())]
+    loss = f"loss {state.loss:.3f}" if state.loss is not None else ""
+    train = seconds(now - state.train_start - state.paused_s) if state.train_start else ""
+    cpu, memory = seconds(state.now("user_s", "system_s")), size(state.now("pss"))
+    return [state.phase, loss, train, cpu, memory, size(state.network_now())]
 
 
 def _result(record: Record) -> list[str]:

@@ -82,11 +82,11 @@ class TuneProgress(NullObserver):
             self._waiting = sentence
             self._say(sentence)
 
-    def update(self, task: Task, story: TrialState) -> None:
+    def update(self, task: Task, state: TrialState) -> None:
         gone = time.monotonic() - self._drawn_at
         if self._step and gone >= REFRESH_S:
-            loss = f", loss {story.loss:.3f}" if story.loss is not None else ""
-            self._draw(f"{self._step.engine}: {self._step.what}, {story.phase}{loss}", self._left - gone)
+            loss = f", loss {state.loss:.3f}" if state.loss is not None else ""
+            self._draw(f"{self._step.engine}: {self._step.what}, {state.phase}{loss}", self._left - gone)
 
     def step(self, step: TuneStep) -> None:
         """A candidate is about to run, or has just run."""

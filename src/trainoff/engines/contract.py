@@ -141,7 +141,7 @@ class Watch(Phases, Protocol):
 class Engine:
     """One training system. Subclass it, fill in what differs, and name it in `trainoff.engines`.
 
-    The life of a trial: `missing` and `refuses` in the conductor, then in a process of its own
+    The life of a trial: `missing` and `refuses` in the runner, then in a process of its own
     `open`, `train`, `predict`, `close`, each once and in this order.
     """
 

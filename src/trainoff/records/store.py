@@ -36,9 +36,9 @@ class Store:
         """Make the folder, try to write to it, and clear away what a killed run left half done."""
         try:
             (self.folder / STAGING).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder / STAGING) as probe:
-                probe.write(b"\0" * 4096)
-                probe.flush()
+            with tempfile.TemporaryFile(dir=self.folder / STAGING) as sampler:
+                sampler.write(b"\0" * 4096)
+                sampler.flush()
         except OSError as error:
             raise TrainoffError(cannot_write(self.folder, error)) from error
         for left in (self.folder / STAGING).iterdir():

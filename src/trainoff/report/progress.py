@@ -97,16 +97,16 @@ class ProgressFile:
         self._running = UnderWay(task.trial_id, title_of(task, self._keys), _steps(task))
         self._post()
 
-    def update(self, task: Task, story: TrialState) -> None:
+    def update(self, task: Task, state: TrialState) -> None:
         if self._running is None or time.monotonic() - self._written < EVERY_S:
             return
         self._running = replace(
             self._running,
-            phase=story.phase,
-            seconds=time.monotonic() - story.start,
-            step=story.step,
-            samples_seen=story.samples_seen,
-            loss=story.loss if story.loss is None or math.isfinite(story.loss) else None,
+            phase=state.phase,
+            seconds=time.monotonic() - state.start,
+            step=state.step,
+            samples_seen=state.samples_seen,
+            loss=state.loss if state.loss is None or math.isfinite(state.loss) else None,
         )
         self._post()
 
@@ -168,8 +168,8 @@ class PlainLines:
     def started(self, task: Task) -> None:
         self._say(f"{title_of(task, self._keys)} ...")
 
-    def update(self, task: Task, story: TrialState) -> None:
-        for name, url in story.pages.items():
+    def update(self, task: Task, state: TrialState) -> None:
+        for name, url in state.pages.items():
             if url not in self._shown:
                 self._shown.add(url)
                 self._say(f"{name}: {url}")

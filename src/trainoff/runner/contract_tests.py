@@ -178,14 +178,14 @@ def check(engine: Engine, store: Store, view: RunObserver) -> Iterator[TestFindi
     """Run every contract test as a real trial; yields the findings as they come."""
     for case in cases(engine):
         data.get(case.trial.data)
-    conductor = Runner(store, view)
+    runner = Runner(store, view)
     for case in cases(engine):
         refused = cannot(case.trial, engine)
         if refused and refused.status == "unsupported":
             yield TestFinding(case.name, None, f"refused: {refused.reason}")
             continue
         task = Task(case.trial, engine, case.trial.id(engine.version()))
-        conductor.run([task])
+        runner.run([task])
         yield _finding(case, task.record)
 
 

@@ -26,7 +26,7 @@ FAR = 10  # times what rounding may cause is no rounding, however small the step
 KEPT_TRAJECTORIES = 64  # of two sets of float64 weights each
 
 
-def certificate(job: Job, story: TrialState, differs: str | None) -> dict[str, Any]:
+def certificate(job: Job, state: TrialState, differs: str | None) -> dict[str, Any]:
     """The distance of the engine's weights from the reference's, relative to how far the reference has moved."""
     result: dict[str, Any] = {
         "initial_weights_sha256": fingerprint(job.weights),
@@ -35,7 +35,7 @@ def certificate(job: Job, story: TrialState, differs: str | None) -> dict[str, A
     }
     if differs:
         return {**result, "verdict": "different by design", "reason": differs}
-    seen = {event["step"]: event for event in story.snapshots}
+    seen = {event["step"]: event for event in state.snapshots}
     telling = []
     for step, weights in reference_weights(job).items():
         if step in seen:
@@ -143,19 +143,19 @@ def read_snapshot(event: Event, folder: Path, model: Model) -> Weights:
     return unflatten(model, np.fromfile(folder / event["file"], np.float32, model.parameters))
 
 
-def curve(story: TrialState, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
+def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
     """A row per snapshot: where training stood, and how good the network was on the test set."""
-    cpu = story.cpu_at()
+    cpu = state.cpu_at()
     rows = []
-    for event in story.snapshots:
+    for event in state.snapshots:
         quality = evaluate(model, read_snapshot(event, folder, model), data.x_test, data.y_test)
         rows.append(
             {
                 "step": event["step"],
                 "samples_seen": event["samples_seen"],
                 "train_s": event["train_s"],
-                "wall_s": event["t"] - story.start,
-                "core_s": _core_s(cpu, story.train_start or event["t"], event["t"]),
+                "wall_s": event["t"] - state.start,
+                "core_s": _core_s(cpu, state.train_start or event["t"], event["t"]),
                 "objective": event["loss"],
                 **quality,
             }
@@ -163,10 +163,10 @@ def curve(story: TrialState, folder: Path, model: Model, data: Data) -> list[dic
     return rows
 
 
-def objectives(story: TrialState) -> list[dict[str, Any]]:
+def objectives(state: TrialState) -> list[dict[str, Any]]:
     """A row per training loss that was told only afterwards; of such a step nothing else is known."""
     told = ("step", "samples_seen", "train_s")
-    return [{**{name: event[name] for name in told}, "objective": event["loss"]} for event in story.objectives]
+    return [{**{name: event[name] for name in told}, "objective": event["loss"]} for event in state.objectives]
 
 
 def _core_s(cpu: Sequence[tuple[float, float]], start: float, now: float) -> float | None:

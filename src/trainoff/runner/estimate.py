@@ -104,12 +104,12 @@ class Clock(NullObserver):
     def started(self, task: Task) -> None:
         self._running, self._running_left = task, self._guess.get(task.trial_id, 0.0)
 
-    def update(self, task: Task, story: TrialState) -> None:
+    def update(self, task: Task, state: TrialState) -> None:
         """Once training is under way, its own pace says more than any record."""
-        elapsed = time.monotonic() - story.start
+        elapsed = time.monotonic() - state.start
         whole = samples(task.trial)
-        if story.train_start and story.samples_seen:
-            self._running_left = (time.monotonic() - story.train_start) * (whole / story.samples_seen - 1)
+        if state.train_start and state.samples_seen:
+            self._running_left = (time.monotonic() - state.train_start) * (whole / state.samples_seen - 1)
         else:
             self._running_left = max(0.0, self._guess.get(task.trial_id, 0.0) - elapsed)
 

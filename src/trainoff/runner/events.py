@@ -16,7 +16,7 @@ PAUSES = "snapshots"  # what travels while the clock stands is booked apart from
 class TrialState:
     """The events of one trial, added up."""
 
-    start: float  # when the conductor started it; all times are of the monotonic clock
+    start: float  # when the runner started it; all times are of the monotonic clock
     phase: str = "import"
     expected: int = 0  # samples that the whole training will see; 0 until that is known
     reached: str = "import"  # the last phase before teardown; imports are over when the training has begun
@@ -59,9 +59,9 @@ class TrialState:
     def __post_init__(self) -> None:
         self._since = self.last_progress = self.start
 
-    def hear(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Take in one event."""
-        method = getattr(self, "_hear_" + event["kind"].replace("-", "_"), None)
+        method = getattr(self, "_apply_" + event["kind"].replace("-", "_"), None)
         if method:
             method(event)
 
@@ -98,7 +98,7 @@ class TrialState:
         last = {self.phase: self._travelled.get(self.phase, 0) + total - self._travelled_before}
         return {name: count for name, count in {**self._travelled, **last}.items() if count > 0}
 
-    def _hear_phase(self, event: Event) -> None:
+    def _apply_phase(self, event: Event) -> None:
         if (travelled := event.get("network_bytes")) is not None:
             self._travelled[self.phase] += travelled - self._travelled_before
             self._travelled_before = travelled
@@ -112,89 +112,89 @@ class TrialState:
         if self.phase == "train" and self.train_start is None:
             self.train_start = event["t"]
 
-    def _hear_expected(self, event: Event) -> None:
+    def _apply_expected(self, event: Event) -> None:
         self.expected = event["samples"]
 
-    def _hear_progress(self, event: Event) -> None:
+    def _apply_progress(self, event: Event) -> None:
         self.step, self.samples_seen, self.loss = event["step"], event["samples_seen"], event["loss"]
         self.last_progress = event["t"]
         self.beats.append((event["t"], event["samples_seen"]))
 
-    def _hear_snapshot(self, event: Event) -> None:
+    def _apply_snapshot(self, event: Event) -> None:
         self.snapshots.append(event)
-        self._hear_progress(event)
+        self._apply_progress(event)
 
-    def _hear_pause(self, event: Event) -> None:
+    def _apply_pause(self, event: Event) -> None:
         self.paused_s += event["seconds"]
         if travelled := event.get("network_bytes", 0):
             self._travelled[PAUSES] += travelled
             self._travelled[self.phase] -= travelled
 
-    def _hear_count(self, event: Event) -> None:
+    def _apply_count(self, event: Event) -> None:
         self.counts[event["name"]] = event["value"]
 
-    def _hear_objective(self, event: Event) -> None:
+    def _apply_objective(self, event: Event) -> None:
         self.objectives.append(event)
 
-    def _hear_breakdown(self, event: Event) -> None:
+    def _apply_breakdown(self, event: Event) -> None:
         self.breakdowns[event["name"]][event["part"]] = event["value"]
 
-    def _hear_task(self, event: Event) -> None:
+    def _apply_task(self, event: Event) -> None:
         self.timeline[event["worker"]].append([event["start_s"], event["end_s"]])
 
-    def _hear_note(self, event: Event) -> None:
+    def _apply_note(self, event: Event) -> None:
         self.notes[event["name"]] = event["text"]
 
-    def _hear_spent(self, event: Event) -> None:
+    def _apply_spent(self, event: Event) -> None:
         self.spent[event["role"]] = event["cpu_s"]
 
-    def _hear_sample(self, event: Event) -> None:
+    def _apply_sample(self, event: Event) -> None:
         self.samples.append(event)
         self.latest[event["role"]] = event
         if event["role"] == "machine":  # the last of its moment
             self.samples += [{**row, "tick": event["tick"]} for row in self._hosts.values()]
 
-    def _hear_host_sample(self, event: Event) -> None:
+    def _apply_host_sample(self, event: Event) -> None:
         """What a host last told counts at every moment until it tells something else."""
         row = {**event, "sent_bytes": 0, "received_bytes": 0}
         self._hosts[event["host"], event["role"]] = self.latest[event["role"]] = row
 
-    def _hear_host_spent(self, event: Event) -> None:
+    def _apply_host_spent(self, event: Event) -> None:
         self.host_spent[event["role"]] += event["cpu_s"]
 
-    def _hear_host_usage(self, event: Event) -> None:
+    def _apply_host_usage(self, event: Event) -> None:
         self.host_s += event["cpu_s"]
 
-    def _hear_node(self, event: Event) -> None:
+    def _apply_node(self, event: Event) -> None:
         self.nodes[event["node"]].append(event)
 
-    def _hear_error(self, event: Event) -> None:
+    def _apply_error(self, event: Event) -> None:
         self.error = event
 
-    def _hear_worker_failed(self, event: Event) -> None:
+    def _apply_worker_failed(self, event: Event) -> None:
         self.worker_failed = event
 
-    def _hear_worker_log(self, event: Event) -> None:
+    def _apply_worker_log(self, event: Event) -> None:
         self.worker_log = event
 
-    def _hear_over_memory(self, event: Event) -> None:
+    def _apply_over_memory(self, event: Event) -> None:
         self.over_memory = event
 
-    def _hear_fault(self, event: Event) -> None:
+    def _apply_fault(self, event: Event) -> None:
         """What is done to a node on purpose is not held against the trial: it has its whole patience from here."""
         trained = event["t"] - (self.train_start or event["t"]) - self.paused_s
         self.fault = {**event, "at_s": trained, "step": self.step, "samples_seen": self.samples_seen}
         self.last_progress = event["t"]
 
-    def _hear_healed(self, event: Event) -> None:
+    def _apply_healed(self, event: Event) -> None:
         self.healed = event
         self.last_progress = event["t"]
 
-    def _hear_lost(self, event: Event) -> None:
+    def _apply_lost(self, event: Event) -> None:
         self.losses.append(event)
 
-    def _hear_usage(self, event: Event) -> None:
+    def _apply_usage(self, event: Event) -> None:
         self.usage = event
 
-    def _hear_done(self, event: Event) -> None:
+    def _apply_done(self, event: Event) -> None:
         self.done = True

@@ -206,7 +206,7 @@ class FaultInjector:
         self._action, self._node = fault["action"], fault["node"]
         self._struck = False
         self._lasts = False  # whether there is something to heal
-        self._one = threading.Lock()  # the timer and the warden may both want to heal
+        self._one = threading.Lock()  # the timer and the supervisor may both want to heal
 
     def strike(self) -> None:
         """Do it, say how many processes it hit, and see to its end; what cannot be done is said, too."""
@@ -217,7 +217,7 @@ class FaultInjector:
             when = time.monotonic()  # it takes a while, and may be noticed before it is done
             self._do(found)
             hit = len(found)
-        except Exception as error:  # the warden must not fall with it
+        except Exception as error:  # the supervisor must not fall with it
             why = f"{type(error).__name__}: {error}"
         self._say("fault", t=when, action=self._action, node=self._node, processes=hit, why=why)
         self._lasts = bool(hit) and self._action in HEALS
@@ -278,33 +278,33 @@ def fault_of(trial: Trial) -> dict[str, Any] | None:
 
 
 class FaultSchedule:
-    """Follows a trial's story, and says each word to the warden once, as soon as it is time."""
+    """Follows a trial's state, and says each word to the supervisor once, as soon as it is time."""
 
     def __init__(self, fault: Mapping[str, Any] | None) -> None:
         self._at = moment(fault["at"]) if fault else None
         self._done = False
 
-    def words(self, story: TrialState, now: float) -> Iterator[str]:
+    def words(self, state: TrialState, now: float) -> Iterator[str]:
         """What to say now. A fault that lasts is over with the training."""
         if self._at is None:
             return
-        if not self._done and self.wait(story, now) <= 0:
+        if not self._done and self.wait(state, now) <= 0:
             self._done = True
             yield FAULT
-        if self._done and story.phase in AFTER:
+        if self._done and state.phase in AFTER:
             self._at = None
             yield HEAL
 
-    def wait(self, story: TrialState, now: float) -> float:
+    def wait(self, state: TrialState, now: float) -> float:
         """The seconds until the fault is due: at most 0 if it is, infinite where only progress can tell."""
         at = self._at
-        if at is None or self._done or story.phase != "train" or story.train_start is None:
+        if at is None or self._done or state.phase != "train" or state.train_start is None:
             return math.inf
         if at.second is not None:
-            return at.second - (now - story.train_start - story.paused_s)
+            return at.second - (now - state.train_start - state.paused_s)
         if at.step is not None:
-            return 0.0 if story.step >= at.step else math.inf
-        reached = at.share == 0 or (story.expected and story.samples_seen >= (at.share or 0) * story.expected)
+            return 0.0 if state.step >= at.step else math.inf
+        reached = at.share == 0 or (state.expected and state.samples_seen >= (at.share or 0) * state.expected)
         return 0.0 if reached else math.inf
 
 
@@ -314,22 +314,22 @@ NOTHING = dict.fromkeys(
 )
 
 
-def fault_impact(asked: Mapping[str, Any], story: TrialState, failed: bool) -> dict[str, Any]:
+def fault_impact(asked: Mapping[str, Any], state: TrialState, failed: bool) -> dict[str, Any]:
     """What was asked for and what came of it. All seconds but `at_s` are counted from the fault."""
-    done = story.fault
+    done = state.fault
     if not done or not done["processes"]:
         return {**asked, **NOTHING, "why": done["why"] if done else None, "state": NOT_DONE}
-    noticed = _noticed(story, failed)
+    noticed = _noticed(state, failed)
     return {
         **asked,
         "at_s": round(done["at_s"], 3),
         "step": done["step"],
         "processes": done["processes"],
-        "healed_s": _since(story, story.healed["t"] if story.healed else None),
-        "detected_s": _since(story, noticed),
-        "recovered_s": _since(story, None if noticed is None else _recovered(story, noticed)),
-        "longest_gap_s": round(_longest_gap(story), 3),
-        "samples_redone": sum(loss["samples"] for loss in story.losses if _when(loss) >= done["t"]),
+        "healed_s": _since(state, state.healed["t"] if state.healed else None),
+        "detected_s": _since(state, noticed),
+        "recovered_s": _since(state, None if noticed is None else _recovered(state, noticed)),
+        "longest_gap_s": round(_longest_gap(state), 3),
+        "samples_redone": sum(loss["samples"] for loss in state.losses if _when(loss) >= done["t"]),
         "why": None,
         "state": FAILED if failed else UNHARMED if noticed is None else RECOVERED,
     }
@@ -340,35 +340,35 @@ def _when(loss: Mapping[str, Any]) -> float:
     return float(loss["t"] - loss["ago_s"])
 
 
-def _noticed(story: TrialState, failed: bool) -> float | None:
+def _noticed(state: TrialState, failed: bool) -> float | None:
     """When the engine first said that somebody was gone, or gave up; None if it never noticed."""
-    assert story.fault
-    told = [_when(loss) for loss in story.losses]
-    if failed and story.error:  # it is said when all is cleared away; where the training failed, that ended before
-        in_training = story.error["phase"] == "train" and story.train_end
-        told.append(in_training or story.error["t"])
-    return min((t for t in told if t >= story.fault["t"]), default=None)
+    assert state.fault
+    told = [_when(loss) for loss in state.losses]
+    if failed and state.error:  # it is said when all is cleared away; where the training failed, that ended before
+        in_training = state.error["phase"] == "train" and state.train_end
+        told.append(in_training or state.error["t"])
+    return min((t for t in told if t >= state.fault["t"]), default=None)
 
 
-def _recovered(story: TrialState, noticed: float) -> float | None:
+def _recovered(state: TrialState, noticed: float) -> float | None:
     """When the training was for the first time further than it had ever been when the loss was noticed."""
-    furthest = max((seen for t, seen in story.beats if t <= noticed), default=0)
-    return next((t for t, seen in story.beats if t > noticed and seen > furthest), None)
+    furthest = max((seen for t, seen in state.beats if t <= noticed), default=0)
+    return next((t for t, seen in state.beats if t > noticed and seen > furthest), None)
 
 
-def _longest_gap(story: TrialState) -> float:
+def _longest_gap(state: TrialState) -> float:
     """The longest time after the fault in which no progress was told, to the end of the training.
 
     Some engines only say that they live; that is none.
     """
-    assert story.fault
-    start = story.fault["t"]
-    end = [story.train_end] if story.train_end and story.train_end > start else []
-    moved = [t for (_, before), (t, seen) in pairwise(story.beats) if t > start and seen != before]
+    assert state.fault
+    start = state.fault["t"]
+    end = [state.train_end] if state.train_end and state.train_end > start else []
+    moved = [t for (_, before), (t, seen) in pairwise(state.beats) if t > start and seen != before]
     told = [start, *moved, *end]
     return max((after - before for before, after in pairwise(told)), default=0.0)
 
 
-def _since(story: TrialState, t: float | None) -> float | None:
-    assert story.fault
-    return None if t is None else round(t - story.fault["t"], 3)
+def _since(state: TrialState, t: float | None) -> float | None:
+    assert state.fault
+    return None if t is None else round(t - state.fault["t"], 3)

@@ -81,7 +81,7 @@ def full_record(record: Record, trial: Trial, ending: ExitInfo, job: Job, differ
     What cannot be evaluated still becomes a record, with everything that was measured.
     """
     _book_times(record, ending)
-    book_resources(record, ending.story, nodes_of(trial) if trial.emulated else ())
+    book_resources(record, ending.state, nodes_of(trial) if trial.emulated else ())
     record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test), **job.data.facts}
     record.model = {
         "kind": job.model.kind,
@@ -97,22 +97,22 @@ def full_record(record: Record, trial: Trial, ending: ExitInfo, job: Job, differ
         verdict = replace(verdict, status="wrong-result", reason=reason) if verdict.status == "ok" else verdict
     _apply(record, verdict)
     if asked := fault_of(trial):
-        record.fault = fault_impact(asked, ending.story, record.failed)
+        record.fault = fault_impact(asked, ending.state, record.failed)
     _drop_snapshots(job.folder)
     _gather_logs(job.folder)
     if record.failed:
-        worker = ending.story.worker_log
+        worker = ending.state.worker_log
         record.log_tail = worker["tail"] if worker and worker["tail"] else _tail(job.folder / "log.txt")
-    _write(_series(ending.story), job.folder / "samples.parquet")
+    _write(_series(ending.state), job.folder / "samples.parquet")
 
 
 def _evaluate(record: Record, ending: ExitInfo, job: Job, differs: str | None, verdict: TrialStatus) -> TrialStatus:
     """The curve, the certificate, the accuracy; and what they make of the verdict."""
     with np.errstate(all="ignore"):  # a network that diverged is evaluated like any other
-        rows = curve(ending.story, job.folder, job.model, job.data)
-        record.equivalence = certificate(job, ending.story, differs)
+        rows = curve(ending.state, job.folder, job.model, job.data)
+        record.equivalence = certificate(job, ending.state, differs)
     _book_quality(record, rows, job)
-    _write([*rows, *objectives(ending.story)], job.folder / "curve.parquet")
+    _write([*rows, *objectives(ending.state)], job.folder / "curve.parquet")
     return _second_thoughts(verdict, record, rows)
 
 
@@ -123,15 +123,15 @@ def _drop_snapshots(folder: Path) -> None:
 
 
 def _book_times(record: Record, ending: ExitInfo) -> None:
-    story = ending.story
-    record.cold_s = ending.end - story.start
-    record.pause_s = story.paused_s
-    record.phases_s = story.phases_s(ending.end)
+    state = ending.state
+    record.cold_s = ending.end - state.start
+    record.pause_s = state.paused_s
+    record.phases_s = state.phases_s(ending.end)
     record.train_s, record.test_s = record.phases_s["train"], record.phases_s["test"]
     record.cost_usd = record.usd(record.train_s)
-    record.steps, record.samples_seen = story.step, story.samples_seen
-    if record.train_s and story.samples_seen:
-        record.samples_per_s = story.samples_seen / record.train_s
+    record.steps, record.samples_seen = state.step, state.samples_seen
+    if record.train_s and state.samples_seen:
+        record.samples_per_s = state.samples_seen / record.train_s
 
 
 def _book_quality(record: Record, rows: list[dict[str, Any]], job: Job) -> None:
@@ -175,15 +175,15 @@ def _apply(record: Record, verdict: TrialStatus) -> None:
         setattr(record, name, value)
 
 
-def _series(story: TrialState) -> list[dict[str, Any]]:
+def _series(state: TrialState) -> list[dict[str, Any]]:
     """The samples with the trial's own time."""
     left_out = ("kind", "tick", "t")
     return [
         {
-            "t_s": row["tick"] - story.start,
+            "t_s": row["tick"] - state.start,
             **{key: value for key, value in row.items() if key not in left_out},
         }
-        for row in story.samples
+        for row in state.samples
     ]
 
 
@@ -208,18 +208,18 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:]) if log.exists() else ""
 
 
-def book_resources(record: Record, story: TrialState, nodes: Sequence[NodeSpec] = ()) -> None:
+def book_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec] = ()) -> None:
     """Fill in every figure of consumption, from the kernel's account and the samples; `nodes` are the emulated ones."""
-    record.nodes = book_nodes(nodes, story)
-    usage = story.usage or {}
+    record.nodes = book_nodes(nodes, state)
+    usage = state.usage or {}
     if usage:
         # The kernel's account is exact, but lacks processes that outlived their parents; the samples have seen those.
-        here = max(usage["user_s"] + usage["system_s"], sum(story.spent.values()))
-        record.cpu_s = here + max(story.host_s, sum(story.host_spent.values()))
+        here = max(usage["user_s"] + usage["system_s"], sum(state.spent.values()))
+        record.cpu_s = here + max(state.host_s, sum(state.host_spent.values()))
         record.context_switches, record.orphans = usage["switches"], usage["orphans"]
-        record.cpu_s_by_role = _account_for(record.cpu_s, _sum(story.spent, story.host_spent))
+        record.cpu_s_by_role = _account_for(record.cpu_s, _sum(state.spent, state.host_spent))
         record.sampler = {"cpu_s": usage["sampler_s"]}
-    ticks = _by_tick(story.samples)
+    ticks = _by_tick(state.samples)
     record.sampler["samples"] = len(ticks)
     roles = [[row for row in rows if row["role"] != "machine"] for rows in ticks]
     peaks = [sum(row["pss"] for row in rows) for rows in roles]
@@ -234,17 +234,17 @@ def book_resources(record: Record, story: TrialState, nodes: Sequence[NodeSpec] 
     if roles:
         record.disk_read_bytes = sum(row["read_bytes"] for row in roles[-1])
         record.disk_write_bytes = sum(row["write_bytes"] for row in roles[-1])
-    machine = [row for row in story.samples if row["role"] == "machine"]
+    machine = [row for row in state.samples if row["role"] == "machine"]
     if machine:
         record.network_bytes = machine[-1]["network_bytes"]
-        record.network_bytes_by_phase = story.network_bytes_by_phase(record.network_bytes)
-        record.noise |= noise(machine, story.cpu_at(here=True))
-    record.counts = _finite(story.counts)
-    record.notes = dict(story.notes)
-    record.timeline = dict(story.timeline)
-    record.breakdowns = {name: _finite(parts) for name, parts in story.breakdowns.items()}
+        record.network_bytes_by_phase = state.network_bytes_by_phase(record.network_bytes)
+        record.noise |= noise(machine, state.cpu_at(here=True))
+    record.counts = _finite(state.counts)
+    record.notes = dict(state.notes)
+    record.timeline = dict(state.timeline)
+    record.breakdowns = {name: _finite(parts) for name, parts in state.breakdowns.items()}
     _book_waiting(record)
-    record.training = _training(record, story)
+    record.training = _training(record, state)
     rounds, travelled = record.counts.get("rounds"), record.network_bytes_by_phase.get("train")
     if rounds and travelled:
         record.counts["bytes_per_round"] = travelled / rounds
@@ -266,19 +266,19 @@ def _book_waiting(record: Record) -> None:
         record.breakdowns["waiting_s"] = {worker: max(0.0, record.train_s - spent) for worker, spent in busy.items()}
 
 
-def _training(record: Record, story: TrialState) -> dict[str, Any]:
+def _training(record: Record, state: TrialState) -> dict[str, Any]:
     """What the machine was doing while the trial trained: the figures by which a bottleneck is told."""
-    start, end = story.train_start, story.train_end
+    start, end = state.train_start, state.train_end
     if start is None or end is None or end <= start:
         return {}
     cpus = record.environment.get("cpus") or 1
     asked = sum(node["cores"] for node in record.nodes) or math.ceil(record.workers * record.cores)
     given = {"attach": cpus, "hosts": asked}.get(record.cluster, min(cpus, asked))
-    roles = dict.fromkeys(row["role"] for row in story.samples if row["role"] != "machine")
-    cores = {role: round(_spent(story.cpu_at(role), start, end) / (end - start), 4) for role in roles}
-    machine = [row for row in story.samples if row["role"] == "machine" and start <= row["tick"] <= end]
+    roles = dict.fromkeys(row["role"] for row in state.samples if row["role"] != "machine")
+    cores = {role: round(_spent(state.cpu_at(role), start, end) / (end - start), 4) for role in roles}
+    machine = [row for row in state.samples if row["role"] == "machine" and start <= row["tick"] <= end]
     found: dict[str, Any] = {
-        "cpu_share": round(_spent(story.cpu_at(), start, end) / (end - start) / given, 4),
+        "cpu_share": round(_spent(state.cpu_at(), start, end) / (end - start) / given, 4),
         "cpu_cores_by_role": cores,
     }
     if machine:
@@ -345,13 +345,13 @@ def _by_tick(samples: Sequence[Event]) -> list[list[Event]]:
 COUNTED = ("cpu_s", "throttled_s", "sent_bytes", "received_bytes")  # they only grow
 
 
-def book_nodes(specs: Sequence[NodeSpec], story: TrialState) -> list[dict[str, Any]]:
+def book_nodes(specs: Sequence[NodeSpec], state: TrialState) -> list[dict[str, Any]]:
     """For every node what it was given, what it used in all, and what it used while the trial trained."""
-    return [_node(number, spec, story) for number, spec in enumerate(specs) if story.nodes.get(number)]
+    return [_node(number, spec, state) for number, spec in enumerate(specs) if state.nodes.get(number)]
 
 
-def _node(number: int, spec: NodeSpec, story: TrialState) -> dict[str, Any]:
-    rows = story.nodes[number]
+def _node(number: int, spec: NodeSpec, state: TrialState) -> dict[str, Any]:
+    rows = state.nodes[number]
     last = rows[-1]
     return {
         "name": f"node-{number}",
@@ -359,12 +359,12 @@ def _node(number: int, spec: NodeSpec, story: TrialState) -> dict[str, Any]:
         **{name: last[name] for name in COUNTED},
         "peak_memory_bytes": max(row["peak_memory_bytes"] for row in rows),
         "oom_kills": last["oom_kills"],
-        "training": _while_training(rows, story),
+        "training": _while_training(rows, state),
     }
 
 
-def _while_training(rows: Sequence[Event], story: TrialState) -> dict[str, float]:
-    start, end = story.train_start, story.train_end
+def _while_training(rows: Sequence[Event], state: TrialState) -> dict[str, float]:
+    start, end = state.train_start, state.train_end
     if start is None or end is None or end <= start:
         return {}
     used = {name: round(_between(rows, name, start, end), 4) for name in COUNTED}

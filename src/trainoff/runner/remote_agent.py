@@ -1,4 +1,4 @@
-"""The guard: the warden's hand on a host. It starts processes there, samples them, and outlives nobody.
+"""The guard: the supervisor's hand on a host. It starts processes there, samples them, and outlives nobody.
 
 It is started through ssh (clusters/hosts) and hears this machine through its standard input. When that closes, or
 stays silent for a minute, it ends every process and removes the trial's folder.
@@ -67,12 +67,12 @@ class RemoteAgent:
     orders: AgentConfig
     wire: MessageStream
     place: TrialFolder
-    probe: Sampler = field(default_factory=lambda: Sampler(own_pid_namespace=False, own_network=False))
+    sampler: Sampler = field(default_factory=lambda: Sampler(own_pid_namespace=False, own_network=False))
     started: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     heard: float = field(default_factory=time.monotonic)
     draft: Path | None = None  # a file that has not come whole yet
     trouble: str | None = None  # why a file could not be written
-    lock: threading.Lock = field(default_factory=threading.Lock)  # of the probe
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of the sampler
     over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -171,7 +171,7 @@ class RemoteAgent:
         """Tell of a process's end, after its last words."""
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with self.lock:
-            self.probe.last_look(process.pid)
+            self.sampler.last_look(process.pid)
             code = process.wait()
         listening.join(LAST_WORDS_S)
         self._say("ended", number=number, code=code)
@@ -190,9 +190,9 @@ class RemoteAgent:
 
     def _sample(self) -> None:
         """Tell what each role uses, and see that none uses too much."""
-        while not self.over.wait(self.probe.period_s):
+        while not self.over.wait(self.sampler.period_s):
             with self.lock:
-                self.probe.sample()
+                self.sampler.sample()
                 self._tell_samples()
             self._check_memory()
 
@@ -203,7 +203,7 @@ class RemoteAgent:
         give_up()
 
     def _tell_samples(self) -> None:
-        for role, used in self.probe.by_role().items():
+        for role, used in self.sampler.by_role().items():
             self._tell("host-sample", role=role, **{name: getattr(used, name) for name in FIGURES}, pss=round(used.pss))
 
     def _check_memory(self) -> None:
@@ -214,7 +214,7 @@ class RemoteAgent:
         with self.lock:  # meanwhile no process is taken off the list
             if not self._over(limit):
                 return
-            self.probe.measure_memory()
+            self.sampler.measure_memory()
             over = self._over(limit)
         if over:
             self._tell("over-memory", role=over[1], bytes=over[0], limit=limit)
@@ -222,7 +222,7 @@ class RemoteAgent:
 
     def _over(self, limit: int) -> tuple[int, str] | None:
         return max(
-            ((round(used.pss), role) for role, used in self.probe.by_role().items() if used.pss > limit), default=None
+            ((round(used.pss), role) for role, used in self.sampler.by_role().items() if used.pss > limit), default=None
         )
 
     def end(self) -> None:
@@ -238,9 +238,9 @@ class RemoteAgent:
         leave.daemon = True
         leave.start()
         with self.lock:
-            self.probe.sample()
+            self.sampler.sample()
             self._tell_samples()
-            for role, used in self.probe.by_role().items():
+            for role, used in self.sampler.by_role().items():
                 self._tell("host-spent", role=role, cpu_s=round(used.user_s + used.system_s, 3))
         whole = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._tell("host-usage", cpu_s=round(whole.ru_utime + whole.ru_stime, 3))

@@ -1,4 +1,4 @@
-"""The conductor: runs what is missing of a study, one trial at a time, and files the records."""
+"""The runner: runs what is missing of a study, one trial at a time, and files the records."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Runner:
             "reason": why_not or outside,
         }
         record.noise["control_before"] = self._control.before(_cpu(record))
-        with TrialProcess(trial, stage, lambda story: self._view.update(task, story), task.give_up) as performance:
+        with TrialProcess(trial, stage, lambda state: self._view.update(task, state), task.give_up) as performance:
             ending = performance.run()
             measured.enter_context(finish_first())
         self._interrupted = ending.stopped
@@ -168,7 +168,7 @@ def get_data(study: Study, say: data.Progress | None) -> None:
 
 @dataclass
 class Task:
-    """A trial with all that the conductor knows of it."""
+    """A trial with all that the runner knows of it."""
 
     trial: Trial
     engine: Engine
@@ -230,7 +230,7 @@ class RunObserver(Protocol):
     def started(self, task: Task) -> None:
         """A trial's processes are about to start."""
 
-    def update(self, task: Task, story: TrialState) -> None:
+    def update(self, task: Task, state: TrialState) -> None:
         """At least twice a second while a trial runs; must be cheap."""
 
     def finished(self, task: Task, record: Record) -> None:
@@ -243,7 +243,7 @@ class NullObserver:
     def planned(self, tasks: Sequence[Task]) -> None: ...
     def waiting(self, sentence: str) -> None: ...
     def started(self, task: Task) -> None: ...
-    def update(self, task: Task, story: TrialState) -> None: ...
+    def update(self, task: Task, state: TrialState) -> None: ...
     def finished(self, task: Task, record: Record) -> None: ...
 
 
@@ -265,9 +265,9 @@ class Observers:
         for view in self._views:
             view.started(task)
 
-    def update(self, task: Task, story: TrialState) -> None:
+    def update(self, task: Task, state: TrialState) -> None:
         for view in self._views:
-            view.update(task, story)
+            view.update(task, state)
 
     def finished(self, task: Task, record: Record) -> None:
         for view in self._views:

@@ -44,25 +44,25 @@ class TrialStatus:
 
 def judge(ending: ExitInfo) -> TrialStatus:
     """Decide between the ways in which a trial can end."""
-    story = ending.story
-    phase = (story.error or {}).get("phase") or story.phase
+    state = ending.state
+    phase = (state.error or {}).get("phase") or state.phase
     if ending.cut_short:
-        traceback = (story.error or {}).get("traceback") if ending.cut_short == "timeout" else None
+        traceback = (state.error or {}).get("traceback") if ending.cut_short == "timeout" else None
         return TrialStatus(ending.cut_short, phase, ending.reason, traceback, ending.cut_short == "interrupted")
-    if story.over_memory:
-        used, limit = story.over_memory["bytes"] / GIB, story.over_memory["limit"] / GIB
-        reason = f"{story.over_memory['role']} used {used:.2f} GiB of its {limit:g} GiB"
-        return TrialStatus("out-of-memory", story.reached if phase == "teardown" else phase, reason)
-    if story.error:
+    if state.over_memory:
+        used, limit = state.over_memory["bytes"] / GIB, state.over_memory["limit"] / GIB
+        reason = f"{state.over_memory['role']} used {used:.2f} GiB of its {limit:g} GiB"
+        return TrialStatus("out-of-memory", state.reached if phase == "teardown" else phase, reason)
+    if state.error:
         return _failed(ending, phase)
-    if story.done and (story.usage or {}).get("exit") == 0:
+    if state.done and (state.usage or {}).get("exit") == 0:
         return TrialStatus("ok")
     return _killed(ending, phase)
 
 
 def _failed(ending: ExitInfo, phase: str) -> TrialStatus:
     """The trial process said why."""
-    error, worker = ending.story.error or {}, ending.story.worker_failed
+    error, worker = ending.state.error or {}, ending.state.worker_failed
     status = error["status"]
     if status == "crashed" and ending.oom_kills > 0 and worker:
         return TrialStatus("out-of-memory", phase, f"the kernel killed {worker['role']} because memory was full")
@@ -83,7 +83,7 @@ def _last_words(said: str) -> str:
 
 def _killed(ending: ExitInfo, phase: str) -> TrialStatus:
     """The trial process is gone without a word."""
-    code = (ending.story.usage or {}).get("exit")
+    code = (ending.state.usage or {}).get("exit")
     if ending.oom_kills > 0:
         return TrialStatus("out-of-memory", phase, "the kernel killed it because the machine's memory was full")
     if code is None and ending.exit_code == FAILED:

@@ -1,7 +1,7 @@
-"""The warden: process 1 of a trial. It starts the trial, samples it, reaps it, and outlives nobody.
+"""The supervisor: process 1 of a trial. It starts the trial, samples it, reaps it, and outlives nobody.
 
-Whatever happens to the conductor, the life line (a pipe whose other end only the conductor holds) closes
-and the warden ends everything. While it lives it says through it when a fault is due.
+Whatever happens to the runner, the life line (a pipe whose other end only the runner holds) closes
+and the supervisor ends everything. While it lives it says through it when a fault is due.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ KEEP_MEMORY = {
 
 @dataclass(frozen=True)
 class SupervisorConfig:
-    """What the conductor asks of the warden."""
+    """What the runner asks of the supervisor."""
 
     folder: str  # the trial's scratch folder
     namespaces: bool
     network: bool  # a network of its own
     memory_bytes: int | None  # no role may use more
-    fault: dict[str, Any] | None = None  # what is done to a node when the conductor says so
+    fault: dict[str, Any] | None = None  # what is done to a node when the runner says so
     trainer: str | None = None  # by which part of its command line the process is known that trains
     lab: LabPlan | None = None  # the emulated nodes, if it has some
 
@@ -73,7 +73,7 @@ class Supervisor:
         if self._own_network:
             os.environ[OWN_NETWORK] = LAB if self._lab else ALONE
         sockets = Sockets(self._lab.ears(), between=True) if self._lab else None
-        self._probe = Sampler(orders.namespaces, self._own_network, sockets)
+        self._sampler = Sampler(orders.namespaces, self._own_network, sockets)
         reach = LabTargets(orders.trainer, self._lab) if self._lab else ProcessTargets(orders.trainer)
         self._hand = FaultInjector(orders.fault, reach, self._channel.say) if orders.fault else None
         self._trial: subprocess.Popen[bytes] | None = None
@@ -111,12 +111,12 @@ class Supervisor:
         while self._exit is None:
             self._sleep(min(LOOK_S, next_sample - time.monotonic()))
             self._reap()
-            self._probe.look_at_traffic()
+            self._sampler.look_at_traffic()
             if self._end_by is not None and time.monotonic() > self._end_by:
                 return
             if time.monotonic() >= next_sample:
                 self._sample()
-                next_sample = time.monotonic() + self._probe.period_s
+                next_sample = time.monotonic() + self._sampler.period_s
 
     def _sleep(self, seconds: float) -> None:
         ready, _, _ = select.select([self._life_line, self._wake], [], [], max(seconds, 0.0))
@@ -126,7 +126,7 @@ class Supervisor:
             os.read(self._wake, 4096)
 
     def _obey(self, said: str) -> None:
-        """Do what the conductor says through the life line; if nothing is ever said there again, it is gone."""
+        """Do what the runner says through the life line; if nothing is ever said there again, it is gone."""
         if not said:
             self._end_by = 0.0  # no time for politeness
         for word in said.split():
@@ -134,14 +134,14 @@ class Supervisor:
                 {FAULT: self._hand.strike, HEAL: self._hand.heal}[word]()
 
     def _sample(self) -> None:
-        rows, tick = self._probe.sample(), time.monotonic()
+        rows, tick = self._sampler.sample(), time.monotonic()
         for row in rows:
             self._channel.say("sample", tick=tick, **row)
         if self._lab:
             self._sample_nodes(self._lab, tick)
         limit = self._orders.memory_bytes
         if limit and self._over(limit):
-            self._probe.measure_memory()
+            self._sampler.measure_memory()
             if worst := self._over(limit):
                 self._channel.say("over-memory", role=worst[0], bytes=worst[1], limit=limit)
                 self._end_by = 0.0
@@ -156,7 +156,7 @@ class Supervisor:
             self._end_by = 0.0
 
     def _over(self, limit: int) -> tuple[str, int] | None:
-        over = [(round(used.pss), role) for role, used in self._probe.by_role().items() if used.pss > limit]
+        over = [(round(used.pss), role) for role, used in self._sampler.by_role().items() if used.pss > limit]
         return (max(over)[1], max(over)[0]) if over else None
 
     def _asked_to_end(self, *_: object) -> None:
@@ -169,7 +169,7 @@ class Supervisor:
         """Collect every child that has ended, orphans of the trial included, with a last look at each."""
         with contextlib.suppress(ChildProcessError):  # none is left
             while pid := self._ended():
-                self._probe.last_look(pid)
+                self._sampler.last_look(pid)
                 pid, status = os.waitpid(pid, os.WNOHANG)
                 if self._trial and pid == self._trial.pid:
                     self._exit = self._trial.returncode = os.waitstatus_to_exitcode(status)
@@ -200,7 +200,7 @@ class Supervisor:
     def _report(self, orphans: int) -> None:
         """The kernel's own account of the whole tree, exact because everything has been reaped."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        for role, account in self._probe.by_role().items():
+        for role, account in self._sampler.by_role().items():
             self._channel.say("spent", role=role, cpu_s=round(account.user_s + account.system_s, 3))
         self._channel.say(
             "usage",
@@ -218,9 +218,9 @@ LIFE_LINE = 0
 
 
 def main() -> int:
-    """Fork the warden into the new namespaces and pass on its end; dies with the conductor.
+    """Fork the supervisor into the new namespaces and pass on its end; dies with the runner.
 
-    Without namespaces this process is the warden itself, which must live on until it has killed the others.
+    Without namespaces this process is the supervisor itself, which must live on until it has killed the others.
     """
     orders = SupervisorConfig.read(Path(sys.argv[1]))
     if not orders.namespaces:
@@ -229,20 +229,20 @@ def main() -> int:
     die_with_parent()
     assert orders.network or not orders.lab, "a lab is made in a network of its own"
     namespaces.unshare(orders.network, lab=orders.lab is not None)
-    warden = os.fork()
-    if warden == 0:
+    supervisor = os.fork()
+    if supervisor == 0:
         die_with_parent()
         namespaces.settle(orders.network)
         os._exit(_guard(orders) & 0xFF)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(warden, signal.SIGTERM))
-    _, status = os.waitpid(warden, 0)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(supervisor, signal.SIGTERM))
+    _, status = os.waitpid(supervisor, 0)
     return os.waitstatus_to_exitcode(status) & 0xFF
 
 
 def _guard(orders: SupervisorConfig) -> int:
-    """Be the warden, unless the conductor died before it could be told: then there is nobody to work for."""
+    """Be the supervisor, unless the runner died before it could be told: then there is nobody to work for."""
     try:
-        warden = Supervisor(orders, LIFE_LINE)
+        supervisor = Supervisor(orders, LIFE_LINE)
     except OSError as error:
         if error.errno == errno.ENXIO:
             return 1
@@ -251,7 +251,7 @@ def _guard(orders: SupervisorConfig) -> int:
         said = {"status": "start-failed", "reason": str(error), "traceback": None, "unfinished": False}
         Channel(Path(orders.folder) / "events").say("error", phase="cluster_start", **said)
         return 1
-    return warden.run()
+    return supervisor.run()
 
 
 if __name__ == "__main__":

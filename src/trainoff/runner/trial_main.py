@@ -1,6 +1,6 @@
 """The trial process: builds the job, runs the engine through its life, and says what happens.
 
-Run by the warden as `python -m trainoff.runner.trial_main FOLDER`. Everything it needs is in the folder.
+Run by the supervisor as `python -m trainoff.runner.trial_main FOLDER`. Everything it needs is in the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch, bytes_s
 
 
 class EndedBySignal(BaseException):
-    """The conductor asked the trial to end."""
+    """The runner asked the trial to end."""
 
 
 STATUS = {MemoryError: "out-of-memory", Diverged: "diverged", Refused: "unsupported", EndedBySignal: "interrupted"}

@@ -35,7 +35,7 @@ HELD_UP_S = 1.0  # between listening and looking at the clock; longer than that,
 
 @dataclass
 class Sandbox:
-    """What the conductor gives a trial: a folder, CPUs, and the isolation that this machine allows."""
+    """What the runner gives a trial: a folder, CPUs, and the isolation that this machine allows."""
 
     folder: Path
     cpus: list[int]
@@ -48,10 +48,10 @@ class Sandbox:
 class ExitInfo:
     """How a performance ended."""
 
-    story: TrialState
+    state: TrialState
     end: float
     exit_code: int | None
-    cut_short: str | None  # the status that the conductor gave it: timeout or interrupted
+    cut_short: str | None  # the status that the runner gave it: timeout or interrupted
     reason: str | None
     stopped: bool = False  # by the user, who wants no further trials
     oom_kills: int = 0
@@ -94,7 +94,7 @@ class TrialProcess:
         self._events = (folder / "events.jsonl").open("ab")
         life_line, self._life_line = os.pipe()
         self._oom_before = oom_kills()
-        self.story = TrialState(time.monotonic())
+        self.state = TrialState(time.monotonic())
         self._launcher = subprocess.Popen(
             [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(folder)],
             stdin=life_line,
@@ -125,17 +125,17 @@ class TrialProcess:
         """Listen until the last process is gone. Ctrl-C ends it politely, a second one at once."""
         while self._launcher.poll() is None:
             try:
-                self._listen(min(TICK_S, max(0.0, self._cue.wait(self.story, time.monotonic()))))
+                self._listen(min(TICK_S, max(0.0, self._cue.wait(self.state, time.monotonic()))))
                 self._give_cues()
                 self._check_deadlines()
-                self.update(self.story)
+                self.update(self.state)
             except KeyboardInterrupt:
                 self._stopped = True
                 self.cut_short("interrupted", "stopped by the user")
         self._listen(0.0)
-        last_word = self.story.usage["t"] if self.story.usage else time.monotonic()
+        last_word = self.state.usage["t"] if self.state.usage else time.monotonic()
         return ExitInfo(
-            self.story,
+            self.state,
             last_word,
             self._launcher.returncode,
             self._cut_short,
@@ -154,14 +154,14 @@ class TrialProcess:
         self._launcher.terminate()
 
     def _give_cues(self) -> None:
-        """Tell the warden when it is time for a fault, and when it is over."""
-        for word in self._cue.words(self.story, time.monotonic()):
+        """Tell the supervisor when it is time for a fault, and when it is over."""
+        for word in self._cue.words(self.state, time.monotonic()):
             with contextlib.suppress(BrokenPipeError):  # it has ended already
                 os.write(self._life_line, f"{word}\n".encode())
 
     def _check_deadlines(self) -> None:
         now, limits = time.monotonic(), self.trial.limits
-        if self.story.usage or self._launcher.poll() is not None:
+        if self.state.usage or self._launcher.poll() is not None:
             return  # it has ended already; this process may just have been held up
         if now - self._listened > HELD_UP_S:
             return  # since it last listened: what the trial has said meanwhile comes first
@@ -169,11 +169,11 @@ class TrialProcess:
             self._kill()
         elif self._cut_short:
             return
-        elif now - self.story.start > limits.timeout_s:
+        elif now - self.state.start > limits.timeout_s:
             self.cut_short("timeout", f"not finished after {limits.timeout_s:g} s")
-        elif self.story.phase == "train" and now - self.story.last_progress > limits.stall_s:
-            self.cut_short("timeout", f"no progress for {limits.stall_s:g} s after step {self.story.step}")
-        elif self.give_up and (reason := self.give_up(self.story)):
+        elif self.state.phase == "train" and now - self.state.last_progress > limits.stall_s:
+            self.cut_short("timeout", f"no progress for {limits.stall_s:g} s after step {self.state.step}")
+        elif self.give_up and (reason := self.give_up(self.state)):
             self.cut_short("timeout", reason)
 
     def _kill(self) -> None:
@@ -202,12 +202,12 @@ class TrialProcess:
         with contextlib.suppress(OSError):  # the trial goes on without
             door = PortForward(self.stage.folder / f"door-{name}")
             self._doors.append(door)
-            self.story.pages[name] = door.url
+            self.state.pages[name] = door.url
 
     def _take(self, line: bytes) -> None:
         try:
             event: dict[str, Any] = json.loads(line)
-            self.story.hear(event)
+            self.state.apply(event)
             if event["kind"] == "page":
                 self._open_door(str(event["name"]))
             if event["kind"] == "phase" and self._lab and not self._announced:

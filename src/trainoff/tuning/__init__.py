@@ -1,6 +1,6 @@
 """Each engine at its best: its own parameters are searched for the shortest time to target, on validation rows.
 
-`tune(study, out, wish, say, view)` does it, `write(...)` puts the winners into a study file; docs/tuning.md tells how.
+`tune(study, out, options, say, view)` searches, `write(...)` puts the winners into a study file; see docs/tuning.md.
 """
 
 from trainoff.tuning.outcome import Tuned, Tuning

@@ -62,9 +62,9 @@ class EngineStudy:
 
     @cached_property
     def _batches(self) -> int:
-        probe = 64 * self.recipe.workers
-        made: int = self.trial({"batch_size": probe}).params["batch_size"]
-        return made // probe if made in (probe, probe * self.recipe.workers) else 1
+        sampler = 64 * self.recipe.workers
+        made: int = self.trial({"batch_size": sampler}).params["batch_size"]
+        return made // sampler if made in (sampler, sampler * self.recipe.workers) else 1
 
     @cached_property
     def space(self) -> Space:

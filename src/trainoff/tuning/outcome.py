@@ -245,16 +245,16 @@ class Bar:
     best_s: float
     curves: Sequence[Curve] = ()
 
-    def give_up(self, story: TrialState) -> str | None:
+    def give_up(self, state: TrialState) -> str | None:
         """Why a training need not go on; None as long as it may still win."""
-        if story.train_start is None or story.train_end is not None:
+        if state.train_start is None or state.train_end is not None:
             return None
-        trained = time.monotonic() - story.train_start - story.paused_s
+        trained = time.monotonic() - state.train_start - state.paused_s
         if trained < SHORT_S:
             return None
         if trained > LATE * self.best_s:
             return f"{GIVEN_UP} {trained:.3g} s of training: another candidate needed {self.best_s:.3g} s in all"
-        looks = [(event["train_s"], event["loss"]) for event in story.snapshots if event["loss"] is not None]
+        looks = [(event["train_s"], event["loss"]) for event in state.snapshots if event["loss"] is not None]
         return self.behind(*looks[-1]) if looks else None
 
     def behind(self, trained: float, loss: float) -> str | None:

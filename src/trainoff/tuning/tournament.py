@@ -28,12 +28,12 @@ class Stopped(Exception):
 
 @dataclass
 class TournamentEntry:
-    """What all contests share: the store, the conductor, the time and who watches."""
+    """What all contests share: the store, the runner, the time and who watches."""
 
     store: Store
-    conductor: Runner
+    runner: Runner
     budget: Budget
-    wish: TuneOptions
+    options: TuneOptions
     say: Callable[[TuneStep], None]
     made: int = 0  # new records
     took_s: float | None = None  # by the last trial, from start to stored record; None: it was there
@@ -46,7 +46,7 @@ class TournamentEntry:
         if task.to_run:
             self.say(replace(step, left=self.budget.left))
             task.give_up = give_up
-            outcome = self.conductor.run([task])
+            outcome = self.runner.run([task])
             self.made, self.took_s = self.made + 1, time.monotonic() - start
             if outcome.interrupted:
                 raise Stopped
@@ -94,7 +94,7 @@ class Tournament:
                 self.share.book(record)
 
     def _more(self) -> bool:
-        most = self.place.wish.candidates
+        most = self.place.options.candidates
         return (most is None or len(self.tried) < most) and self.share.for_search
 
     def _history(self) -> list[Tried]:
@@ -110,7 +110,7 @@ class Tournament:
         step = TuneStep(self.lane.name, what, candidate, target=self.target, best=best)
         record = self.place.run(self.lane, self.lane.trial(candidate), step, bar(best, curves))
         if self.target is None and record.targets:
-            self.target = goal(record.targets, record, self.place.wish.target)
+            self.target = goal(record.targets, record, self.place.options.target)
         self.tried.append((candidate, record))
         self.share.book(record, self.place.took_s)
         self.place.tell(replace(step, target=self.target), record)
@@ -170,7 +170,7 @@ class Tournament:
 
     def _rounds(self) -> int:
         """How many rounds: decided before the race, so that its result cannot decide when it ends."""
-        wanted = self.place.wish.rounds
+        wanted = self.place.options.rounds
         rounds = self.share.rounds_left
         if rounds < wanted:
             self.race_lacks = f"there was time for {rounds} of {wanted} rounds of a race"

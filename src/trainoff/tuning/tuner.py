@@ -19,11 +19,11 @@ from trainoff.tuning.search import check_optuna
 from trainoff.tuning.tournament import Budget, Stopped, Tournament, TournamentEntry, TuneOptions, TuneStep
 
 
-def check(study: Study, wish: TuneOptions) -> None:
+def check(study: Study, options: TuneOptions) -> None:
     """Refuse what cannot be tuned, before anything is downloaded or run."""
     check_optuna()
     lanes = lanes_of(study)
-    check_targets(lanes[0].recipe.workload, lanes[0].recipe.targets, wish.target)
+    check_targets(lanes[0].recipe.workload, lanes[0].recipe.targets, options.target)
     _ready(lanes)
 
 
@@ -32,22 +32,22 @@ def get_rows(study: Study, say: data.Progress) -> None:
     data.get(lanes_of(study)[0].recipe.data, say=say)
 
 
-def tune(study: Study, out: Path, wish: TuneOptions, say: Callable[[TuneStep], None], view: RunObserver) -> Tuning:
+def tune(study: Study, out: Path, options: TuneOptions, say: Callable[[TuneStep], None], view: RunObserver) -> Tuning:
     """Tune every engine of a study that is ready here; records go to `<out>/<study>-tune`.
 
     Ctrl-C ends it early with what is known by then. Run again, it takes up what was tried before.
     """
-    check(study, wish)
+    check(study, options)
     get_rows(study, lambda *_: None)
     ready, absent = _ready(lanes_of(study))
     ready = [with_rows(lane) for lane in ready]
     store = Store(out / f"{study.name}-tune")
     store.prepare()
-    budget = Budget(wish.minutes)
+    budget = Budget(options.minutes)
     estimator = Estimator(scan(out)[0])
     new = [lane.recipe for lane in ready if lane.task(lane.recipe, store).to_run]
-    budget.check([estimator.seconds(trial) for trial in new], wish.rounds)
-    place = TournamentEntry(store, Runner(store, view), budget, wish, say)
+    budget.check([estimator.seconds(trial) for trial in new], options.rounds)
+    place = TournamentEntry(store, Runner(store, view), budget, options, say)
     found, interrupted = _one_by_one(place, ready)
     return Tuning(study.name, compared([*found, *absent]), interrupted, place.made)
 
@@ -56,7 +56,7 @@ def _one_by_one(place: TournamentEntry, lanes: Sequence[EngineStudy]) -> tuple[l
     contests: list[Tournament] = []
     with contextlib.suppress(Stopped, KeyboardInterrupt):
         for number, lane in enumerate(lanes):
-            contests.append(Tournament(place, lane, place.budget.share(len(lanes) - number, place.wish.rounds)))
+            contests.append(Tournament(place, lane, place.budget.share(len(lanes) - number, place.options.rounds)))
             contests[-1].go()
         return [contest.result for contest in contests], False
     late = [Tuned(lane.name, why_not="it was stopped before its turn") for lane in lanes[len(contests) :]]

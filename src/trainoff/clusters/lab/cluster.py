@@ -70,7 +70,7 @@ class LabPlan:
 
 
 class LabCluster(Processes):
-    """The nodes of a lab that the warden has made. The driver is on the first of them, as on a cluster's master."""
+    """The nodes of a lab that the supervisor has made. The driver is on the first of them, as on a cluster's master."""
 
     def __init__(self, plan: LabPlan, folder: Path) -> None:
         super().__init__(len(plan.specs), folder)

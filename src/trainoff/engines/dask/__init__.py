@@ -1,6 +1,6 @@
 """Engines on Dask: the same algorithms as on Spark, scikit-learn on partitioned rows, and PyTorch.
 
-`session` is the connection to a cluster, `crew` the workers of a training by rounds, `rows` how rows reach them.
+`session` is the connection to a cluster, `pool` the workers of a training by rounds, `rows` how rows reach them.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class OnDask(LocalSgdEngine, DaskEngine):
 
         assert self.session
         apart = self.apart and job.mode != "search" and job.workers > 1
-        self.crew = DaskWorkerPool(self.session, job, self.maker, apart=apart)
+        self.pool = DaskWorkerPool(self.session, job, self.maker, apart=apart)
         with watch.phase("data_load"):
-            self.crew.lay_out()
+            self.pool.lay_out()
         if job.mode != "search":
             with watch.phase("ship"), self.session.failures():
-                self.crew.ship()
+                self.pool.ship()
 
 
 class DaskAverage(OnDask):

@@ -1,4 +1,4 @@
-"""The crew of a training by rounds on Dask: an actor on every worker, called directly and not through the scheduler."""
+"""The pool of a training by rounds on Dask: an actor on every worker, called directly and not through the scheduler."""
 
 from __future__ import annotations
 

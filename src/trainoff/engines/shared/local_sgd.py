@@ -54,19 +54,19 @@ class WorkerPool(Protocol):
 
 
 class SearchingWorkerPool(WorkerPool, Protocol):
-    """A crew that can search, too."""
+    """A pool that can search, too."""
 
     def search(self, watch: Watch) -> Floats: ...
 
 
-def train(crew: WorkerPool, job: Job, watch: Watch, tau: int) -> Floats:
+def train(pool: WorkerPool, job: Job, watch: Watch, tau: int) -> Floats:
     """All rounds of the job, each of `tau` steps; returns the weights they lead to."""
     weights = flatten(job.weights)
     rounds = seen = 0
     timeline = Timeline(watch, time.time())
     for first, last in spans(job.order, tau):
         sent = time.time()
-        done = crew.round(weights, first, last)
+        done = pool.round(weights, first, last)
         back = time.time()
         weights, loss = average(weights, done)
         rounds += 1
@@ -78,8 +78,8 @@ def train(crew: WorkerPool, job: Job, watch: Watch, tau: int) -> Floats:
         if watch.should_stop:
             break
     watch.count("rounds", rounds)
-    if not crew.sparse:
-        watch.count("least_bytes_per_round", 2 * crew.workers * WEIGHT_BYTES * job.model.parameters)
+    if not pool.sparse:
+        watch.count("least_bytes_per_round", 2 * pool.workers * WEIGHT_BYTES * job.model.parameters)
     timeline.tell()
     return weights
 
@@ -107,7 +107,7 @@ class LocalSgdEngine(Engine):
     models = frozenset({"mlp", "logreg"})
     modes: ClassVar[tuple[str, ...]] = ("local", "sync")
     knobs: ClassVar[Mapping[str, Knob]] = {"tau": TAU}
-    crew: SearchingWorkerPool
+    pool: SearchingWorkerPool
 
     def size(self, trial: Trial) -> int:
         """How many workers average their weights."""
@@ -136,7 +136,7 @@ class LocalSgdEngine(Engine):
     def learn(self, job: Job, watch: Watch) -> None:
         """Train, and keep what came of it."""
 
-        self.keep(job, train(self.crew, job, watch, job.params["tau"]))
+        self.keep(job, train(self.pool, job, watch, job.params["tau"]))
 
     def keep(self, job: Job, weights: Floats) -> None:
         from trainoff.models import unflatten
@@ -203,7 +203,7 @@ class SklearnLocalSgdEngine(LocalSgdEngine):
         if job.mode != "search":
             super().learn(job, watch)
         else:
-            self.keep(job, self.crew.search(watch))
+            self.keep(job, self.pool.search(watch))
 
 
 def differs(trial: Trial, workers: int) -> str | None:

@@ -37,7 +37,7 @@ class Channel:
     """The way events take out of a trial; any process of the trial may hold one."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises OSError where nobody listens: waiting for a conductor that has died would be for ever."""
+        """Raises OSError where nobody listens: waiting for a runner that has died would be for ever."""
         self._pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         os.set_blocking(self._pipe, True)
 
@@ -57,7 +57,7 @@ class Channel:
             longest = max(texts, key=lambda key: len(event[key]))
             event[longest] = event[longest][len(event[longest]) // 4 + 1 :]
             line = json.dumps(event)
-        with suppress(BrokenPipeError):  # nobody listens any more; the warden sees to the end
+        with suppress(BrokenPipeError):  # nobody listens any more; the supervisor sees to the end
             os.write(self._pipe, line.encode() + b"\n")
 
 
@@ -221,7 +221,7 @@ class StopRule:
         return self._without > self._patience
 
 
-OWN_NETWORK = "TRAINOFF_OWN_NETWORK"  # set by the warden for the trial's processes
+OWN_NETWORK = "TRAINOFF_OWN_NETWORK"  # set by the supervisor for the trial's processes
 ALONE, LAB = "loopback", "lab"  # of what kind it is
 OF_WARDEN = Path("/proc/1/net/dev")  # where a lab's nodes are joined
 

@@ -128,9 +128,9 @@ class OnSpark(LocalSgdEngine, SparkEngine):
 
         assert self.session
         with watch.phase("ship"), self.session.failures():
-            self.crew = SparkWorkerPool(self.session, job, self.maker)
+            self.pool = SparkWorkerPool(self.session, job, self.maker)
             self.session.rows_per_task = self._rows_per_task(job)
-            self.crew.ship()
+            self.pool.ship()
 
     def _rows_per_task(self, job: Job) -> int:
         """How many samples a task sees: those of a round, or of a whole candidate."""

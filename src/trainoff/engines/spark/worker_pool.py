@@ -1,4 +1,4 @@
-"""The crew of a training by rounds on Spark: one worker per executor, a job of Spark's for every round."""
+"""The pool of a training by rounds on Spark: one worker per executor, a job of Spark's for every round."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class SparkWorkerPool:
 
     def _send(self, what: Any, weights: Floats, first: int, last: int) -> list[Any]:
         sent = self._spark.broadcast(weights)
-        errand = WorkerTask(self._spark.applicationId, self._maker, self._shipped, sent, first, last, self.workers)
-        result: list[Any] = self._parts.mapPartitionsWithIndex(partial(what, errand)).collect()
+        task = WorkerTask(self._spark.applicationId, self._maker, self._shipped, sent, first, last, self.workers)
+        result: list[Any] = self._parts.mapPartitionsWithIndex(partial(what, task)).collect()
         sent.destroy()
         return result
 
@@ -95,27 +95,27 @@ class WorkerTask:
 _desks: dict[str, LocalLearner] = {}
 
 
-def work(errand: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[RoundResult]:
-    """Do the errand. Run by Spark in an executor's Python process."""
+def work(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[RoundResult]:
+    """Do the task. Run by Spark in an executor's Python process."""
     list(parts)  # Spark uses a process again only if it has read all that was sent to it
-    job, learner = errand.job.value, desk(errand)
-    portion = OfEveryBatch(job.order, worker, errand.workers)
-    yield make_steps(learner, job, portion, errand.weights.value, errand.first, errand.last)
+    job, learner = task.job.value, desk(task)
+    portion = OfEveryBatch(job.order, worker, task.workers)
+    yield make_steps(learner, job, portion, task.weights.value, task.first, task.last)
 
 
-def sit_down(errand: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
+def sit_down(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
     """Fetch the rows and prepare the learner, before the clock starts."""
     yield from parts
-    desk(errand)
+    desk(task)
 
 
-def do_nothing(errand: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
+def do_nothing(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
     """A round without weights and without work."""
     yield from parts
 
 
-def desk(errand: WorkerTask) -> LocalLearner:
+def desk(task: WorkerTask) -> LocalLearner:
     """The learner of this process; made on first use, and again in a process that stands in for a lost one."""
-    if errand.trial not in _desks:
-        _desks[errand.trial] = errand.maker(errand.job.value)
-    return _desks[errand.trial]
+    if task.trial not in _desks:
+        _desks[task.trial] = task.maker(task.job.value)
+    return _desks[task.trial]

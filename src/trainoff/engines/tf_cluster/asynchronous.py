@@ -55,11 +55,11 @@ class Numbered:
 class Asynchronous:
     """One thread for each worker, which has the worker make one update after the other."""
 
-    def __init__(self, scene: PsContext, learners: list[Any], rows: Numbered | None = None) -> None:
-        self._scene, self._workers = scene, len(learners)
-        self._rows = rows or Numbered(scene.job.order)
-        with scene.tf.device(server(0)):
-            self._version = scene.tf.Variable(0, dtype=scene.tf.int64)  # how many updates have been applied
+    def __init__(self, context: PsContext, learners: list[Any], rows: Numbered | None = None) -> None:
+        self._context, self._workers = context, len(learners)
+        self._rows = rows or Numbered(context.job.order)
+        with context.tf.device(server(0)):
+            self._version = context.tf.Variable(0, dtype=context.tf.int64)  # how many updates have been applied
         self._functions = [self._compile(number, learner) for number, learner in enumerate(learners)]
         self._spent, self._staleness = WorkerSeconds(self._workers), Counter[int]()
         self._fed = [0.0] * self._workers  # seconds that each waited for rows
@@ -70,7 +70,7 @@ class Asynchronous:
 
     def _compile(self, number: int, learner: Any) -> Any:
         """One update by one worker, as a graph that spans the worker and the servers."""
-        tf, aware = self._scene.tf, self._scene.job.params["staleness_aware"]
+        tf, aware = self._context.tf, self._context.job.params["staleness_aware"]
 
         # What one machine tells another costs a call; so the servers' figures go to the coordinator directly, and
         # nothing waits that need not.
@@ -100,21 +100,21 @@ class Asynchronous:
 
     def _update(self, number: int, rows: Any, numbers: tuple[float, float]) -> tuple[float, float, int]:
         """Have a worker make one update; returns the loss, the seconds it computed, and how many updates it missed."""
-        tf = self._scene.tf
+        tf = self._context.tf
         result, version = self._functions[number](tf.constant(rows), tf.constant(numbers))
         loss, computing, seen = result.numpy().tolist()
         return loss, computing, int(version) - int(seen) - 1
 
     def train(self, resume: Checkpoint | None) -> Report:
         """All updates that are not in the checkpoint yet."""
-        scene, order = self._scene, self._scene.job.order
+        context, order = self._context, self._context.job.order
         done = resume.done if resume else frozenset()
         settle(self._version, len(done))
         self._gate = gate = AsyncScheduler(
-            order, self._workers, self._pause_after, scene.job.params.get("max_staleness"), done
+            order, self._workers, self._pause_after, context.job.params.get("max_staleness"), done
         )
         if gate.samples:
-            scene.leader.pace.taken(gate.samples)
+            context.leader.pace.taken(gate.samples)
         self._hands = [threading.Thread(target=self._work, args=(at,), daemon=True) for at in range(self._workers)]
         for hand in self._hands:
             hand.start()
@@ -122,18 +122,18 @@ class Asynchronous:
             still = gate.wait(BEAT_S)
             self._give_up_the_stuck()
             if counted := gate.counted():
-                if scene.keeper.due(counted[0]):
-                    scene.leader.hurry()
-                scene.leader.progress(counted[0], self._loss, scene.store.weights, counted[1])
+                if context.keeper.due(counted[0]):
+                    context.leader.hurry()
+                context.leader.progress(counted[0], self._loss, context.store.weights, counted[1])
             if still and gate.over:
                 return self._report()
             if still:
-                if scene.keeper.due(gate.updates):
-                    scene.keeper.save(scene.store.state, gate.applied)
+                if context.keeper.due(gate.updates):
+                    context.keeper.save(context.store.state, gate.applied)
                 gate.go_on()
 
     def _pause_after(self, updates: int, samples: int) -> bool:
-        return self._scene.leader.pace.wanted(updates, samples) or self._scene.keeper.due(updates)
+        return self._context.leader.pace.wanted(updates, samples) or self._context.keeper.due(updates)
 
     def _work(self, number: int) -> None:
         """Be the hand of one worker."""
@@ -142,7 +142,7 @@ class Asynchronous:
             batch, update = turn
             start = time.monotonic()
             try:
-                rows, numbers = self._rows.next(number, batch), self._scene.numbers(update)
+                rows, numbers = self._rows.next(number, batch), self._context.numbers(update)
                 loss, computing, stale = self._update(number, rows, numbers)
             except Exception as error:
                 self._errors.append(error)
@@ -172,14 +172,14 @@ class Asynchronous:
             if time.monotonic() - flight.since > patience:
                 self._gate.lose(number)
         for error in self._errors:
-            if not lost(self._scene.tf, error) or len(self._gate.lost) == self._workers or not self._rows.shared:
+            if not lost(self._context.tf, error) or len(self._gate.lost) == self._workers or not self._rows.shared:
                 raise error
         if self._gate.lost and not self._rows.shared:
             raise TrainoffError(f"worker-{min(self._gate.lost)} is stuck, and nobody else has its rows")
         for number in self._gate.lost.keys() - self._told:
             self._told.add(number)
             batches = 1 if self._gate.lost[number] else 0  # silent for no time: it had none
-            self._scene.leader.lost(f"worker-{number}", batches * self._scene.job.order.batch_size)
+            self._context.leader.lost(f"worker-{number}", batches * self._context.job.order.batch_size)
 
     def _report(self) -> Report:
         gate, counts = self._gate, {}

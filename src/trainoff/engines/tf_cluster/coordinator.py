@@ -80,14 +80,14 @@ def lead(assignment: PsAssignment, set_up: SetUp | None = None) -> None:
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=0)
     leader = assignment.call()
     leader.say("connected")
-    scene, mode = (set_up or set_up_mode)(tf, assignment, leader)
+    context, mode = (set_up or set_up_mode)(tf, assignment, leader)
     leader.say("shipped")
     resume = assignment.keeper.load()
     mode.warm_up()
-    put(scene, resume.state if resume else scene.store.initial)
+    put(context, resume.state if resume else context.store.initial)
     leader.wait_for_start()
     leader.end(mode.train(resume))
-    leader.answer(lambda rows: labels(tf, assignment.job, scene.store.weights(), rows))
+    leader.answer(lambda rows: labels(tf, assignment.job, context.store.weights(), rows))
     os._exit(0)  # a thread may be waiting for ever for a worker that is stuck
 
 
@@ -103,23 +103,23 @@ def set_up_mode(tf: Any, assignment: PsAssignment, leader: ControlClient) -> tup
     if job.mode == "model-parallel":
         placed = stages(job.model.layers, job.workers)
         divided = ParameterStore(tf, job, servers, spans(placed))
-        scene = PsContext(tf, job, divided, leader, assignment.keeper)
-        return scene, Pipeline(scene, divided, placed)
+        context = PsContext(tf, job, divided, leader, assignment.keeper)
+        return context, Pipeline(context, divided, placed)
     sparse = job.model.kind == "logreg"
     store: Any = ParameterStore(tf, job, servers) if sparse else PackedParameters(tf, job, servers)
-    scene = PsContext(tf, job, store, leader, assignment.keeper)
+    context = PsContext(tf, job, store, leader, assignment.keeper)
     learners = [
         (SparseGradients if sparse else DenseGradients)(tf, job, store, number) for number in range(job.workers)
     ]
     mode = {"async": Asynchronous, "sync": Synchronous}[job.mode]
-    return scene, mode(scene, learners)
+    return context, mode(context, learners)
 
 
-def put(scene: Any, state: list[Any]) -> None:
+def put(context: Any, state: list[Any]) -> None:
     """Give every variable on the servers its value."""
     from trainoff.engines.tf_cluster.ps_context import settle
 
-    for variable, value in zip(scene.store.state, state, strict=True):
+    for variable, value in zip(context.store.state, state, strict=True):
         settle(variable, value)
 
 

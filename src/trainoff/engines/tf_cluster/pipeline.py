@@ -94,17 +94,17 @@ def spans(found: Sequence[PipelineStage]) -> list[list[Span]]:
 class Pipeline:
     """One graph over all workers and servers; every operation of it is placed by hand."""
 
-    def __init__(self, scene: PsContext, store: ParameterStore, found: Sequence[PipelineStage]) -> None:
-        self._scene, self._store, self._stages = scene, store, found
-        data, self._tf = scene.job.data, scene.tf
-        self._x = {part.worker: load(scene.tf, data.x_train, worker(part.worker)) for part in found[0].parts}
+    def __init__(self, context: PsContext, store: ParameterStore, found: Sequence[PipelineStage]) -> None:
+        self._context, self._store, self._stages = context, store, found
+        data, self._tf = context.job.data, context.tf
+        self._x = {part.worker: load(context.tf, data.x_train, worker(part.worker)) for part in found[0].parts}
         self._last = found[-1].parts[0].worker
-        self._y = load(scene.tf, data.y_train, worker(self._last))
-        self._workers = scene.job.workers
+        self._y = load(context.tf, data.y_train, worker(self._last))
+        self._workers = context.job.workers
         self._busy: list[list[Tensor]] = [[] for _ in range(self._workers)]
-        signature = [scene.tf.TensorSpec([None], scene.tf.int32), scene.tf.TensorSpec([2])]
+        signature = [context.tf.TensorSpec([None], context.tf.int32), context.tf.TensorSpec([2])]
         # Not tf.function, which would read all clocks one after the other, and so let one part wait for the next.
-        self._function = scene.tf.compat.v1.wrap_function(self._step, signature)
+        self._function = context.tf.compat.v1.wrap_function(self._step, signature)
         self._spent = WorkerSeconds(self._workers)
 
     def _step(self, rows: Tensor, numbers: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class Pipeline:
         self, number: int, part: PipelinePart, run: tuple[Any, ...], slope: list[Tensor], numbers: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Make the step of a part; returns the slope by what came in, and the operations."""
-        tf, store, l2 = self._tf, self._store, self._scene.job.model.l2
+        tf, store, l2 = self._tf, self._store, self._context.job.model.l2
         tape, came, weights, output = run
         with tf.device(worker(part.worker)):
             mine = [each[..., slice(*part.span)] for each in slope]
@@ -179,7 +179,7 @@ class Pipeline:
 
     def _penalties(self, passed: list[list[tuple[Any, ...]]]) -> list[Tensor]:
         """The L2 term of the loss, worker by worker."""
-        tf, l2 = self._tf, self._scene.job.model.l2
+        tf, l2 = self._tf, self._context.job.model.l2
         found = []
         for stage, runs in zip(self._stages, passed, strict=True) if l2 else ():
             for part, (_, _, weights, _) in zip(stage.parts, runs, strict=True):
@@ -192,18 +192,18 @@ class Pipeline:
         self._run(1, (0.0, 0.0))
 
     def _run(self, step: int, numbers: tuple[float, float]) -> list[float]:
-        rows = row_numbers(self._scene.job.order.batch(step))
+        rows = row_numbers(self._context.job.order.batch(step))
         result: list[float] = self._function(self._tf.constant(rows), self._tf.constant(numbers)).numpy().tolist()
         return result
 
     def train(self, resume: Checkpoint | None) -> Report:
         """All steps after the checkpoint."""
-        scene, order = self._scene, self._scene.job.order
+        context, order = self._context, self._context.job.order
         first = len(resume.done) + 1 if resume else 1
-        scene.leader.pace.taken(order.samples_after(first - 1))
+        context.leader.pace.taken(order.samples_after(first - 1))
         for step in range(first, order.steps + 1):
-            loss, *busy = self._run(step, scene.numbers(step))
+            loss, *busy = self._run(step, context.numbers(step))
             for number, seconds in enumerate(busy):
                 self._spent.book(number, seconds, seconds)  # transfers cannot be told from waiting
-            scene.keeper.step_done(scene.leader, step, loss, scene.store.weights, scene.store.state)
+            context.keeper.step_done(context.leader, step, loss, context.store.weights, context.store.state)
         return self._spent.report({})

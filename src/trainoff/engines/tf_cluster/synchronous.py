@@ -20,9 +20,9 @@ Tensor = Any
 class Synchronous:
     """Every step, each worker leaves the slopes of its share on the servers; then these make the step."""
 
-    def __init__(self, scene: PsContext, learners: list[Any]) -> None:
-        self._scene, self._workers = scene, len(learners)
-        self._needed = self._workers - scene.job.params["backup_workers"]
+    def __init__(self, context: PsContext, learners: list[Any]) -> None:
+        self._context, self._workers = context, len(learners)
+        self._needed = self._workers - context.job.params["backup_workers"]
         for learner in learners:
             learner.make_room()
         self._functions = [self._compile(number, learner) for number, learner in enumerate(learners)]
@@ -33,7 +33,7 @@ class Synchronous:
         self._busy: set[int] = set()
 
     def _compile(self, number: int, learner: Any) -> Any:
-        tf = self._scene.tf
+        tf = self._context.tf
 
         def step(rows: Tensor) -> Tensor:
             with tf.device(worker(number)):
@@ -46,7 +46,7 @@ class Synchronous:
         return tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
 
     def _compile_apply(self, learners: list[Any]) -> Any:
-        tf = self._scene.tf
+        tf = self._context.tf
 
         def apply(shares: Tensor, numbers: Tensor) -> Tensor:
             with tf.control_dependencies(type(learners[0]).apply(learners, shares, numbers)), tf.device(HERE):
@@ -57,23 +57,23 @@ class Synchronous:
 
     def warm_up(self) -> None:
         """Have every worker make its part of a step that is forgotten."""
-        tf = self._scene.tf
+        tf = self._context.tf
         for number in range(self._workers):
-            self._functions[number](tf.constant(row_numbers(self._scene.job.order.batch(1)[:1])))
+            self._functions[number](tf.constant(row_numbers(self._context.job.order.batch(1)[:1])))
         self._apply(tf.zeros([self._workers]), tf.zeros([2])).numpy()
 
     def train(self, resume: Checkpoint | None) -> Report:
         """All steps after the checkpoint."""
-        scene, order = self._scene, self._scene.job.order
+        context, order = self._context, self._context.job.order
         first = len(resume.done) + 1 if resume else 1
-        scene.leader.pace.taken(order.samples_after(first - 1))
+        context.leader.pace.taken(order.samples_after(first - 1))
         for number in range(self._workers):
             threading.Thread(target=self._work, args=(number,), daemon=True).start()
         for step in range(first, order.steps + 1):
             loss = self._step(step, order.batch(step))
-            if scene.leader.pace.wanted(step, order.samples_after(step)) or scene.keeper.due(step):
+            if context.leader.pace.wanted(step, order.samples_after(step)) or context.keeper.due(step):
                 self._wait_for_the_late()
-            scene.keeper.step_done(scene.leader, step, loss, scene.store.weights, scene.store.state)
+            context.keeper.step_done(context.leader, step, loss, context.store.weights, context.store.state)
         counts = {"gradients_dropped": float(self._dropped)} if self._needed < self._workers else {}
         return self._spent.report(counts)
 
@@ -94,8 +94,8 @@ class Synchronous:
                 arrived[number] = result
         counts = np.array([len(part) if at in arrived else 0 for at, part in enumerate(shares)])
         parts = (counts / counts.sum()).astype(np.float32)
-        tf = self._scene.tf
-        self._apply(tf.constant(parts), tf.constant(self._scene.numbers(step))).numpy()
+        tf = self._context.tf
+        self._apply(tf.constant(parts), tf.constant(self._context.numbers(step))).numpy()
         self._dropped += len(asked) - len(arrived)
         return float(sum(parts[number] * loss for number, loss in arrived.items()))
 
@@ -116,7 +116,7 @@ class Synchronous:
 
     def _work(self, number: int) -> None:
         """Be the hand of one worker."""
-        tf = self._scene.tf
+        tf = self._context.tf
         while True:
             step, rows = self._errands[number].get()
             start = time.monotonic()

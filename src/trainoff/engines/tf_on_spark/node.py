@@ -297,9 +297,9 @@ def set_up(tf: Any, assignment: PsAssignment, leader: ControlClient) -> tuple[An
     """The variables on the servers, and asynchronous training from the larders of the workers."""
     job = assignment.job
     store = PackedParameters(tf, job, len(assignment.addresses["ps"]))
-    scene = PsContext(tf, job, store, leader, assignment.keeper)
+    context = PsContext(tf, job, store, leader, assignment.keeper)
     learners = [FedDense(tf, job, store, number) for number in range(job.workers)]
-    return scene, Asynchronous(scene, learners, Laid(tf, job.workers))
+    return context, Asynchronous(context, learners, Laid(tf, job.workers))
 
 
 if __name__ == "__main__":

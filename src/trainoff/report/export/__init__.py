@@ -34,18 +34,18 @@ class ExportOptions:
         return self.place or beside(home, f"export-{self.to}")
 
 
-def export(wish: ExportOptions, say: Progress) -> tuple[list[str], list[DamagedRecord]]:
+def export(options: ExportOptions, say: Progress) -> tuple[list[str], list[DamagedRecord]]:
     """Write the newest attempt at every trial for another tool; returns what to tell, and the damaged records."""
-    if wish.uri and wish.to != "mlflow":
-        raise TrainoffError(f"--uri is the address of an MLflow server; --to {wish.to} writes files, -o says where")
-    found, damaged = some_of(wish.folder)
+    if options.uri and options.to != "mlflow":
+        raise TrainoffError(f"--uri is the address of an MLflow server; --to {options.to} writes files, -o says where")
+    found, damaged = some_of(options.folder)
     records = newest(found)
-    if wish.uri:
-        told = mlflow.write_to(wish.uri, wish.folder, records, say)
+    if options.uri:
+        told = mlflow.write_to(options.uri, options.folder, records, say)
     else:
-        with ExportFolder(wish.target, wish.to) as place:
-            told = _writer(wish.to)(place, wish.folder, records, say)
-    return [f"{count(len(records), 'record')} exported to {wish.uri or wish.target}{told[0]}", *told[1:]], damaged
+        with ExportFolder(options.target, options.to) as place:
+            told = _writer(options.to)(place, options.folder, records, say)
+    return [f"{count(len(records), 'record')} exported to {options.uri or options.target}{told[0]}", *told[1:]], damaged
 
 
 def _writer(to: str) -> Callable[[ExportFolder, Path, list[Record], Progress], list[str]]:

@@ -27,24 +27,24 @@ AXES = {  # what a curve or a front can be drawn against: label, title of the ax
 USED = {"cores": ("CPU", "cores busy"), "memory": ("memory", "MB of memory"), "sent": ("network", "MB a second")}
 
 
-def drawn(scene: ChartContext, looks: Sequence[Look]) -> list[Chart]:
+def drawn(context: ChartContext, looks: Sequence[Look]) -> list[Chart]:
     """The charts of one workload in the order of the page."""
-    looks = looks_of(scene) or looks
+    looks = looks_of(context) or looks
     found = [
-        _curve(scene, looks),
-        _phases(scene),
-        _target(scene, looks),
-        _scaling(scene, looks),
-        _pareto(scene, looks),
-        _grid(scene),
-        _resources(scene),
+        _curve(context, looks),
+        _phases(context),
+        _target(context, looks),
+        _scaling(context, looks),
+        _pareto(context, looks),
+        _grid(context),
+        _resources(context),
     ]
     return [chart for chart in found if chart and chart.choices and any(chart.data.values())]
 
 
-def looks_of(scene: ChartContext) -> list[Look]:
+def looks_of(context: ChartContext) -> list[Look]:
     """The looks of the settings where nothing else tells them apart; else none."""
-    return looks_of_settings([scene.name(group) for group in scene.groups]) if scene.alike else []
+    return looks_of_settings([context.name(group) for group in context.groups]) if context.alike else []
 
 
 def _against(data: Rows, names: Sequence[str]) -> list[ChartChoice]:
@@ -56,12 +56,12 @@ def _against(data: Rows, names: Sequence[str]) -> list[ChartChoice]:
     ]
 
 
-def _curve(scene: ChartContext, looks: Sequence[Look]) -> Chart:
-    first, every = scene.groups[0].first, chart_data.curve_rows(scene)
-    low = _low(scene, every)
+def _curve(context: ChartContext, looks: Sequence[Look]) -> Chart:
+    first, every = context.groups[0].first, chart_data.curve_rows(context)
+    low = _low(context, every)
     data = chart_data.above(every, low)
     targets = [chart_data.graded({"y": target, "label": mark(first.metric, target)}) for target in first.targets]
-    faults = {f"{record.trial_id}.{record.attempt}": record.fault for _, record in scene.runs if record.fault}
+    faults = {f"{record.trial_id}.{record.attempt}": record.fault for _, record in context.runs if record.fault}
     struck = charts.fault_rows(data, faults)
     seen = [row for row in data if row["train_s"]]
     spec = charts.curve(looks, first.metric, len(seen))
@@ -69,8 +69,8 @@ def _curve(scene: ChartContext, looks: Sequence[Look]) -> Chart:
     return Chart(
         "curve",
         f"{first.metric.capitalize()} against what it took",
-        f"{_line_of(scene)} It ends in a mark, hollow where the trial failed. Dotted across: the targets."
-        + _dashes(scene)
+        f"{_line_of(context)} It ends in a mark, hollow where the trial failed. Dotted across: the targets."
+        + _dashes(context)
         + more,
         {"layer": [*spec["layer"], charts.layer(looks, first.metric)]} if struck else spec,
         {
@@ -87,39 +87,39 @@ def _curve(scene: ChartContext, looks: Sequence[Look]) -> Chart:
     )
 
 
-def _dashes(scene: ChartContext) -> str:
+def _dashes(context: ChartContext) -> str:
     """What the dashes of lines mean, where there are several kinds."""
-    found = {group.first.mode for group in scene.groups}
+    found = {group.first.mode for group in context.groups}
     told = [f"{words} {mode}" for mode, (_, words) in DASHES.items() if mode in found]
     return f" Lines: {', '.join(told)}." if len(found) > 1 and told else ""
 
 
-def _line_of(scene: ChartContext) -> str:
-    few = len(scene.runs) <= chart_data.MOST_RUNS
+def _line_of(context: ChartContext) -> str:
+    few = len(context.runs) <= chart_data.MOST_RUNS
     return "A line per run." if few else "A line per setting: the median of its runs."
 
 
-def _cut(about: str, scene: ChartContext, most: int) -> str:
+def _cut(about: str, context: ChartContext, most: int) -> str:
     """What a chart is about, and that it leaves settings out."""
-    every = len(scene.groups)
+    every = len(context.groups)
     return about if every <= most else f"{about} The best {most} of {every} settings."
 
 
-def _low(scene: ChartContext, data: Rows) -> float | None:
+def _low(context: ChartContext, data: Rows) -> float | None:
     """An accuracy below which a curve need not be seen; None where some run never got above it."""
     ends = [row["y"] for row in data if row["last"] and row["y"] is not None]
-    return LEARNT if scene.groups[0].first.metric == "accuracy" and ends and min(ends) > LEARNT else None
+    return LEARNT if context.groups[0].first.metric == "accuracy" and ends and min(ends) > LEARNT else None
 
 
-def _target(scene: ChartContext, looks: Sequence[Look]) -> Chart:
-    first, best = scene.groups[0].first, headline_target(scene.groups)
+def _target(context: ChartContext, looks: Sequence[Look]) -> Chart:
+    first, best = context.groups[0].first, headline_target(context.groups)
     about = _cut(
         "Every run is a mark, the bar a setting's median with its interval. Hollow: ended there without the target.",
-        scene,
+        context,
         LISTED,
     )
-    scene = scene.best(LISTED)
-    data, order = chart_data.run_rows(scene), [scene.name(group) for group in scene.groups]
+    context = context.best(LISTED)
+    data, order = chart_data.run_rows(context), [context.name(group) for group in context.groups]
     badness = METRICS[first.metric].badness
     targets = sorted({row["target"] for row in data}, key=lambda target: (target != best, badness(target)))
     return Chart(
@@ -127,7 +127,7 @@ def _target(scene: ChartContext, looks: Sequence[Look]) -> Chart:
         "Time to the target",
         about,
         charts.target(looks, order),
-        {"runs": data, "medians": chart_data.median_rows(scene)},
+        {"runs": data, "medians": chart_data.median_rows(context)},
         [ChartChoice(mark(first.metric, target), {"x_scale": LOG}, {"target": target}) for target in targets],
         ChartTable(
             "runs", [("name", "setting"), ("seed", "seed"), ("s", "seconds of training"), ("outcome", "outcome")]
@@ -136,25 +136,25 @@ def _target(scene: ChartContext, looks: Sequence[Look]) -> Chart:
     )
 
 
-def _phases(scene: ChartContext) -> Chart:
-    about = _cut("The median of each setting's runs, from its first process to its last.", scene, LISTED)
-    scene = scene.best(LISTED)
+def _phases(context: ChartContext) -> Chart:
+    about = _cut("The median of each setting's runs, from its first process to its last.", context, LISTED)
+    context = context.best(LISTED)
     return Chart(
         "phases",
         "Where the time went",
         about,
-        charts.phases([scene.name(group) for group in scene.groups]),
-        {"phases": chart_data.phase_rows(scene)},
+        charts.phases([context.name(group) for group in context.groups]),
+        {"phases": chart_data.phase_rows(context)},
         [ChartChoice("seconds", {"stack": "zero"}), ChartChoice("shares", {"stack": "normalize"})],
         ChartTable("phases", [("name", "setting")], across=("phase", "seconds")),
         listed="name",
     )
 
 
-def _scaling(scene: ChartContext, looks: Sequence[Look]) -> Chart:
-    target = headline_target(scene.groups)
-    data = chart_data.scaling_rows(scene, target)
-    first = scene.groups[0].first
+def _scaling(context: ChartContext, looks: Sequence[Look]) -> Chart:
+    target = headline_target(context.groups)
+    data = chart_data.scaling_rows(context, target)
+    first = context.groups[0].first
     offered = {"speed": ("speed", "samples a second"), "train_s": ("training", "seconds of training")}
     if target is not None:
         offered["time"] = ("time to target", f"seconds to {mark(first.metric, target)}")
@@ -163,7 +163,7 @@ def _scaling(scene: ChartContext, looks: Sequence[Look]) -> Chart:
         "What more workers bring",
         "Points are runs, lines join the medians of what differs in nothing but the workers.",
         charts.scaling(looks),
-        {"scaling": data, "scaled": chart_data.scaled_rows(scene, target)},
+        {"scaling": data, "scaled": chart_data.scaled_rows(context, target)},
         [
             ChartChoice(label, {"y_title": title, "y": name})
             for name, (label, title) in offered.items()
@@ -177,9 +177,9 @@ def _any(data: Rows, name: str) -> bool:
     return any(row.get(name) is not None for row in data)
 
 
-def _pareto(scene: ChartContext, looks: Sequence[Look]) -> Chart | None:
-    data = chart_data.pareto_rows(scene)
-    metric = scene.groups[0].first.metric
+def _pareto(context: ChartContext, looks: Sequence[Look]) -> Chart | None:
+    data = chart_data.pareto_rows(context)
+    metric = context.groups[0].first.metric
     return Chart(
         "pareto",
         f"What {metric} costs",
@@ -193,9 +193,9 @@ def _pareto(scene: ChartContext, looks: Sequence[Look]) -> Chart | None:
     )
 
 
-def _grid(scene: ChartContext) -> Chart:
-    target = headline_target(scene.groups)
-    data, metric = chart_data.grid_rows(scene, target), scene.groups[0].first.metric
+def _grid(context: ChartContext) -> Chart:
+    target = headline_target(context.groups)
+    data, metric = chart_data.grid_rows(context, target), context.groups[0].first.metric
     offered = {"time": (f"time to {mark(metric, target)}" if target is not None else "", "blues", LOG),
                "quality": (metric, "greens", LINEAR), "train_s": ("training", "blues", LOG),
                "memory": ("memory", "oranges", LOG)}  # fmt: skip
@@ -224,12 +224,12 @@ def _columns(data: Rows) -> list[str]:
     return list(dict.fromkeys(row["column"] for row in order))
 
 
-def _resources(scene: ChartContext) -> Chart:
-    data = chart_data.resource_rows(scene)
+def _resources(context: ChartContext) -> Chart:
+    data = chart_data.resource_rows(context)
     return Chart(
         "resources",
         "What a trial used while it ran",
-        _cut("One run of a setting, role by role.", scene, chart_data.SHOWN),
+        _cut("One run of a setting, role by role.", context, chart_data.SHOWN),
         charts.resources(),
         {"resources": data, "used": chart_data.used_rows(data)},
         [

@@ -79,32 +79,32 @@ def graded(row: Row) -> Row:
     return {**row, "error": None if y is None else short(max(1 - y, LEAST_ERROR))}
 
 
-def curve_rows(scene: ChartContext) -> list[Row]:
+def curve_rows(context: ChartContext) -> list[Row]:
     """A line per run; with very many runs, a line per setting."""
-    runs = scene.runs
+    runs = context.runs
     if len(runs) > MOST_RUNS:
-        return [row for group in scene.groups for row in _median_line(scene, group)]
+        return [row for group in context.groups for row in _median_line(context, group)]
     most = max(FEWEST, min(MOST, MOST_POINTS // max(1, len(runs))))
-    return [row for group, record in runs for row in _line(scene, group, record, most)]
+    return [row for group, record in runs for row in _line(context, group, record, most)]
 
 
-def _line(scene: ChartContext, group: SettingGroup, record: Record, most: int) -> Iterator[Row]:
-    points = curve(record, scene.shelf, most)
+def _line(context: ChartContext, group: SettingGroup, record: Record, most: int) -> Iterator[Row]:
+    points = curve(record, context.shelf, most)
     for at, point in enumerate(points):
         yield {
-            **scene.names(group),
+            **context.names(group),
             "trial": f"{record.trial_id}.{record.attempt}",
             "seed": record.seed,
             "status": record.status,
             **graded(point),
-            "usd": scene.usd(record, point["train_s"]),
+            "usd": context.usd(record, point["train_s"]),
             "last": at == len(points) - 1,
         }
 
 
-def _median_line(scene: ChartContext, group: SettingGroup) -> Iterator[Row]:
+def _median_line(context: ChartContext, group: SettingGroup) -> Iterator[Row]:
     """The runs of a setting look at the same samples: what the median run had come to at each."""
-    lines = [list(_line(scene, group, record, FEWEST)) for record in group.good]
+    lines = [list(_line(context, group, record, FEWEST)) for record in group.good]
     looks: dict[float, list[Row]] = {}
     for row in (row for line in lines for row in line):
         looks.setdefault(row["samples"], []).append(row)
@@ -124,19 +124,19 @@ def _median(rows: Sequence[Row], key: str) -> float | None:
     return short(statistics.median(found)) if found else None
 
 
-def run_rows(scene: ChartContext) -> list[Row]:
+def run_rows(context: ChartContext) -> list[Row]:
     """Every run's time to every target; one that never came there stands where it stopped."""
-    return [row for group, record in scene.runs for row in _times(scene, group, record)]
+    return [row for group, record in context.runs for row in _times(context, group, record)]
 
 
-def _times(scene: ChartContext, group: SettingGroup, record: Record) -> Iterator[Row]:
+def _times(context: ChartContext, group: SettingGroup, record: Record) -> Iterator[Row]:
     for target in record.targets:
         reached = record.time_to_target.get(str(target)) if record.status == "ok" else None
         ended = reached if reached is not None else record.train_s
         if ended and record.status != "wrong-result":
             short_of = "never got there" if record.status == "ok" else record.status
             yield {
-                **scene.names(group),
+                **context.names(group),
                 "target": target,
                 "seed": record.seed,
                 "s": short(ended),
@@ -145,16 +145,16 @@ def _times(scene: ChartContext, group: SettingGroup, record: Record) -> Iterator
             }
 
 
-def median_rows(scene: ChartContext) -> list[Row]:
+def median_rows(context: ChartContext) -> list[Row]:
     """The median time of every setting to every target that it reaches, with its interval."""
     rows = []
-    for group in scene.groups:
+    for group in context.groups:
         for target in group.first.targets:
             found = group.spread(target)
             if found and math.isfinite(found.median):
                 high = found.high if math.isfinite(found.high) else _longest(group, found.median)
                 told = {"median": short(found.median), "low": short(found.low), "high": short(high), "runs": found.n}
-                rows.append({**scene.names(group), "target": target, **told})
+                rows.append({**context.names(group), "target": target, **told})
     return rows
 
 
@@ -163,24 +163,24 @@ def _longest(group: SettingGroup, least: float) -> float:
     return max([least, *(record.train_s or 0.0 for record in group.records)])
 
 
-def phase_rows(scene: ChartContext) -> list[Row]:
+def phase_rows(context: ChartContext) -> list[Row]:
     """The median seconds of every setting in every phase."""
     places = {name: place for place, name in enumerate(PHASES)}
     return [
-        {**scene.names(group), "phase": phase, "place": places.get(phase, 99), "seconds": short(spent)}
-        for group in scene.groups
+        {**context.names(group), "phase": phase, "place": places.get(phase, 99), "seconds": short(spent)}
+        for group in context.groups
         for phase, spent in group.phases_s().items()
     ]
 
 
-def resource_rows(scene: ChartContext) -> list[Row]:
+def resource_rows(context: ChartContext) -> list[Row]:
     """Resources over time of the best settings, of one run each."""
-    most = max(20, min(120, MOST_POINTS // (4 * max(1, len(scene.groups)))))
+    most = max(20, min(120, MOST_POINTS // (4 * max(1, len(context.groups)))))
     rows = []
-    for group in scene.groups[:SHOWN]:
+    for group in context.groups[:SHOWN]:
         record = (group.good or group.records)[0]
-        own = {"name": scene.name(group), "engine": record.engine}
-        rows += [{**own, **row} for row in resources(record, scene.shelf, most)]
+        own = {"name": context.name(group), "engine": record.engine}
+        rows += [{**own, **row} for row in resources(record, context.shelf, most)]
     return rows
 
 
@@ -203,43 +203,43 @@ def _most(rows: Sequence[Row], key: str) -> float | None:
     return max((row[key] for row in rows if row.get(key) is not None), default=None)
 
 
-def families(scene: ChartContext) -> dict[str, list[SettingGroup]]:
+def families(context: ChartContext) -> dict[str, list[SettingGroup]]:
     """Settings that differ in nothing but the workers, where several numbers of them were tried."""
     found: dict[str, list[SettingGroup]] = {}
-    for group in scene.groups:
+    for group in context.groups:
         if group.good:
             found.setdefault(_family(group), []).append(group)
     return {name: own for name, own in found.items() if len({group.first.workers for group in own}) > 1}
 
 
-def scaling_rows(scene: ChartContext, target: float | None) -> list[Row]:
+def scaling_rows(context: ChartContext, target: float | None) -> list[Row]:
     """Their runs that ended well."""
     return [
         {
-            **scene.names(group),
+            **context.names(group),
             "family": family,
             "seed": record.seed,
             "speed": short(record.samples_per_s),
             "time": short(record.time_to_target.get(str(target))) if target is not None else None,
             "train_s": short(record.train_s),
         }
-        for family, own in families(scene).items()
+        for family, own in families(context).items()
         for group in own
         for record in group.good
     ]
 
 
-def scaled_rows(scene: ChartContext, target: float | None) -> list[Row]:
+def scaled_rows(context: ChartContext, target: float | None) -> list[Row]:
     """Their medians; a time to the target only where at least half of all runs got there."""
     return [
         {
-            **scene.names(group),
+            **context.names(group),
             "family": family,
             "speed": short(group.median(lambda record: record.samples_per_s)),
             "time": short(group.time_to(target)) if target is not None else None,
             "train_s": short(group.median(lambda record: record.train_s)),
         }
-        for family, own in families(scene).items()
+        for family, own in families(context).items()
         for group in sorted(own, key=lambda group: group.first.workers)
     ]
 
@@ -251,22 +251,24 @@ def _family(group: SettingGroup) -> str:
     return " · ".join([first.engine, first.mode, *rest])
 
 
-def pareto_rows(scene: ChartContext) -> list[Row]:
+def pareto_rows(context: ChartContext) -> list[Row]:
     """A point per setting that ended well: its quality, what it took of each kind, and whether anything beats it."""
     rows: dict[int, Row] = {}
-    for front in fronts(scene.groups, {**COSTS, "money": scene.money}):
+    for front in fronts(context.groups, {**COSTS, "money": context.money}):
         name = COLUMNS[front.against]
         for point in front.points:
-            row = rows.setdefault(id(point.group), {**scene.names(point.group), **graded({"y": short(point.quality)})})
+            row = rows.setdefault(
+                id(point.group), {**context.names(point.group), **graded({"y": short(point.quality)})}
+            )
             row[name] = short(point.cost) or None  # nothing has no place on an axis of powers
             row[f"front_{name}"] = point.best
     return list(rows.values())
 
 
-def grid_rows(scene: ChartContext, target: float | None) -> list[Row]:
+def grid_rows(context: ChartContext, target: float | None) -> list[Row]:
     """A cell per setting, where engines were tried in several."""
     rows = []
-    for group in scene.groups:
+    for group in context.groups:
         if not group.good:
             continue
         first = group.first

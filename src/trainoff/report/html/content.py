@@ -164,7 +164,7 @@ def _assurances(workloads: Sequence[WorkloadSection]) -> list[str]:
 
 def _workload(own: Sequence[SettingGroup], shelf: SeriesCache, shown: Sequence[Look], noise: Noise) -> WorkloadSection:
     order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
-    scene = ChartContext(order[:DRAWN], shelf)
+    context = ChartContext(order[:DRAWN], shelf)
     by_engine = {one.name: one for one in shown}
     winner, others = headline(order)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
@@ -175,8 +175,8 @@ def _workload(own: Sequence[SettingGroup], shelf: SeriesCache, shown: Sequence[L
         cautions=cautions(order),
         settings=len(order),
         left_out=max(0, len(order) - DRAWN),
-        board=board(order, target, noise, looks_of(scene) or [by_engine[group.first.engine] for group in order]),
-        charts=drawn(scene, shown),
+        board=board(order, target, noise, looks_of(context) or [by_engine[group.first.engine] for group in order]),
+        charts=drawn(context, shown),
         workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:DRAWN])],
         faults=faults(order),
         certificates=certificates(order[:DRAWN]),

@@ -1,4 +1,4 @@
-"""The lookout: one pair of eyes for all open pages, which looks about once a second while somebody watches."""
+"""The watcher: one pair of eyes for all open pages, which looks about once a second while somebody watches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REST = 4.0  # times what it takes to make the page's data: the machine is busy w
 
 @dataclass(frozen=True)
 class FolderState:
-    """What the lookout saw last; both numbers count up."""
+    """What the watcher saw last; both numbers count up."""
 
     records: int  # changes with the records
     moment: int  # changes with the progress
@@ -49,7 +49,7 @@ class FolderWatcher:
         self._pending = False
         self._watchers = 0
         self._over = False
-        self._thread = threading.Thread(target=self._keep_looking, name="lookout", daemon=True)
+        self._thread = threading.Thread(target=self._keep_looking, name="folder watcher", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -270,11 +270,11 @@ def _trial(run: LiveRun, trial: UnderWay) -> dict[str, Any]:
 
 
 class PageCache:
-    """What the page shows, as of the newest records that the lookout has told of."""
+    """What the page shows, as of the newest records that the watcher has told of."""
 
-    def __init__(self, folder: Path, lookout: FolderWatcher) -> None:
+    def __init__(self, folder: Path, watcher: FolderWatcher) -> None:
         self._folder = folder
-        self._lookout = lookout
+        self._watcher = watcher
         self._making = threading.Lock()
         self._version = -1
         self._json = b""
@@ -285,7 +285,7 @@ class PageCache:
         with self._making:
             self._renew()
             if not self._json:
-                records = [record.to_json() for record in newest(self._lookout.records)]
+                records = [record.to_json() for record in newest(self._watcher.records)]
                 self._json = json.dumps({"folder": str(self._folder), "records": records}).encode()
             return self._version, self._json
 
@@ -295,13 +295,13 @@ class PageCache:
             self._renew()
             if not self._page:
                 began = time.monotonic()
-                content = compose(self._folder, self._lookout.records, self._lookout.damaged)
+                content = compose(self._folder, self._watcher.records, self._watcher.damaged)
                 self._page = render(content, live=True).encode()
-                self._lookout.rest(time.monotonic() - began)
+                self._watcher.rest(time.monotonic() - began)
             return self._page
 
     def _renew(self) -> None:
-        version = self._lookout.sight().records
+        version = self._watcher.sight().records
         if version != self._version:
             self._json = self._page = b""
             self._version = version

@@ -41,16 +41,16 @@ class ViewOptions:
 
 
 class Server(ThreadingHTTPServer):
-    """A thread per request; all of them share one lookout and one desk."""
+    """A thread per request; all of them share one watcher and one desk."""
 
     daemon_threads = True
     allow_reuse_port = False  # two views never share a port
 
-    def __init__(self, address: tuple[str, int], door: Auth, lookout: FolderWatcher, desk: PageCache) -> None:
+    def __init__(self, address: tuple[str, int], door: Auth, watcher: FolderWatcher, desk: PageCache) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
         self.door = door
-        self.lookout = lookout
+        self.watcher = watcher
         self.desk = desk
         self.name = secrets.token_hex(4)  # tells this view from an earlier one at the same address
 
@@ -65,48 +65,48 @@ class Server(ThreadingHTTPServer):
             print(f"trainoff: a request failed: {sys.exception()!r}", file=sys.stderr)
 
 
-def serve(wish: ViewOptions, say: Callable[[str], None]) -> None:
+def serve(options: ViewOptions, say: Callable[[str], None]) -> None:
     """Serve until Ctrl-C."""
-    if published_name(wish.folder) is not None:
-        hint = f"`trainoff report {wish.folder}` writes the page"
-        raise TrainoffError(f"{wish.folder}: nothing changes there to be watched; {hint}")
-    if wish.folder.exists() and not wish.folder.is_dir():
-        raise TrainoffError(f"{wish.folder}: this is a file, not a folder of records")
-    token = new_token() if wish.token or not is_loopback(wish.host) else None
+    if published_name(options.folder) is not None:
+        hint = f"`trainoff report {options.folder}` writes the page"
+        raise TrainoffError(f"{options.folder}: nothing changes there to be watched; {hint}")
+    if options.folder.exists() and not options.folder.is_dir():
+        raise TrainoffError(f"{options.folder}: this is a file, not a folder of records")
+    token = new_token() if options.token or not is_loopback(options.host) else None
     try:
-        with FolderWatcher(wish.folder) as lookout, _server(wish, Auth(wish.host, token), lookout) as server:
-            address = f"http://{_named(wish.host)}:{server.port}/{f'?token={token}' if token else ''}"
-            say(f"{wish.folder}, live: {address}")
+        with FolderWatcher(options.folder) as watcher, _server(options, Auth(options.host, token), watcher) as server:
+            address = f"http://{_named(options.host)}:{server.port}/{f'?token={token}' if token else ''}"
+            say(f"{options.folder}, live: {address}")
             say("Ctrl-C ends the view; a run goes on without it")
-            if wish.browser and _has_display():
+            if options.browser and _has_display():
                 webbrowser.open(address)
             server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
         say("\nthe view has ended")
 
 
-def _server(wish: ViewOptions, door: Auth, lookout: FolderWatcher) -> Server:
-    desk = PageCache(wish.folder, lookout)
-    ports = [PORT, 0] if wish.port is None else [wish.port]
+def _server(options: ViewOptions, door: Auth, watcher: FolderWatcher) -> Server:
+    desk = PageCache(options.folder, watcher)
+    ports = [PORT, 0] if options.port is None else [options.port]
     for port in ports:
         try:
-            return Server((wish.host, port), door, lookout, desk)
+            return Server((options.host, port), door, watcher, desk)
         except OverflowError:
             raise TrainoffError(f"--port {port}: expected a number from 0, for any that is free, to 65535") from None
         except UnicodeError:
-            raise TrainoffError(f"--host {wish.host}: this is not the name of a machine") from None
+            raise TrainoffError(f"--host {options.host}: this is not the name of a machine") from None
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port != PORT or len(ports) == 1:
-                raise TrainoffError(_why_not(wish, port, error)) from error
+                raise TrainoffError(_why_not(options, port, error)) from error
     raise AssertionError("the last port is any that is free")
 
 
-def _why_not(wish: ViewOptions, port: int, error: OSError) -> str:
+def _why_not(options: ViewOptions, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} is taken; choose another with --port, or leave it out to have one found"
     if error.errno == errno.EACCES:
         return f"port {port} is not for ordinary users; choose one above 1023 with --port"
-    return f"{wish.host} is not an address of this machine ({error.strerror}); --host 0.0.0.0 stands for all of them"
+    return f"{options.host} is not an address of this machine ({error.strerror}); --host 0.0.0.0 stands for all of them"
 
 
 def _named(host: str) -> str:
@@ -197,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _page(self) -> None:
         """The page, told what it shows at least: then its first question for news need not be answered by itself."""
-        seen = self._id(self._server.lookout.sight())
+        seen = self._id(self._server.watcher.sight())
         page = self._server.desk.page().replace(b" data-live>", f' data-live="{seen}">'.encode(), 1)
         self._send(HTTPStatus.OK, HTML, page)
 
@@ -210,7 +210,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, JSON, data, ETag=tag)
 
     def _log(self, trial_id: str) -> None:
-        text = self._server.lookout.log(trial_id)
+        text = self._server.watcher.log(trial_id)
         if text is None:
             self._refuse(HTTPStatus.NOT_FOUND, "no trial of that name is known")
         else:
@@ -218,8 +218,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _events(self) -> None:
         """Server-sent events, until the reader leaves or the view ends."""
-        lookout = self._server.lookout
-        with lookout.watching(MOST_WATCHERS) as room:
+        watcher = self._server.watcher
+        with watcher.watching(MOST_WATCHERS) as room:
             if not room:
                 self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages are watching")
                 return
@@ -227,14 +227,14 @@ class Handler(BaseHTTPRequestHandler):
             self._head(HTTPStatus.OK, "text/event-stream", None, {"Connection": "close"})
             if self.command == "HEAD":
                 return
-            sight = lookout.sight()
+            sight = watcher.sight()
             self.wfile.write(f"retry: {RETRY_MS}\n\n".encode())
             self._tell("progress", sight)
             asked = parse_qs(urlsplit(self.path).query).get("seen", [None])[0]
             if (self.headers["Last-Event-ID"] or asked) != self._id(sight):
                 self._tell("records", sight)
-            while not lookout.over:
-                sight = self._tell_news(sight, lookout.wait(sight, HEARTBEAT_S))
+            while not watcher.over:
+                sight = self._tell_news(sight, watcher.wait(sight, HEARTBEAT_S))
 
     def _tell_news(self, before: FolderState, now: FolderState) -> FolderState:
         if now == before:

@@ -95,7 +95,7 @@ DEVICES = Path("/proc/net/dev")
 
 
 class Lab:
-    """A lab as its warden has it."""
+    """A lab as its supervisor has it."""
 
     def __init__(self, plan: LabPlan, folder: Path) -> None:
         self.folder = folder
