@@ -49,16 +49,16 @@ class Contender:
         engine: Any = engines.get(name)
         stack.callback(engine.close)
         engine.open(job, watch)
-        self.name, self._crew, self._tau, self._step = name, engine.crew, tau, 1
+        self.name, self._pool, self._tau, self._step = name, engine.pool, tau, 1
         self._weights = flatten(job.weights)
 
     def round_ms(self) -> dict[str, float]:
         """The milliseconds of a round of each kind."""
         first, self._step = self._step, self._step + self._tau
         return {
-            "scheduling": timed(self._crew.rest),
-            "with the weights": timed(lambda: self._crew.round(self._weights, 1, 0)),
-            "whole": timed(lambda: self._crew.round(self._weights, first, first + self._tau - 1)),
+            "scheduling": timed(self._pool.rest),
+            "with the weights": timed(lambda: self._pool.round(self._weights, 1, 0)),
+            "whole": timed(lambda: self._pool.round(self._weights, first, first + self._tau - 1)),
         }
 
 

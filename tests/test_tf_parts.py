@@ -147,11 +147,11 @@ class Held:
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path):
-    keeper = CheckpointWriter(tmp_path / "checkpoint.npz", 10)
-    assert keeper.load() is None
-    assert [keeper.due(updates) for updates in (9, 10, 11)] == [False, True, True]
-    keeper.save([Held([1.0, 2.0]), Held([[3.0]])], {1, 2, 3})
-    assert not keeper.due(12)
+    checkpoints = CheckpointWriter(tmp_path / "checkpoint.npz", 10)
+    assert checkpoints.load() is None
+    assert [checkpoints.due(updates) for updates in (9, 10, 11)] == [False, True, True]
+    checkpoints.save([Held([1.0, 2.0]), Held([[3.0]])], {1, 2, 3})
+    assert not checkpoints.due(12)
     found = CheckpointWriter(tmp_path / "checkpoint.npz", 10).load()
     assert [part.tolist() for part in found.state] == [[1.0, 2.0], [[3.0]]]
     assert found.done == {1, 2, 3}
@@ -213,7 +213,7 @@ def test_ports_are_free_and_different():
 
 
 class Course:
-    """In the place of a brake's event: time passes only where the brake lets it, until it has for so long."""
+    """In the place of a throttle's event: time passes only where the throttle lets it, until it has for so long."""
 
     def __init__(self, lasts):
         self.now, self._lasts = 0.0, lasts
@@ -223,10 +223,10 @@ class Course:
         return self.now > self._lasts
 
 
-def test_a_brake_leaves_its_share_of_the_time(monkeypatch):
+def test_a_throttle_leaves_its_share_of_the_time(monkeypatch):
     made, sent = Throttle(lambda: [7], 0.25), []
-    made._end = course = Course(100 * PERIOD_S)
-    monkeypatch.setattr(faults, "send", lambda pids, number: sent.append((course.now, pids, number)))
+    made._end = recovery = Course(100 * PERIOD_S)
+    monkeypatch.setattr(faults, "send", lambda pids, number: sent.append((recovery.now, pids, number)))
     made._run()
     assert [(pids, number) for _, pids, number in sent] == [([7], signal.SIGSTOP), ([7], signal.SIGCONT)] * 100
     stops, goes = [at for at, _, _ in sent[::2]], [at for at, _, _ in sent[1::2]]
@@ -235,7 +235,7 @@ def test_a_brake_leaves_its_share_of_the_time(monkeypatch):
     assert max(go - stop for stop, go in zip(stops, goes, strict=True)) < PERIOD_S, "short beside a step of training"
 
 
-def test_a_process_with_a_brake_stands_and_goes_on_until_it_is_released():
+def test_a_process_with_a_throttle_stands_and_goes_on_until_it_is_released():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         process = psutil.Process(busy.pid)

@@ -320,9 +320,9 @@ class NumpyLogistic:
         owners = x.row_numbers()
         z = self._scores(x, owners)
         delta = (1 / (1 + np.exp(-z)) - y) / len(y)
-        slopes = x.values * delta[owners].astype(np.float32)
-        slopes *= np.float32(rate)
-        np.subtract.at(self.weights[0], x.columns, slopes)
+        gradients = x.values * delta[owners].astype(np.float32)
+        gradients *= np.float32(rate)
+        np.subtract.at(self.weights[0], x.columns, gradients)
         self.weights[1] -= np.float32(rate * delta.sum())
         return float(np.logaddexp(0, np.where(y == 1, -z, z)).mean())
 

@@ -105,8 +105,8 @@ class ProcessTargets(FaultTargets):
         self._brakes[node].start()
 
     def restore_speed(self, node: int) -> None:
-        if brake := self._brakes.pop(node, None):
-            brake.release()
+        if throttle := self._brakes.pop(node, None):
+            throttle.release()
 
 
 def trains(process: psutil.Process, program: str | None) -> bool:

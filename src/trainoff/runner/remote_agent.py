@@ -1,4 +1,4 @@
-"""The guard: the supervisor's hand on a host. It starts processes there, samples them, and outlives nobody.
+"""The remote agent: starts a trial's processes on a host, samples them, and ends with the trial's supervisor.
 
 It is started through ssh (clusters/hosts) and hears this machine through its standard input. When that closes, or
 stays silent for a minute, it ends every process and removes the trial's folder.

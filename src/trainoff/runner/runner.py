@@ -114,8 +114,8 @@ class Runner:
             "reason": why_not or outside,
         }
         record.noise["control_before"] = self._control.before(_cpu(record))
-        with TrialProcess(trial, stage, lambda state: self._view.update(task, state), task.give_up) as performance:
-            ending = performance.run()
+        with TrialProcess(trial, stage, lambda state: self._view.update(task, state), task.give_up) as trial_process:
+            ending = trial_process.run()
             measured.enter_context(finish_first())
         self._interrupted = ending.stopped
         return ending

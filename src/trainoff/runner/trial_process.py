@@ -46,7 +46,7 @@ class Sandbox:
 
 @dataclass
 class ExitInfo:
-    """How a performance ended."""
+    """How a trial process ended."""
 
     state: TrialState
     end: float

@@ -67,15 +67,15 @@ class RayTorch(Engine):
             sent = session.ship(job)
         with watch.phase("cluster_start"):
             every = job.params["checkpoint_every"] if self._own else 0  # others' machines have other files
-            keeper = CheckpointWriter(job.folder / "checkpoint.npz", every)
-            self._course = Recovery(job, watch, session.host(), keeper, self._check, self._restart)
-            given = DdpAssignment(without_rows(job), self._course.number, watch.pace, keeper)
+            checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", every)
+            self._recovery = Recovery(job, watch, session.host(), checkpoints, self._check, self._restart)
+            given = DdpAssignment(without_rows(job), self._recovery.number, watch.pace, checkpoints)
             self._fit = RayFit(session.trainer(job, {"assignment": given, "sent": sent}, RESTARTS).fit)
-            self._course.wait_until("connected")
+            self._recovery.wait_until("connected")
         with watch.phase("ship"):
-            self._course.wait_until("shipped")
+            self._recovery.wait_until("shipped")
         with watch.phase("compile"):
-            self._course.wait_until("ready")
+            self._recovery.wait_until("ready")
 
     def _connect(self, job: Job, watch: Watch) -> None:
         """Connect to the cluster that is named, or start one."""
@@ -112,20 +112,20 @@ class RayTorch(Engine):
         self._own.replace_all()
 
     def train(self, job: Job, watch: Watch) -> None:
-        self._course.run()
+        self._recovery.run()
         if self._replaced:
             watch.count("nodes_replaced", self._replaced)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
 
-        found: NDArray[np.int64] = self._course.ask(np.asarray(x))
+        found: NDArray[np.int64] = self._recovery.ask(np.asarray(x))
         return found
 
     def close(self) -> None:
         if hasattr(self, "_course"):
-            self._course.close()
-            if self._fit and self._course.over:
+            self._recovery.close()
+            if self._fit and self._recovery.over:
                 self._fit.wait(END_S)
         if hasattr(self, "_own"):
             from trainoff.engines.ray import session

@@ -39,13 +39,14 @@ class Recovery:
         job: Job,
         watch: Watch,
         host: str,
-        keeper: CheckpointWriter,
+        checkpoints: CheckpointWriter,
         check: Callable[[], None],
         restart: Callable[[], None],
     ) -> None:
-        self._job, self._watch, self._keeper, self._check_others, self._restart = job, watch, keeper, check, restart
+        self._job, self._watch, self._checkpoints = job, watch, checkpoints
+        self._check_others, self._restart = check, restart
         self._line = ControlServer(host, self._check, explain_s=0.0)
-        self._losses, self._pulse = LostWorkers(), Heartbeat()
+        self._losses, self._heartbeat = LostWorkers(), Heartbeat()
         self.over = False  # whether all steps are made
 
     @property
@@ -68,14 +69,14 @@ class Recovery:
             try:
                 if not ready:
                     self.wait_until("ready")
-                self._pulse.await_beat()
-                self._pulse.beating = True
+                self._heartbeat.await_beat()
+                self._heartbeat.beating = True
                 _, report = self._line.follow(self._job, watch, self._hear)
                 self.over = True
             except (ConnectionLost, LeaderLost) as error:
                 self._lose(error)
                 ready = False
-        self._pulse.beating = False
+        self._heartbeat.beating = False
         for name, value in self._losses.counts(self._rounds()).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
@@ -88,8 +89,8 @@ class Recovery:
 
     def _hear(self, step: int) -> None:
         """So many steps are done."""
-        if self._pulse.feel(step):
-            self._losses.over(self._pulse.heard)
+        if self._heartbeat.feel(step):
+            self._losses.over(self._heartbeat.heard)
 
     def _lose(self, error: ConnectionLost | LeaderLost) -> None:
         """Get ready for the workers to begin again from the last checkpoint; raises if they will not."""
@@ -99,24 +100,24 @@ class Recovery:
             self._check_others()
         except LeaderLost as lost:
             error = lost
-        self._losses.begin(self._pulse.heard)
-        self._pulse.beating = False
+        self._losses.begin(self._heartbeat.heard)
+        self._heartbeat.beating = False
         self._line.hang_up()
         if isinstance(error, LeaderLost):
             if self._losses.count > MOST_RESTARTS:
                 raise error
             self._restart()
-        resume = self._keeper.load()
+        resume = self._checkpoints.load()
         kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
-        self._losses.redo(self._pulse.step - kept)
-        self._watch.lost("worker", max(0, seen(self._pulse.step) - seen(kept)), time.monotonic() - noticed)
-        self._pulse.step = kept
+        self._losses.redo(self._heartbeat.step - kept)
+        self._watch.lost("worker", max(0, seen(self._heartbeat.step) - seen(kept)), time.monotonic() - noticed)
+        self._heartbeat.step = kept
 
     def _check(self) -> None:
         """Raise if a worker made a mistake, if the training cannot go on, or if nothing goes on."""
         self._line.hear_complaints()
         self._check_others()
-        self._pulse.check()
+        self._heartbeat.check()
 
     def ask(self, question: Any) -> Any:
         """What the leader answers, after the end."""

@@ -61,12 +61,12 @@ class TfNetwork:
         return self._steps[len(rows)](rows, *step_numbers(self._optimizer, rate, step), 1.0)
 
     def _step(self, x: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
-        loss, gradient = self._slopes(x, y, numbers)
+        loss, gradient = self._gradients(x, y, numbers)
         for weights, memory, slope in zip(self.weights, self._memory, gradient, strict=True):
             update(self._tf, weights, memory, slope, numbers, self._momentum)
         return loss
 
-    def _slopes(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _gradients(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The loss, and the gradient of the whole batch."""
         return differentiate(self._tf, self._model, self.weights, x, y)
 

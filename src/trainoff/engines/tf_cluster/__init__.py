@@ -82,17 +82,17 @@ class TfClusterEngine(Engine):
         self._job, self._watch, self._pace = job, watch, watch.pace
         with watch.phase("ship"):
             self._sent = hand_over(self.luggage(job))
-        self._keeper = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
+        self._checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
         self._losses = LostWorkers()
-        self._pulse = Heartbeat()
+        self._heartbeat = Heartbeat()
         self._over = False
         while not self._prepared(watch):
             pass
 
     def _prepared(self, watch: Watch) -> bool:
         """Start everything up to the sign to start; False if a process was lost on the way and another try is due."""
-        self._pulse.await_beat()
+        self._heartbeat.await_beat()
         with watch.phase("cluster_start"):
             so_far = self._try(self._gather) and self._try(self._wait_until, "connected")
         with watch.phase("ship"):
@@ -132,26 +132,26 @@ class TfClusterEngine(Engine):
         """A file that says to the processes what there is to do."""
         path = self._job.folder / "assignment"
         path.touch(mode=0o600)  # it holds the secret of the line
-        given = PsAssignment(self._sent, self._pace, self._line.number, addresses, self._keeper)
+        given = PsAssignment(self._sent, self._pace, self._line.number, addresses, self._checkpoints)
         path.write_bytes(pickle.dumps(given))
         return path
 
     def train(self, job: Job, watch: Watch) -> None:
         ready = True
         while True:
-            self._pulse.await_beat()
+            self._heartbeat.await_beat()
             try:
                 if not ready:
                     self._gather()
                     self._wait_until("ready")
-                self._pulse.await_beat()
-                self._pulse.beating = True
+                self._heartbeat.await_beat()
+                self._heartbeat.beating = True
                 _, report = self._line.follow(job, watch, self._hear)
                 break
             except (LeaderLost, TrainoffError) as error:
                 self._lose(error)
                 ready = False
-        self._pulse.beating, self._over = False, True
+        self._heartbeat.beating, self._over = False, True
         for name, value in self._losses.counts(report["counts"]).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
@@ -159,22 +159,22 @@ class TfClusterEngine(Engine):
 
     def _hear(self, step: int) -> None:
         """So many steps are done."""
-        if self._pulse.feel(step):
-            self._losses.over(self._pulse.heard)
+        if self._heartbeat.feel(step):
+            self._losses.over(self._heartbeat.heard)
 
     def _lose(self, error: Exception) -> None:
         """End what is left, so that all can be started anew from the last checkpoint; raises if that would not help."""
         noticed = time.monotonic()
-        self._losses.begin(self._pulse.heard)
+        self._losses.begin(self._heartbeat.heard)
         if self._losses.count > MOST_RESTARTS or not (isinstance(error, TrainingStuck) or self._was_lost()):
             raise self._explain(error) from error
         gone = next((each.role for each in self._processes if each.exit_code not in (None, 0)), "worker")
         self._stop()
-        resume = self._keeper.load()
+        resume = self._checkpoints.load()
         kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
-        self._losses.redo(self._pulse.step - kept)
-        self._watch.lost(gone, max(0, seen(self._pulse.step) - seen(kept)), time.monotonic() - noticed)
-        self._pulse.beating, self._pulse.step = False, kept
+        self._losses.redo(self._heartbeat.step - kept)
+        self._watch.lost(gone, max(0, seen(self._heartbeat.step) - seen(kept)), time.monotonic() - noticed)
+        self._heartbeat.beating, self._heartbeat.step = False, kept
 
     def _check(self) -> None:
         """Raise if somebody is gone, or if nothing has been heard of the training for too long."""
@@ -182,13 +182,13 @@ class TfClusterEngine(Engine):
         for process in self._processes:
             if process.exit_code not in (None, 0) and process.role.startswith(vital):
                 raise LeaderLost(f"{process.role} ended with code {process.exit_code}")
-        self._pulse.check()
+        self._heartbeat.check()
 
     def _vital(self) -> tuple[str, ...]:
         """The roles that cannot be done without just now: all while they prepare, at the end only who leads."""
         if self._over:
             return (self.leader,)
-        return self.vital(self._job.mode) if self._pulse.beating else ALL
+        return self.vital(self._job.mode) if self._heartbeat.beating else ALL
 
     def _was_lost(self) -> bool:
         """Whether a process is seen killed or was given up, now or in a moment: errors of others only came of it."""

@@ -117,8 +117,8 @@ class MirroredNetwork(TfNetwork):
     def _step(self, *inputs: Tensor) -> Tensor:
         return self._together.run(super()._step, inputs)
 
-    def _slopes(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
-        loss, gradient = super()._slopes(x, y, numbers)
+    def _gradients(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        loss, gradient = super()._gradients(x, y, numbers)
         loss, *gradient = self._together.sum([numbers[2] * part for part in (loss, *gradient)])
         return loss, gradient
 
@@ -187,7 +187,7 @@ def train(
     assignment: PsAssignment, job: Job, learner: Any, together: AllReduceTraining, leader: ControlClient | None
 ) -> None:
     """All steps after the checkpoint, if there is one."""
-    resume, first = assignment.keeper.load(), 1
+    resume, first = assignment.checkpoints.load(), 1
     if resume:
         first = len(resume.done) + 1
         for variable, value in zip(learner.state, resume.state, strict=True):
@@ -202,7 +202,7 @@ def train(
         loss = learner.learn(step, job.order.batch(step), float(job.rates[step - 1]))
         times[step - 1] = time.monotonic() - start, together.took
         if leader:
-            assignment.keeper.step_done(
+            assignment.checkpoints.step_done(
                 leader, step, loss, lambda: [part.numpy() for part in learner.weights], learner.state
             )
     end(together, leader, times[first - 1 :])

@@ -80,10 +80,10 @@ class Asynchronous:
             with tf.device(worker(number)):
                 done = work(tf, learner, rows, [seen])
                 if aware:
-                    with tf.control_dependencies(done.slopes):
+                    with tf.control_dependencies(done.gradients):
                         behind = tf.cast(self._version.read_value() - seen, tf.float32)
                     numbers = numbers * tf.stack([1 / (1 + behind), 1.0])
-                pushed = learner.push(done.slopes, done.pulled, numbers)
+                pushed = learner.push(done.gradients, done.pulled, numbers)
                 result = tf.stack([done.loss, done.computing, tf.cast(seen, tf.float64)])
             with tf.device(server(0)), tf.control_dependencies(pushed):
                 version = self._version.assign_add(1)
@@ -122,18 +122,18 @@ class Asynchronous:
             still = gate.wait(BEAT_S)
             self._give_up_the_stuck()
             if counted := gate.counted():
-                if context.keeper.due(counted[0]):
+                if context.checkpoints.due(counted[0]):
                     context.leader.hurry()
                 context.leader.progress(counted[0], self._loss, context.store.weights, counted[1])
             if still and gate.over:
                 return self._report()
             if still:
-                if context.keeper.due(gate.updates):
-                    context.keeper.save(context.store.state, gate.applied)
+                if context.checkpoints.due(gate.updates):
+                    context.checkpoints.save(context.store.state, gate.applied)
                 gate.go_on()
 
     def _pause_after(self, updates: int, samples: int) -> bool:
-        return self._context.leader.pace.wanted(updates, samples) or self._context.keeper.due(updates)
+        return self._context.leader.pace.wanted(updates, samples) or self._context.checkpoints.due(updates)
 
     def _work(self, number: int) -> None:
         """Be the hand of one worker."""

@@ -29,7 +29,7 @@ class PsAssignment:
     pace: SnapshotSchedule
     number: Endpoint
     addresses: dict[str, list[str]]  # of the workers and servers; in tf-allreduce, of the workers
-    keeper: CheckpointWriter
+    checkpoints: CheckpointWriter
     events: str | None = None  # a folder for what TensorBoard shows
 
     def call(self) -> ControlClient:
@@ -82,7 +82,7 @@ def lead(assignment: PsAssignment, set_up: SetUp | None = None) -> None:
     leader.say("connected")
     context, mode = (set_up or set_up_mode)(tf, assignment, leader)
     leader.say("shipped")
-    resume = assignment.keeper.load()
+    resume = assignment.checkpoints.load()
     mode.warm_up()
     put(context, resume.state if resume else context.store.initial)
     leader.wait_for_start()
@@ -103,11 +103,11 @@ def set_up_mode(tf: Any, assignment: PsAssignment, leader: ControlClient) -> tup
     if job.mode == "model-parallel":
         placed = stages(job.model.layers, job.workers)
         divided = ParameterStore(tf, job, servers, spans(placed))
-        context = PsContext(tf, job, divided, leader, assignment.keeper)
+        context = PsContext(tf, job, divided, leader, assignment.checkpoints)
         return context, Pipeline(context, divided, placed)
     sparse = job.model.kind == "logreg"
     store: Any = ParameterStore(tf, job, servers) if sparse else PackedParameters(tf, job, servers)
-    context = PsContext(tf, job, store, leader, assignment.keeper)
+    context = PsContext(tf, job, store, leader, assignment.checkpoints)
     learners = [
         (SparseGradients if sparse else DenseGradients)(tf, job, store, number) for number in range(job.workers)
     ]

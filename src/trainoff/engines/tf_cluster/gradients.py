@@ -1,4 +1,4 @@
-"""What a worker computes of a network: it pulls all weights, takes its rows, and finds the slopes."""
+"""What a worker computes of a network: it pulls all weights, takes its rows, and finds the gradients."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ class DenseGradients:
         """The weights, from the servers."""
         return self._store.pull()
 
-    def slopes(self, weights: list[Tensor], batch: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def gradients(self, weights: list[Tensor], batch: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The mean loss of the batch, and its gradient, server by server."""
         loss, gradient = differentiate(self._tf, self._model, weights, *batch)
         return loss, self._store.pack(gradient)
 
-    def push(self, slopes: list[Tensor], weights: list[Tensor], numbers: Tensor) -> list[Tensor]:
+    def push(self, gradients: list[Tensor], weights: list[Tensor], numbers: Tensor) -> list[Tensor]:
         """Let the servers make the step."""
-        return [self._store.move(number, slope, numbers) for number, slope in enumerate(slopes)]
+        return [self._store.move(number, gradient, numbers) for number, gradient in enumerate(gradients)]
 
     def make_room(self) -> None:
-        """Room on the servers for the slopes of this worker, where steps wait for those of the others."""
+        """Room on the servers for the gradients of this worker, where steps wait for those of the others."""
         for number, vector in enumerate(self._store.vectors):
             with self._tf.device(server(number)):
                 self._kept.append(self._tf.Variable(self._tf.zeros_like(vector)))
 
-    def keep(self, slopes: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Leave the slopes on the servers."""
+    def keep(self, gradients: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
+        """Leave the gradients on the servers."""
         done = []
-        for number, (room, slope) in enumerate(zip(self._kept, slopes, strict=True)):
+        for number, (room, gradient) in enumerate(zip(self._kept, gradients, strict=True)):
             with self._tf.device(server(number)):
-                done.append(room.assign(slope, read_value=False))
+                done.append(room.assign(gradient, read_value=False))
         return done
 
     @staticmethod
     def apply(crew: list[DenseGradients], shares: Tensor, numbers: Tensor) -> list[Tensor]:
-        """One step by the slopes of all, each with its share. Built for the servers; nothing leaves them."""
+        """One step by the gradients of all, each with its share. Built for the servers; nothing leaves them."""
         tf, store, done = crew[0]._tf, crew[0]._store, []
         for place in range(len(store.vectors)):
             with tf.device(server(place)):
@@ -105,47 +105,47 @@ class SparseGradients:
             weights.append(tf.identity(piece.variable.sparse_read(asked[-1])))
         return [bias, *asked, tf.dynamic_stitch(places, weights), *places]
 
-    def slopes(self, pulled: list[Tensor], batch: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The mean loss, and its slopes: that of the bias, and those of the touched features, server by server."""
+    def gradients(self, pulled: list[Tensor], batch: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The mean loss, and its gradients: that of the bias, and those of the touched features, server by server."""
         tf, servers = self._tf, len(self._store.pieces[0])
         touched, which, values, owners, y = batch
         bias, weights, places = pulled[0], pulled[1 + servers], pulled[2 + servers :]
         z = tf.math.unsorted_segment_sum(tf.gather(weights, which) * values, owners, tf.size(y)) + bias
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(y, z))
         errors = (tf.sigmoid(z) - y) / tf.cast(tf.size(y), tf.float32)
-        slopes = tf.math.unsorted_segment_sum(tf.gather(errors, owners) * values, which, tf.size(touched))
-        parts = [tf.gather(slopes, place) for place in places] or [slopes]
+        gradients = tf.math.unsorted_segment_sum(tf.gather(errors, owners) * values, which, tf.size(touched))
+        parts = [tf.gather(gradients, place) for place in places] or [gradients]
         return loss, [tf.reduce_sum(errors, keepdims=True), *parts]
 
-    def push(self, slopes: list[Tensor], pulled: list[Tensor], numbers: Tensor) -> list[Tensor]:
+    def push(self, gradients: list[Tensor], pulled: list[Tensor], numbers: Tensor) -> list[Tensor]:
         """Let the servers make the step."""
         tf, store = self._tf, self._store
-        done = store.push(1, slopes[0], numbers)
-        for piece, asked, part in zip(store.pieces[0], pulled[1:], slopes[1:], strict=False):
+        done = store.push(1, gradients[0], numbers)
+        for piece, asked, part in zip(store.pieces[0], pulled[1:], gradients[1:], strict=False):
             with tf.device(server(piece.server)):
                 done.append(scatter(tf, piece.variable, asked, numbers[0] * part))
         return done
 
     def make_room(self) -> None:
-        """Room on the servers for the slopes of this worker: so many as a batch touches, never all features."""
+        """Room on the servers for the gradients of this worker: so many as a batch touches, never all features."""
         tf = self._tf
         for piece in self._pieces:
             with tf.device(server(piece.server)):
                 features = tf.Variable(tf.zeros([0], tf.int32), shape=[None])
                 self._kept.append((features, tf.Variable(tf.zeros([0]), shape=[None])))
 
-    def keep(self, slopes: list[Tensor], pulled: list[Tensor]) -> list[Tensor]:
-        """Leave the slopes on the servers."""
+    def keep(self, gradients: list[Tensor], pulled: list[Tensor]) -> list[Tensor]:
+        """Leave the gradients on the servers."""
         done = []
         asked = [self._tf.zeros([1], self._tf.int32), *pulled[1 : len(self._pieces)]]
-        for piece, (features, room), which, part in zip(self._pieces, self._kept, asked, slopes, strict=True):
+        for piece, (features, room), which, part in zip(self._pieces, self._kept, asked, gradients, strict=True):
             with self._tf.device(server(piece.server)):
                 done += [features.assign(which, read_value=False), room.assign(part, read_value=False)]
         return done
 
     @staticmethod
     def apply(crew: list[SparseGradients], shares: Tensor, numbers: Tensor) -> list[Tensor]:
-        """One step by the slopes of all, each with its share. Built for the servers; nothing leaves them."""
+        """One step by the gradients of all, each with its share. Built for the servers; nothing leaves them."""
         done = []
         for place, piece in enumerate(crew[0]._pieces):
             with crew[0]._tf.device(server(piece.server)):
@@ -155,10 +155,10 @@ class SparseGradients:
 
     def _move(self, place: int, variable: Tensor, rate: Tensor) -> Tensor:
         """Apply what this worker has kept; nothing where its share is nothing, for it may be writing just now."""
-        tf, (features, slopes) = self._tf, self._kept[place]
+        tf, (features, gradients) = self._tf, self._kept[place]
 
         def move() -> Tensor:
-            with tf.control_dependencies([scatter(tf, variable, features.read_value(), rate * slopes.read_value())]):
+            with tf.control_dependencies([scatter(tf, variable, features.read_value(), rate * gradients.read_value())]):
                 return tf.constant(True)
 
         return tf.cond(rate > 0, move, lambda: tf.constant(False))

@@ -115,13 +115,13 @@ class Pipeline:
         for number, stage in enumerate(self._stages):
             passed.append([self._forward(number, stage, part, rows, outputs) for part in stage.parts])
             outputs = [output for *_, output in passed[-1]]
-        loss, slope = self._loss(rows, outputs)
+        loss, gradient = self._loss(rows, outputs)
         done: list[Tensor] = []
         for number in reversed(range(len(self._stages))):
             parts = zip(self._stages[number].parts, passed[number], strict=True)
-            back = [self._backward(number, part, run, slope, numbers) for part, run in parts]
+            back = [self._backward(number, part, run, gradient, numbers) for part, run in parts]
             done += [step for _, steps in back for step in steps]
-            slope = [each for into, _ in back for each in into]
+            gradient = [each for into, _ in back for each in into]
         loss += tf.add_n([tf.zeros([]), *self._penalties(passed)])
         with tf.device(HERE), tf.control_dependencies(done):
             busy = [tf.add_n([tf.zeros([], tf.float64), *map(tf.identity, each)]) for each in self._busy]
@@ -146,7 +146,7 @@ class Pipeline:
             return tape, came, weights, output
 
     def _loss(self, rows: Tensor, scores: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The mean cross-entropy, and its slope by the scores."""
+        """The mean cross-entropy, and its gradient by the scores."""
         tf = self._tf
         with tf.device(worker(self._last)), tf.GradientTape() as tape:
             z = tf.concat(scores, -1)
@@ -156,24 +156,26 @@ class Pipeline:
             return loss, [tape.gradient(loss, z)]
 
     def _backward(
-        self, number: int, part: PipelinePart, run: tuple[Any, ...], slope: list[Tensor], numbers: Tensor
+        self, number: int, part: PipelinePart, run: tuple[Any, ...], gradient: list[Tensor], numbers: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Make the step of a part; returns the slope by what came in, and the operations."""
+        """Make the step of a part; returns the gradient by what came in, and the operations."""
         tf, store, l2 = self._tf, self._store, self._context.job.model.l2
         tape, came, weights, output = run
         with tf.device(worker(part.worker)):
-            mine = [each[..., slice(*part.span)] for each in slope]
+            mine = [each[..., slice(*part.span)] for each in gradient]
             start = after(tf, mine)
             with tf.control_dependencies([start]):
                 total = tf.reshape(tf.add_n(mine), tf.shape(output))
-            sources = [came, *weights] if number else weights  # nobody asks for the slope by the rows themselves
+            sources = [came, *weights] if number else weights  # nobody asks for the gradient by the rows themselves
             *into, matrix, bias = tape.gradient(output, sources, output_gradients=total)
-            slopes = [matrix, bias]
+            gradients = [matrix, bias]
             if l2:
-                slopes[0] += l2 * weights[0]
-            self._busy[part.worker].append(after(tf, [*into, *slopes]) - start)
+                gradients[0] += l2 * weights[0]
+            self._busy[part.worker].append(after(tf, [*into, *gradients]) - start)
             done = [
-                step for at, each in enumerate(slopes) for step in store.push(2 * number + at, each, numbers, part.span)
+                step
+                for at, each in enumerate(gradients)
+                for step in store.push(2 * number + at, each, numbers, part.span)
             ]
             return into, done
 
@@ -205,5 +207,5 @@ class Pipeline:
             loss, *busy = self._run(step, context.numbers(step))
             for number, seconds in enumerate(busy):
                 self._spent.book(number, seconds, seconds)  # transfers cannot be told from waiting
-            context.keeper.step_done(context.leader, step, loss, context.store.weights, context.store.state)
+            context.checkpoints.step_done(context.leader, step, loss, context.store.weights, context.store.state)
         return self._spent.report({})

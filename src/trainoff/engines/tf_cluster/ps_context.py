@@ -33,7 +33,7 @@ class PsContext:
     job: Job
     store: ParameterStore | PackedParameters
     leader: ControlClient
-    keeper: CheckpointWriter
+    checkpoints: CheckpointWriter
 
     def numbers(self, step: int) -> tuple[float, float]:
         """The rate and Adam's epsilon of a step."""
@@ -78,11 +78,11 @@ def after(tf: Any, done: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Worked:
-    """The part of a graph in which one worker finds the slopes of its rows, and how long that takes it."""
+    """The part of a graph in which one worker finds the gradients of its rows, and how long that takes it."""
 
     loss: Tensor
     pulled: list[Tensor]
-    slopes: list[Tensor]
+    gradients: list[Tensor]
     computing: Tensor
 
 
@@ -93,8 +93,8 @@ def work(tf: Any, learner: Any, rows: Tensor, before: Sequence[Tensor] = ()) -> 
         pulled = learner.pull(batch)
     here = after(tf, [*batch, *pulled])
     with tf.control_dependencies([here]):
-        loss, slopes = learner.slopes(pulled, batch)
-    return Worked(tf.cast(loss, tf.float64), pulled, slopes, after(tf, [loss, *slopes]) - here)
+        loss, gradients = learner.gradients(pulled, batch)
+    return Worked(tf.cast(loss, tf.float64), pulled, gradients, after(tf, [loss, *gradients]) - here)
 
 
 def lost(tf: Any, error: Exception) -> bool:
@@ -166,10 +166,10 @@ class ParameterStore:
         parts = [self._tf.identity(piece.variable.read_value()) for piece in pieces]
         return parts[0] if len(parts) == 1 else self._tf.concat(parts, -1)
 
-    def push(self, weight: int, slope: Tensor, numbers: Tensor, span: Span | None = None) -> list[Tensor]:
-        """Let the servers move one weight, or a span of it, against its slope; returns the operations."""
+    def push(self, weight: int, gradient: Tensor, numbers: Tensor, span: Span | None = None) -> list[Tensor]:
+        """Let the servers move one weight, or a span of it, against its gradient; returns the operations."""
         pieces, done = self.within(weight, span), []
-        for piece, part in zip(pieces, self.cut(pieces, slope), strict=True):
+        for piece, part in zip(pieces, self.cut(pieces, gradient), strict=True):
             with self._tf.device(server(piece.server)):
                 done.append(update(self._tf, piece.variable, piece.memory, part, numbers, self.momentum))
         return done
@@ -264,18 +264,18 @@ class PackedParameters:
                 parts[weight].append(tf.reshape(part, shape))
         return [each[0] if len(each) == 1 else tf.concat(each, -1) for each in parts]
 
-    def pack(self, slopes: list[Tensor]) -> list[Tensor]:
-        """Slopes as one vector for every server."""
+    def pack(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Gradients as one vector for every server."""
         tf = self._tf
         return [
-            tf.concat([tf.reshape(slopes[weight][..., slice(*span)], [-1]) for weight, span in pieces], 0)
+            tf.concat([tf.reshape(gradients[weight][..., slice(*span)], [-1]) for weight, span in pieces], 0)
             for pieces in self._pieces
         ]
 
-    def move(self, number: int, slope: Tensor, numbers: Tensor) -> Tensor:
-        """Let one server move its vector against the slope; returns the operation."""
+    def move(self, number: int, gradient: Tensor, numbers: Tensor) -> Tensor:
+        """Let one server move its vector against the gradient; returns the operation."""
         with self._tf.device(server(number)):
-            return update(self._tf, self.vectors[number], self._memory[number], slope, numbers, self._momentum)
+            return update(self._tf, self.vectors[number], self._memory[number], gradient, numbers, self._momentum)
 
     @property
     def state(self) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""The mode sync: the slopes of all workers are averaged, then applied; the slowest may be left out."""
+"""The mode sync: the gradients of all workers are averaged, then applied; the slowest may be left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensor = Any
 
 
 class Synchronous:
-    """Every step, each worker leaves the slopes of its share on the servers; then these make the step."""
+    """Every step, each worker leaves the gradients of its share on the servers; then these make the step."""
 
     def __init__(self, context: PsContext, learners: list[Any]) -> None:
         self._context, self._workers = context, len(learners)
@@ -39,7 +39,7 @@ class Synchronous:
             with tf.device(worker(number)):
                 done = work(tf, learner, rows)
                 result = tf.stack([done.loss, done.computing])
-            with tf.control_dependencies(learner.keep(done.slopes, done.pulled)), tf.device(HERE):
+            with tf.control_dependencies(learner.keep(done.gradients, done.pulled)), tf.device(HERE):
                 return tf.identity(result)
 
         signature = [tf.TensorSpec([None], tf.int32)]
@@ -71,9 +71,9 @@ class Synchronous:
             threading.Thread(target=self._work, args=(number,), daemon=True).start()
         for step in range(first, order.steps + 1):
             loss = self._step(step, order.batch(step))
-            if context.leader.pace.wanted(step, order.samples_after(step)) or context.keeper.due(step):
+            if context.leader.pace.wanted(step, order.samples_after(step)) or context.checkpoints.due(step):
                 self._wait_for_the_late()
-            context.keeper.step_done(context.leader, step, loss, context.store.weights, context.store.state)
+            context.checkpoints.step_done(context.leader, step, loss, context.store.weights, context.store.state)
         counts = {"gradients_dropped": float(self._dropped)} if self._needed < self._workers else {}
         return self._spent.report(counts)
 

@@ -188,9 +188,9 @@ class TfOnSpark(SparkEngine):
         from trainoff.engines.shared.recovery import CheckpointWriter
         from trainoff.engines.tf_cluster.coordinator import PsAssignment
 
-        keeper = CheckpointWriter(Path("checkpoint.npz"), 0)
+        checkpoints = CheckpointWriter(Path("checkpoint.npz"), 0)
         events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
-        return PsAssignment(with_places(job), watch.pace, self._line.number, {}, keeper, events)
+        return PsAssignment(with_places(job), watch.pace, self._line.number, {}, checkpoints, events)
 
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""

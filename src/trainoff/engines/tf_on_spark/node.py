@@ -88,12 +88,12 @@ def work_alone(post: NodePost) -> None:
     job = post.assignment.job
     tf, tap = prepare_tensorflow(job.cores), tap_of(post)
     fetch(post)
-    larder = BatchSpool(job) if job.params["feed"] == "spark" else None
+    spool = BatchSpool(job) if job.params["feed"] == "spark" else None
     _server = serve("worker", post.number, ceil(job.cores), post.address)  # it ends with its last name
-    serve_questions(tf, post, tap, larder)
+    serve_questions(tf, post, tap, spool)
 
 
-def serve_questions(tf: Any, post: NodePost, tap: Tap, larder: Any = None) -> None:
+def serve_questions(tf: Any, post: NodePost, tap: Tap, spool: Any = None) -> None:
     """Answer whatever is asked through the feed, and lay ready the rows that come between, until the end."""
     from trainoff.engines.tf_on_spark.feed import PredictRequest, answer
 
@@ -103,7 +103,7 @@ def serve_questions(tf: Any, post: NodePost, tap: Tap, larder: Any = None) -> No
             labels = answer(tf, post.assignment.job.model, item, tap, labels)
         else:
             for block in item:
-                larder.lay(*block)
+                spool.lay(*block)
 
 
 def fetch(post: NodePost) -> None:
@@ -160,7 +160,7 @@ class FedNetwork(MirroredNetwork):
         """How many rows all workers together brought to the last step."""
         return int(self._rows)
 
-    def _slopes(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _gradients(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
         loss, gradient = differentiate(self._tf, self._model, self.weights, x, y)
         mine = numbers[2]
         rows, *sums = self._together.sum([mine, *(mine * part for part in (loss, *gradient))])
@@ -240,7 +240,7 @@ class BatchSpool:
 
 
 class FedDense(DenseGradients):
-    """A worker's part of the graph, with rows from its larder."""
+    """A worker's part of the graph, with rows from its spool."""
 
     def __init__(self, tf: Any, job: Job, store: PackedParameters, number: int) -> None:
         self._tf, self._model, self._store = tf, job.model, store
@@ -297,7 +297,7 @@ def set_up(tf: Any, assignment: PsAssignment, leader: ControlClient) -> tuple[An
     """The variables on the servers, and asynchronous training from the larders of the workers."""
     job = assignment.job
     store = PackedParameters(tf, job, len(assignment.addresses["ps"]))
-    context = PsContext(tf, job, store, leader, assignment.keeper)
+    context = PsContext(tf, job, store, leader, assignment.checkpoints)
     learners = [FedDense(tf, job, store, number) for number in range(job.workers)]
     return context, Asynchronous(context, learners, Laid(tf, job.workers))
 

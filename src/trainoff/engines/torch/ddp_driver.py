@@ -62,4 +62,4 @@ class DdpAssignment:
     job: Job
     number: Endpoint
     pace: SnapshotSchedule
-    keeper: CheckpointWriter | None = None
+    checkpoints: CheckpointWriter | None = None

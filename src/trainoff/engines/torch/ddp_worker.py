@@ -113,7 +113,7 @@ class Training:
 
     def resume(self) -> int:
         """Go back to the last checkpoint, if there is one; returns the first step to make."""
-        found = self.assignment.keeper.load() if self.assignment.keeper else None
+        found = self.assignment.checkpoints.load() if self.assignment.checkpoints else None
         if not found:
             return 1
         self.way.put(found.state)
@@ -134,17 +134,17 @@ class Training:
 
     def _done(self, step: int, loss: float) -> None:
         """All steps up to this one are done: tell the driver, and keep a checkpoint if it is time to."""
-        keeper = self.assignment.keeper
-        due = keeper is not None and keeper.due(step) and step < self.worker.job.order.steps
+        checkpoints = self.assignment.checkpoints
+        due = checkpoints is not None and checkpoints.due(step) and step < self.worker.job.order.steps
         if self.leader:
             if due:
                 self.leader.hurry()  # so that the driver knows of every step that a checkpoint holds
             self.leader.progress(step, loss, self.worker.network.weights)
-        if due and keeper:
+        if due and checkpoints:
             state = self.way.state()
             if self.leader:
-                keeper.save(state, range(1, step + 1))
-            keeper.saved(step)
+                checkpoints.save(state, range(1, step + 1))
+            checkpoints.saved(step)
 
 
 def tell_all(figures: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -239,7 +239,7 @@ class GradientSyncStrategy:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._agreement = worker.network.slopes = GradientSync(worker.network)
+        self._agreement = worker.network.gradients = GradientSync(worker.network)
 
     def learn(self, first: int, last: int) -> tuple[float, float]:
         mine, self._agreement.part = self._worker.share(first)
@@ -319,7 +319,7 @@ WAYS: dict[str, Callable[[Worker], SyncStrategy]] = {"sync": GradientSyncStrateg
 class Shared(torch.nn.Module):
     """The loss of a worker's share as a module, which is what torch can distribute.
 
-    The loss travels as a gradient among the others: it is the slope along a parameter that nobody changes.
+    The loss travels as a gradient among the others: it is the gradient along a parameter that nobody changes.
     """
 
     def __init__(self, network: TorchNetwork) -> None:

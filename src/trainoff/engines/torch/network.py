@@ -130,18 +130,18 @@ class TorchNetwork:
         self._update = make_update(job.params, self.flat, self._l2)
         self.memory = self._update.state
         self.state = [*self.flat, *self.memory]  # all that a step changes
-        self.slopes: Slopes = self._own_slopes  # workers that learn together agree on others
+        self.gradients: Slopes = self._own_gradients  # workers that learn together agree on others
 
     def learn(self, batch: Batch, rate: Rate) -> Tensor:
         """Make one step; returns the loss before it."""
-        loss, gradient = self.slopes(batch)
+        loss, gradient = self.gradients(batch)
         if self._l2:
             for matrix in self.flat[::2]:
                 loss = loss + self._l2 / 2 * matrix.dot(matrix)
         self._update.step(gradient, rate)
         return loss
 
-    def _own_slopes(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+    def _own_gradients(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
         loss = self.loss(batch)
         # As vectors, because a gradient need not lie in memory in the order of its weights.
         return loss.detach(), [part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)]

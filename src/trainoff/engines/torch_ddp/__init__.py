@@ -56,18 +56,18 @@ class TorchDdp(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         self._job = job
         self._agents: list[Process] = []
-        keeper = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
-        self._course = Recovery(job, watch, job.cluster.here.address, keeper, self._check, self._restart)
+        checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
+        self._recovery = Recovery(job, watch, job.cluster.here.address, checkpoints, self._check, self._restart)
         with watch.phase("ship"):
             self._assignment = job.folder / "assignment"
             self._assignment.touch(mode=0o600)  # it holds the secret of the line
-            given = DdpAssignment(hand_over(job), self._course.number, watch.pace, keeper)
+            given = DdpAssignment(hand_over(job), self._recovery.number, watch.pace, checkpoints)
             self._assignment.write_bytes(pickle.dumps(given))
         with watch.phase("cluster_start"):
             self._agents = start_agents(job, self._assignment, RESTARTS)
-            self._course.wait_until("connected")
+            self._recovery.wait_until("connected")
         with watch.phase("compile"):
-            self._course.wait_until("ready")
+            self._recovery.wait_until("ready")
 
     def _check(self) -> None:
         """Raise if torchrun has given up, and Lost if one of several machines is gone."""
@@ -83,17 +83,17 @@ class TorchDdp(Engine):
         self._agents = start_agents(self._job, self._assignment, RESTARTS)
 
     def train(self, job: Job, watch: Watch) -> None:
-        self._course.run()
+        self._recovery.run()
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._course.ask(in_file(x, self._job.folder, "x_asked"))
+        found: NDArray[np.int64] = self._recovery.ask(in_file(x, self._job.folder, "x_asked"))
         return found
 
     def close(self) -> None:
         if not hasattr(self, "_course"):
             return
-        self._course.close()
-        for agent in self._agents if self._course.over else []:
+        self._recovery.close()
+        for agent in self._agents if self._recovery.over else []:
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(END_S)
         self._stop()

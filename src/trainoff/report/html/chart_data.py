@@ -35,7 +35,7 @@ class ChartContext:
     """The settings of one workload that are drawn, the best first, and where their records lie."""
 
     groups: Sequence[SettingGroup]
-    shelf: SeriesCache
+    cache: SeriesCache
 
     @property
     def runs(self) -> list[tuple[SettingGroup, Record]]:
@@ -43,7 +43,7 @@ class ChartContext:
 
     def best(self, most: int) -> ChartContext:
         """Only so many of the best settings."""
-        return ChartContext(self.groups[:most], self.shelf)
+        return ChartContext(self.groups[:most], self.cache)
 
     @cached_property
     def priced(self) -> bool:
@@ -89,7 +89,7 @@ def curve_rows(context: ChartContext) -> list[Row]:
 
 
 def _line(context: ChartContext, group: SettingGroup, record: Record, most: int) -> Iterator[Row]:
-    points = curve(record, context.shelf, most)
+    points = curve(record, context.cache, most)
     for at, point in enumerate(points):
         yield {
             **context.names(group),
@@ -180,7 +180,7 @@ def resource_rows(context: ChartContext) -> list[Row]:
     for group in context.groups[:SHOWN]:
         record = (group.good or group.records)[0]
         own = {"name": context.name(group), "engine": record.engine}
-        rows += [{**own, **row} for row in resources(record, context.shelf, most)]
+        rows += [{**own, **row} for row in resources(record, context.cache, most)]
     return rows
 
 
@@ -321,16 +321,16 @@ class SeriesCache:
             return None
 
 
-def curve(record: Record, shelf: SeriesCache, most: int) -> list[Row]:
+def curve(record: Record, cache: SeriesCache, most: int) -> list[Row]:
     """The learning curve of a record in at most so many points; empty where nothing was learnt."""
-    frame = shelf.read(record, "curve")
+    frame = cache.read(record, "curve")
     quality = None if frame is None else _quality(frame, record.metric)
     if frame is None or quality is None or not len(frame):
         return []
     columns = {name: frame[column].to_list() for column, name in CURVE.items() if column in frame.columns}
     columns["y"] = quality
     if record.network_bytes and record.isolation.get("own_network"):
-        columns["bytes"] = _bytes_at(frame["wall_s"].to_list(), shelf.read(record, "samples"))
+        columns["bytes"] = _bytes_at(frame["wall_s"].to_list(), cache.read(record, "samples"))
     known = [at for at, value in enumerate(quality) if value is not None]  # some systems tell more losses at their end
     kept = [known[place] for place in thinned(len(known), most)]
     return [{name: short(values[at]) for name, values in columns.items()} for at in kept]
@@ -363,9 +363,9 @@ def thinned(length: int, most: int) -> list[int]:
     return [round(at * (length - 1) / (most - 1)) for at in range(most)]
 
 
-def resources(record: Record, shelf: SeriesCache, most: int) -> list[Row]:
+def resources(record: Record, cache: SeriesCache, most: int) -> list[Row]:
     """Cores, memory and network of a record by role over time, at most so many points of each."""
-    frame = shelf.read(record, "samples")
+    frame = cache.read(record, "samples")
     if frame is None or not {"t_s", "role", "user_s", "system_s", "rss", "pss"} <= set(frame.columns):
         return []
     rows = []

@@ -115,8 +115,8 @@ def compose(
     source = _study(folder)
     shown = looks(record.engine for record in latest)
     noise = {id(record): verdict for record, verdict in zip(latest, quiets(latest), strict=True)}
-    shelf = SeriesCache(folder)
-    workloads = [_workload(own, shelf, shown, noise) for own in by_workload(found)]
+    cache = SeriesCache(folder)
+    workloads = [_workload(own, cache, shown, noise) for own in by_workload(found)]
     return Content(
         title=folder.resolve().name,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -129,7 +129,7 @@ def compose(
         looks=shown,
         workloads=workloads,
         counts=_counts(found, latest),
-        damaged=[*(_told(one) for one in damaged), *shelf.damaged],
+        damaged=[*(_told(one) for one in damaged), *cache.damaged],
         environment=environment(latest),
         study=source,
         command=_command(source),
@@ -162,9 +162,9 @@ def _assurances(workloads: Sequence[WorkloadSection]) -> list[str]:
     return [SAME] if same and len(same) == len(workloads) else [f"{name}: {SAME}" for name in same]
 
 
-def _workload(own: Sequence[SettingGroup], shelf: SeriesCache, shown: Sequence[Look], noise: Noise) -> WorkloadSection:
+def _workload(own: Sequence[SettingGroup], cache: SeriesCache, shown: Sequence[Look], noise: Noise) -> WorkloadSection:
     order, target = [_at_home(group) for group in ranked(own)], headline_target(own)
-    context = ChartContext(order[:DRAWN], shelf)
+    context = ChartContext(order[:DRAWN], cache)
     by_engine = {one.name: one for one in shown}
     winner, others = headline(order)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]

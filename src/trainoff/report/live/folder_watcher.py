@@ -39,8 +39,8 @@ class FolderWatcher:
     """Watches a folder from a thread of its own; nobody watching, nobody looks."""
 
     def __init__(self, folder: Path) -> None:
-        self._shelf = RecordCache(folder)
-        self._course = TrialProgress(lambda: self._shelf.records)
+        self._cache = RecordCache(folder)
+        self._course = TrialProgress(lambda: self._cache.records)
         self._runs: list[LiveRun] = []
         self._news = threading.Condition()
         self._looking = threading.Lock()
@@ -70,11 +70,11 @@ class FolderWatcher:
     @property
     def records(self) -> list[Record]:
         """All that was there at the last look."""
-        return self._shelf.records
+        return self._cache.records
 
     @property
     def damaged(self) -> list[DamagedRecord]:
-        return self._shelf.damaged
+        return self._cache.damaged
 
     @contextmanager
     def watching(self, most: int) -> Iterator[bool]:
@@ -110,7 +110,7 @@ class FolderWatcher:
         for run in self._runs:
             if run.trial and run.trial.trial_id == trial_id and (staged := run.staged()):
                 return whole(staged)
-        folder = self._shelf.folder_of(trial_id)
+        folder = self._cache.folder_of(trial_id)
         return whole(folder) if folder else None
 
     def _keep_looking(self) -> None:
@@ -126,9 +126,9 @@ class FolderWatcher:
         with self._looking:
             if time.monotonic() - self._looked < LOOK_S / 2:
                 return
-            self._runs = runs(self._shelf.folder)  # before the records: a run that has ended has left all of them
+            self._runs = runs(self._cache.folder)  # before the records: a run that has ended has left all of them
             with suppress(OSError):  # a folder went away meanwhile; the next look sees it
-                self._pending = self._shelf.look() or self._pending
+                self._pending = self._cache.look() or self._pending
             progress = self._course.progress(self._runs)
             self._looked = time.monotonic()
             tell = self._pending and self._looked >= self._rested
