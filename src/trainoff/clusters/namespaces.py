@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from trainoff.clusters.local import call
@@ -63,6 +64,12 @@ def why_not() -> str | None:
         return "TRAINOFF_ISOLATION asks for process groups"
     if not LINUX:
         return f"namespaces are a Linux feature; this is {sys.platform}"
+    return _tried()
+
+
+@cache
+def _tried() -> str | None:
+    """Try to enter namespaces, once: a plan asks for each of its trials."""
     tried = subprocess.run([sys.executable, "-P", "-m", "trainoff.clusters.namespaces"], capture_output=True, text=True)
     return tried.stdout.strip() or (None if tried.returncode == 0 else tried.stderr.strip()[-200:])
 
