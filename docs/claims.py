@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, names
-from trainoff.reproductions.claims import Claim, claims
-from trainoff.reproductions.published import Document, documents
+from trainoff.reproductions.published import Claim, Document, claims, documents
 
 HERE = Path(__file__).parent
 HEAD = """# Which of the published claims hold?

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, names
-from trainoff.reproductions.claims import claims
+from trainoff.reproductions.published import claims
 
 DOCS = Path(__file__).parent.parent / "docs"
 CITED = re.compile(r"\[([a-z0-9-]+): (confirmed|refuted|not comparable)(, by design)?\]\(([^)]+)\)")

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainoff.errors import TrainoffError
-from trainoff.reproductions.claims import REPRODUCTIONS, claims, read_claims
-from trainoff.reproductions.published import documents, records
+from trainoff.reproductions.published import REPRODUCTIONS, claims, documents, read_claims, records
 
 ROOT = Path(__file__).parent.parent
 GOOD = {

@@ -12,8 +12,7 @@ from trainoff.analysis import cost_of_trial, cost_to, costs, groups, priced, unp
 from trainoff.analysis.format import dollars
 from trainoff.errors import TrainoffError
 from trainoff.reproductions.published import records
-from trainoff.study.machines import shipped
-from trainoff.study.prices import PriceBook, read_prices, shipped_prices
+from trainoff.study.machines import PriceBook, read_prices, shipped, shipped_prices
 
 # Appendix A times Appendix C, in dollars: seconds times price by 3600, to six places, worked out apart from the code.
 BY_HAND = {  # spark_small, spark_large, tf_small, tf_large

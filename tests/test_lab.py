@@ -353,7 +353,7 @@ def test_what_cannot_be_emulated_is_refused_in_one_sentence(tmp_path):
 AS_NOBODY = """
 import concurrent.futures.thread, ctypes, os, subprocess
 from trainoff.clusters.lab import able, groups_v1, groups_v2  # now: nobody may not be able to read this folder
-from trainoff.clusters.lab.network import Network
+from trainoff.clusters.lab.cluster import Network
 from trainoff.runner import isolate
 from trainoff.study.machines import NodeSpec
 

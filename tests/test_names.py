@@ -15,9 +15,9 @@ from trainoff.cli import main
 from trainoff.cli.plan import tell
 from trainoff.cli.show import broken, print_board
 from trainoff.records import Record
+from trainoff.report.html.content import board as page_board
 from trainoff.report.html.style import looks
-from trainoff.report.html.tables import board as page_board
-from trainoff.study.prices import PriceBook
+from trainoff.study.machines import PriceBook
 
 
 def on(machine: str, cores: float, engine: str = "numpy", **more: object) -> Record:

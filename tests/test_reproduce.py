@@ -24,8 +24,8 @@ from trainoff.reproductions import (
     studies,
     summary,
 )
-from trainoff.reproductions.claims import claims
 from trainoff.reproductions.evidence import CHECKS, Evidence
+from trainoff.reproductions.published import claims
 from trainoff.study.machines import shipped
 
 SMALL, LARGE = 15_000, 60_000

@@ -20,9 +20,9 @@ from trainoff.engines import tf_cluster as base
 from trainoff.engines.shared.recovery import CheckpointWriter, LostWorkers
 from trainoff.engines.shared.shipping import in_file
 from trainoff.engines.tf_cluster import TfAllReduce
-from trainoff.engines.tf_cluster.asynchronous import AsyncScheduler, BatchAssignment
 from trainoff.engines.tf_cluster.pipeline import spans, stages
 from trainoff.engines.tf_cluster.ps_context import place
+from trainoff.engines.tf_cluster.ps_modes import AsyncScheduler, BatchAssignment
 from trainoff.models import Cnn, Mlp
 from trainoff.runner import faults
 from trainoff.runner.faults import PERIOD_S, Throttle

@@ -17,8 +17,8 @@ from trainoff.tuning import Tuned, TuneOptions, outcome, search
 from trainoff.tuning.engine_study import EngineStudy, lanes_of
 from trainoff.tuning.outcome import Bar, Tuning, badness, compared, goal
 from trainoff.tuning.search import Space, Tried, propose
-from trainoff.tuning.tournament import BudgetShare
 from trainoff.tuning.tuned_study import check_sets, toml, tuned_tables
+from trainoff.tuning.tuner import BudgetShare
 
 STUDIES = sorted((Path(__file__).parent.parent / "studies").glob("*.toml"))
 

@@ -16,9 +16,8 @@ from recorded import store, trained
 from running import HANGS_S, command, environment, trainoff
 from trainoff.errors import TrainoffError
 from trainoff.records import RecordCache
-from trainoff.report.live import folder_watcher
+from trainoff.report.live import Auth, Server, folder_watcher, is_loopback
 from trainoff.report.live.folder_watcher import FolderWatcher, PageCache
-from trainoff.report.live.server import Auth, Server, is_loopback
 from viewing import Listener, data, get, port_of, view
 
 TOKEN = "a-token-of-some-length"
@@ -242,7 +241,7 @@ def test_a_new_page_is_not_told_to_load_itself_again(folder):
 
 
 def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder, monkeypatch):
-    monkeypatch.setattr("trainoff.report.live.server.MOST_WATCHERS", 3)
+    monkeypatch.setattr("trainoff.report.live.MOST_WATCHERS", 3)
     with served(folder) as port:
         pages = [Listener(port) for _ in range(3)]
         assert [page.next()[0] for page in pages] == ["progress"] * 3

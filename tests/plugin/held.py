@@ -23,7 +23,7 @@ from trainoff.engines.dask import DaskAverage, DaskTorch
 from trainoff.engines.ray import RayTorch
 from trainoff.engines.shared import recovery
 from trainoff.engines.spark import SparkAverage, SparkTorch
-from trainoff.engines.tf_cluster import TfAllReduce, TfPs, asynchronous
+from trainoff.engines.tf_cluster import TfAllReduce, TfPs, ps_modes
 from trainoff.engines.tf_on_spark import TfOnSpark
 from trainoff.engines.torch_ddp import TorchDdp
 
@@ -72,7 +72,7 @@ class HeldRates:
 
 def be_patient() -> None:
     """Let nobody in this process be taken for stuck."""
-    for module in (recovery, asynchronous):
+    for module in (recovery, ps_modes):
         module.STUCK_S = HANGS_S
 
 

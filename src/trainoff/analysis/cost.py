@@ -11,7 +11,7 @@ from trainoff.analysis.figures import time_to
 from trainoff.analysis.format import count, node_size
 from trainoff.analysis.groups import SettingGroup
 from trainoff.records import Record
-from trainoff.study.prices import PriceBook
+from trainoff.study.machines import PriceBook
 
 UNLIMITED = ": memory is charged, and they had no limit of it; set `memory_gb` in the study, or charge for cores alone"
 

@@ -45,7 +45,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.reproductions.published import records_of, some_of
-from trainoff.study.prices import PriceBook
+from trainoff.study.machines import PriceBook
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,10 +15,9 @@ from trainoff.cli import common
 from trainoff.errors import TrainoffError
 from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, gather, render
-from trainoff.report.html.content import WorkloadSection
-from trainoff.report.html.tables import Cell
+from trainoff.report.html.content import Cell, WorkloadSection
 from trainoff.reproductions.published import beside, published_name
-from trainoff.study.prices import PriceBook
+from trainoff.study.machines import PriceBook
 
 if TYPE_CHECKING:
     from rich.console import Console

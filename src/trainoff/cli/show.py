@@ -48,7 +48,7 @@ from trainoff.records import DamagedRecord, Record, folder_of, no_records
 from trainoff.report.tables import ALWAYS, Column, fault_boards, heading, setting, table
 from trainoff.report.tables import table as columns_table
 from trainoff.reproductions.published import records_of
-from trainoff.study.prices import PriceBook, read_prices
+from trainoff.study.machines import PriceBook, read_prices
 
 if TYPE_CHECKING:
     from rich.console import Console

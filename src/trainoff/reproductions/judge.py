@@ -11,7 +11,6 @@ from trainoff.analysis import newest
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.reproductions import checks
-from trainoff.reproductions.claims import REPRODUCTIONS, Claim, claims
 from trainoff.reproductions.evidence import (
     CHECKS,
     CONFIRMED,
@@ -22,6 +21,7 @@ from trainoff.reproductions.evidence import (
     EvidenceMissing,
     cannot,
 )
+from trainoff.reproductions.published import REPRODUCTIONS, Claim, claims
 from trainoff.study.suggestions import quote, suggest
 
 assert checks  # they enter themselves in CHECKS

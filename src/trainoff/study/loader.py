@@ -13,12 +13,19 @@ from trainoff.study.grid import Layers
 from trainoff.study.keys import CLUSTER, LIMITS, TOP, Vocabulary, checked, read_cases, read_grid, read_table, table
 from trainoff.study.keys import only as exactly
 from trainoff.study.machines import read_machines
-from trainoff.study.overrides import Overrides, read_sets
 from trainoff.study.schema import EngineFacts, show
 from trainoff.study.source import Source
 from trainoff.study.study import Limits, Study
 from trainoff.study.suggestions import clean, quote, suggest
-from trainoff.study.validation import check_attached, check_batches, check_hosts, check_lab, check_size
+from trainoff.study.validation import (
+    Overrides,
+    check_attached,
+    check_batches,
+    check_hosts,
+    check_lab,
+    check_size,
+    read_sets,
+)
 from trainoff.study.workloads import Workload, choose, read_workloads
 
 _TABLES = ("params", "fault", "grid", "case", "engine", "cluster", "machine", "limits")  # or `workload`, also a name

@@ -4,8 +4,7 @@
 """
 
 from trainoff.tuning.outcome import Tuned, Tuning
-from trainoff.tuning.tournament import TuneOptions, TuneStep
 from trainoff.tuning.tuned_study import default_place, write
-from trainoff.tuning.tuner import check, get_rows, tune
+from trainoff.tuning.tuner import TuneOptions, TuneStep, check, get_rows, tune
 
 __all__ = ["TuneOptions", "TuneStep", "Tuned", "Tuning", "check", "default_place", "get_rows", "tune", "write"]

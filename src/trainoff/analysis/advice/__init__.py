@@ -7,13 +7,20 @@ from trainoff.analysis.advice.decide import (
     AdviceLimits,
     More,
     Weighed,
+    chances,
     decide,
+    expected,
+    headline,
     known_target,
     known_wish,
+    likely,
+    limit,
     one_workload,
+    runner_up,
+    what_for,
+    why,
     why_nothing,
 )
-from trainoff.analysis.advice.text import chances, expected, headline, likely, limit, runner_up, what_for, why
 
 __all__ = [
     "Advice",

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.clusters.lab.network import carried
+from trainoff.clusters.lab.cluster import carried
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.port_forward import open_in_namespace
 from trainoff.engines.shared.snapshots import SnapshotBuffer, SnapshotSchedule

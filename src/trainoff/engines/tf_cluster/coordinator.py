@@ -93,11 +93,10 @@ def lead(assignment: PsAssignment, set_up: SetUp | None = None) -> None:
 
 def set_up_mode(tf: Any, assignment: PsAssignment, leader: ControlClient) -> tuple[Any, Any]:
     """The variables on the servers, the rows on the workers, and the mode that trains with them."""
-    from trainoff.engines.tf_cluster.asynchronous import Asynchronous
     from trainoff.engines.tf_cluster.gradients import DenseGradients, SparseGradients
     from trainoff.engines.tf_cluster.pipeline import Pipeline, spans, stages
     from trainoff.engines.tf_cluster.ps_context import PackedParameters, ParameterStore, PsContext
-    from trainoff.engines.tf_cluster.synchronous import Synchronous
+    from trainoff.engines.tf_cluster.ps_modes import Asynchronous, Synchronous
 
     job, servers = assignment.job, len(assignment.addresses["ps"])
     if job.mode == "model-parallel":

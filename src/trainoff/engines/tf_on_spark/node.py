@@ -23,10 +23,10 @@ from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import ControlClient
 from trainoff.engines.tensorflow.network import differentiate, step_numbers
 from trainoff.engines.tf_cluster.allreduce_worker import AllReduceTraining, MirroredNetwork, end, join
-from trainoff.engines.tf_cluster.asynchronous import Asynchronous, Numbered
 from trainoff.engines.tf_cluster.coordinator import PsAssignment
 from trainoff.engines.tf_cluster.gradients import DenseGradients
 from trainoff.engines.tf_cluster.ps_context import PackedParameters, PsContext, worker
+from trainoff.engines.tf_cluster.ps_modes import Asynchronous, Numbered
 from trainoff.engines.tf_cluster.serve import serve
 from trainoff.engines.tf_on_spark.feed import Block, Tap
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.export.common import ExportFolder, TrackedRun, needs, tracked
+from trainoff.report.export import ExportFolder, TrackedRun, needs, tracked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.data import Progress
 from trainoff.records import Record
-from trainoff.report.export.common import ExportFolder, TrackedRun, needs, tracked
+from trainoff.report.export import ExportFolder, TrackedRun, needs, tracked
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event

@@ -19,9 +19,8 @@ from trainoff.records import Record
 from trainoff.report.html.chart_choice import drawn
 from trainoff.report.html.chart_data import ChartContext, SeriesCache, pack
 from trainoff.report.html.charts import Chart
-from trainoff.report.html.content import Content, as_script
+from trainoff.report.html.content import MEANINGS, Content, as_script
 from trainoff.report.html.style import Spec, looks
-from trainoff.report.html.tables import MEANINGS
 from trainoff.study import nearest
 
 TEMPLATES = Path(__file__).parent / "templates"

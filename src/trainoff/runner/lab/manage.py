@@ -19,7 +19,7 @@ import psutil
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab import register
 from trainoff.clusters.lab.cgroups import Cgroup, find_groups
-from trainoff.clusters.lab.network import BRIDGE, carried, port_of
+from trainoff.clusters.lab.cluster import BRIDGE, carried, port_of
 from trainoff.clusters.lab.register import PLAYGROUND, LabEntry, labs, sweep
 from trainoff.clusters.local import cpus
 from trainoff.engines.shared.watch import Channel

@@ -20,8 +20,7 @@ from typing import Any
 
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab.cgroups import LEAVE_S
-from trainoff.clusters.lab.cluster import LabPlan, gone
-from trainoff.clusters.lab.network import LabNetwork, carried
+from trainoff.clusters.lab.cluster import LabNetwork, LabPlan, carried, gone
 from trainoff.clusters.lab.register import LabCgroups, folder
 from trainoff.clusters.local import die_with_parent
 from trainoff.errors import TrainoffError
