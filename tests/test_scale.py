@@ -282,4 +282,4 @@ def test_the_command_line_stays_quick_to_start():
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
-    assert done.stdout.strip() == "False", "scipy belongs to an engine's extra"
+    assert done.stdout.strip() == "False", "it is imported only where it is used"
