@@ -7,7 +7,6 @@ products of the BLAS, which uses the cores it is given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from itertools import pairwise
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,8 +46,6 @@ class Numpy(Engine):
         return {**values, "schedule": "constant", "learning_rate": 1.0}  # a line search finds its own
 
     def refuses(self, trial: Trial) -> str | None:
-        if trial.params["optimizer"] == "l-bfgs" and find_spec("scipy") is None:
-            return "numpy takes l-bfgs from scipy, which is not installed; pip install 'trainoff[numpy]'"
         return self.refuses_l2(trial)
 
     def differs(self, trial: Trial) -> str | None:
