@@ -68,7 +68,6 @@ def make_job(
     model = make_model(kind, data, hidden, activation, l2)
     order = Order(data.name, len(data.x_train), batch_size, epochs, seed)
     return Job(
-        workload=f"{data.name}-{kind}",
         data=data,
         model=model,
         weights=initial_weights(model, seed),

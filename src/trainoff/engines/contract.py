@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -71,7 +71,6 @@ DEVICE = Knob(str, "cpu", "where it trains: on the CPU or on one GPU", choices=(
 class Job:
     """Everything a trial needs to train, the same for all engines."""
 
-    workload: str
     data: Data
     model: Any  # an Mlp, Cnn or Logreg of trainoff.models
     weights: Weights  # where training starts, float32; copy before changing
@@ -84,7 +83,6 @@ class Job:
     memory_gb: float | None  # per worker
     cluster: Cluster
     folder: Path  # scratch space that is deleted after the trial
-    targets: Sequence[float] = field(default_factory=tuple)
 
 
 class Phases(Protocol):

@@ -40,7 +40,6 @@ def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
     order = order_of(trial, loaded)
     model = model_of(trial, loaded)
     return Job(
-        workload=trial.workload,
         data=loaded,
         model=model,
         weights=initial_weights(model, trial.seed),
@@ -53,7 +52,6 @@ def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
         memory_gb=trial.memory_gb,
         cluster=cluster,
         folder=folder,
-        targets=trial.targets,
     )
 
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import polars
 
 
-FORMATS = ("csv", "parquet", "tensorboard", "mlflow")
-
-
 @dataclass(frozen=True)
 class ExportOptions:
     """What to export, as what, and where to."""

@@ -21,7 +21,6 @@ from trainoff.reproductions.evidence import (
 
 SPARK, DASK = "spark-sklearn", "dask-sklearn"
 SHORT, LONG, VERY_LONG, ENDLESS = 10, 100, 1000, 10000
-DIVIDED = (4, 2, 1)  # two cores as so many executors
 POINT = 0.005  # of accuracy: what seeds alone change
 MACHINE = 2  # cores in all
 HUNDREDTH, NEARLY_ALL = 0.01, 0.9
