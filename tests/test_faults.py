@@ -18,7 +18,7 @@ from study_examples import sentence, study
 from trainings import make_trial
 from trainoff import engines
 from trainoff.engines import Engine
-from trainoff.runner.events import TrialState
+from trainoff.runner.events import TrialState, make_event
 from trainoff.runner.faults import (
     FaultInjector,
     FaultSchedule,
@@ -303,9 +303,9 @@ def told(*events):
     """The state of a training that began at 100 s and was hit at 110 s, after 500 samples."""
     state = TrialState(90.0)
     begin = [{"t": 100.0, "kind": "phase", "name": "train"}]
-    hit = [beat(109.0, 500), {"t": 110.0, "kind": "fault", "processes": 1, "why": None}]
+    hit = [beat(109.0, 500), {"t": 110.0, "kind": "fault", "action": "pause", "node": 1, "processes": 1, "why": None}]
     for event in [*begin, *hit, *events]:
-        state.apply(event)
+        state.apply(make_event(event))
     return state
 
 
@@ -344,7 +344,7 @@ def test_a_loss_may_be_told_long_after_it_was_noticed():
 
 
 def test_a_fault_that_nobody_noticed_did_no_harm_but_took_time():
-    healed = {"t": 120.0, "kind": "healed"}
+    healed = {"t": 120.0, "kind": "healed", "action": "pause", "node": 1}
     signs_of_life = [beat(t, 500) for t in (112.0, 115.0)]
     found = fault_impact(PAUSE, told(*signs_of_life, healed, beat(120.1, 510), beat(129.0, 900), OVER), failed=False)
     assert (found["state"], found["detected_s"], found["recovered_s"]) == ("unharmed", None, None)
@@ -353,23 +353,26 @@ def test_a_fault_that_nobody_noticed_did_no_harm_but_took_time():
 
 @pytest.mark.parametrize(("phase", "detected_s"), [("train", 1.5), ("test", 3.0)])
 def test_whoever_gives_up_has_noticed(phase, detected_s):
-    error = {"t": 113.0, "kind": "error", "phase": phase, "status": "crashed", "reason": "gone", "traceback": ""}
+    error = {"t": 113.0, "kind": "error", "phase": phase, "status": "crashed", "reason": "gone"}
+    error |= {"traceback": "", "unfinished": False}
     found = fault_impact(KILL, told({"t": 111.5, "kind": "phase", "name": "teardown"}, error), failed=True)
     assert (found["state"], found["detected_s"], found["recovered_s"]) == ("failed", detected_s, None)
 
 
 def test_what_was_lost_before_is_not_the_faults():
     state = told()
-    state.losses.insert(0, lost(105.0, 40))
+    state.losses.insert(0, make_event(lost(105.0, 40)))
     found = fault_impact(KILL, state, failed=False)
     assert (found["state"], found["samples_redone"]) == ("unharmed", 0)
 
 
-@pytest.mark.parametrize("event", [None, {"t": 110.0, "kind": "fault", "processes": 0, "why": "nobody there"}])
+@pytest.mark.parametrize(
+    "event", [None, {"t": 110.0, "kind": "fault", "action": "pause", "node": 1, "processes": 0, "why": "nobody there"}]
+)
 def test_a_fault_that_was_not_done_is_not_told_as_one(event):
     state = TrialState(90.0)
     if event:
-        state.apply(event)
+        state.apply(make_event(event))
     found = fault_impact(PAUSE, state, failed=False)
     assert found["state"] == "not done"
     assert found["at_s"] is found["detected_s"] is found["longest_gap_s"] is None
@@ -377,5 +380,5 @@ def test_a_fault_that_was_not_done_is_not_told_as_one(event):
 
 
 def test_a_fault_and_its_healing_are_not_held_against_the_trials_patience():
-    state = told({"t": 125.0, "kind": "healed"})
+    state = told({"t": 125.0, "kind": "healed", "action": "pause", "node": 1})
     assert state.last_progress == 125.0

@@ -20,7 +20,7 @@ from trainoff.clusters.ssh.client import Ssh
 from trainoff.clusters.ssh.cluster import Hosts, HostsPlan
 from trainoff.clusters.ssh.connection import SentFiles
 from trainoff.errors import TrainoffError
-from trainoff.runner.events import TrialState
+from trainoff.runner.events import TrialState, make_event
 from trainoff.runner.job import GUARD
 from trainoff.runner.status import cannot
 from trainoff.study import read
@@ -183,10 +183,11 @@ def test_only_what_is_new_is_sent_and_nothing_that_is_private(tmp_path):
 
 def test_what_hosts_use_counts_beside_what_is_used_here():
     state, used = TrialState(0.0), {"user_s": 2.0, "system_s": 1.0, "pss": 5}
-    state.apply({"t": 1.0, "kind": "host-sample", "host": "alpha", "role": "worker-0", **used})
+    state.apply(make_event({"t": 1.0, "kind": "host-sample", "host": "alpha", "role": "worker-0", **used}))
     for tick in (1.0, 2.0):
-        state.apply({"t": tick, "kind": "sample", "role": "driver", "tick": tick, "user_s": 1.0, "system_s": 0.0})
-        state.apply({"t": tick, "kind": "sample", "role": "machine", "tick": tick})
+        cpu = {"user_s": 1.0, "system_s": 0.0}
+        state.apply(make_event({"t": tick, "kind": "sample", "role": "driver", "tick": tick, **cpu}))
+        state.apply(make_event({"t": tick, "kind": "sample", "role": "machine", "tick": tick}))
     assert state.cpu_at() == [(1.0, 4.0), (2.0, 4.0)]
     assert state.cpu_at(here=True) == [(1.0, 1.0), (2.0, 1.0)]
     assert state.cpu_at("worker-0") == [(1.0, 3.0), (2.0, 3.0)]

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,6 +13,7 @@ from recorded import record
 from running import HANGS_S, command, environment, only_record, study, trainoff
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, DamagedRecord, Record, Store, measured, scan, table, time_to_target
+from trainoff.runner.events import AnyEvent
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -176,6 +178,14 @@ def test_an_error_that_equals_its_target_has_reached_it():
     rows = [{"accuracy": accuracy, "loss": 1.0} for accuracy in (0.5, 0.7, 0.7)]
     assert 1 - 0.7 > 0.3, "this is how floating point has it"
     assert time_to_target([1.0, 2.0, 3.0], [measured(row)["error"] for row in rows], 0.3, METRICS["error"]) == 2.0
+
+
+def test_every_kind_of_event_is_documented():
+    page = (DOCS / "records.md").read_text()
+    table = page[page.index("## events.jsonl") : page.index("## The table")]
+    listed = set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE))
+    kinds = {kind.__struct_config__.tag for kind in get_args(AnyEvent)}
+    assert listed == kinds - {"sample", "host-sample", "node"}, "samples have a file of their own"
 
 
 def test_every_field_of_a_record_is_documented():

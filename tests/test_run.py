@@ -153,6 +153,12 @@ def test_a_failure_is_a_record_too(failed, engine):
     assert sentence in by_engine[engine]["reason"]
 
 
+def test_lines_that_are_no_events_are_in_the_record(failed):
+    noted = failed[1]["gossip"]["notes"]["unreadable events"]
+    assert noted == '4 on the pipe, the first: 5; {"a": 1}; {"kind": "progress"}'
+    assert "unreadable events" not in failed[1]["numpy"]["notes"]
+
+
 def test_failures_are_in_nobodys_way_and_in_the_exit_code(failed):
     done, by_engine = failed
     assert done.returncode == 1

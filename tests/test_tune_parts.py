@@ -12,7 +12,7 @@ from recorded import record, trained
 from trainoff import data, engines, study
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.runner.events import TrialState
+from trainoff.runner.events import SnapshotEvent, TrialState
 from trainoff.tuning import Tuned, TuneOptions, outcome, search
 from trainoff.tuning.engine_study import EngineStudy, lanes_of
 from trainoff.tuning.outcome import Bar, Tuning, badness, compared, goal
@@ -159,7 +159,7 @@ def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def state(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> TrialState:
-    looks = [{"train_s": trained_s, "loss": loss}]
+    looks = [SnapshotEvent(t=NOW, step=1, samples_seen=1, train_s=trained_s, loss=loss, file="1")]
     return TrialState(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainoff.runner.events import TrialState
+from trainoff.runner.events import ErrorEvent, TrialState, WorkerFailedEvent
 from trainoff.runner.status import judge
 from trainoff.runner.trial_process import ExitInfo
 
@@ -37,8 +37,10 @@ The error could be from a previous operation. Restart your program to reset.
 )
 def test_a_workers_words_become_the_reason(said, reason):
     state = TrialState(0.0, phase="train")
-    state.error = {"status": "crashed", "reason": "a worker failed", "phase": "train"}
-    state.worker_failed = {"role": "worker-1", "tail": said}
+    state.error = ErrorEvent(
+        t=1.0, status="crashed", reason="a worker failed", phase="train", traceback=None, unfinished=False
+    )
+    state.worker_failed = WorkerFailedEvent(t=1.0, role="worker-1", exit=1, tail=said)
     found = judge(ExitInfo(state, 1.0, 1, None, None))
     assert (found.status, found.phase, found.reason) == ("crashed", "train", f"worker-1: {reason}")
 

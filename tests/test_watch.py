@@ -13,7 +13,7 @@ import pytest
 from trainoff.data import Order
 from trainoff.engines.shared.snapshots import SnapshotBuffer
 from trainoff.engines.shared.watch import ATOMIC, Channel, Diverged, StopRule, TrialWatch
-from trainoff.runner.events import TrialState
+from trainoff.runner.events import TrialState, make_event
 
 
 class Pipe:
@@ -49,7 +49,7 @@ def test_phases_are_booked_without_a_gap_and_nest(watch, pipe):
     with watch.phase("ship"), watch.phase("compile"):
         time.sleep(0.02)
     for event in pipe.events():
-        state.apply(event)
+        state.apply(make_event(event))
     end = time.monotonic()
     phases = state.phases_s(end)
     assert phases["compile"] >= 0.02
@@ -62,8 +62,8 @@ def test_who_is_killed_after_an_error_had_come_as_far_as_the_training(watch, pip
     with contextlib.suppress(ValueError), watch.phase("train"):
         raise ValueError
     for event in pipe.events():
-        state.apply(event)
-    state.apply({"t": time.monotonic(), "kind": "phase", "name": "teardown"})
+        state.apply(make_event(event))
+    state.apply(make_event({"t": time.monotonic(), "kind": "phase", "name": "teardown"}))
     assert (state.phase, state.reached) == ("teardown", "train")
 
 
@@ -238,5 +238,5 @@ def test_a_figure_with_parts_comes_back_whole(watch, pipe):
     watch.breakdown("waiting_s", figures)
     state = TrialState(0.0)
     for event in pipe.events():
-        state.apply(event)
+        state.apply(make_event(event))
     assert state.breakdowns == {"waiting_s": figures}

@@ -17,7 +17,7 @@ from trainoff.data.cache import root as cache_folder
 from trainoff.engines import Job
 from trainoff.engines.shared.snapshots import CERTIFIED_STEPS
 from trainoff.models import Model, Weights, evaluate, fingerprint, flatten, trajectory, unflatten
-from trainoff.runner.events import Event, TrialState
+from trainoff.runner.events import SnapshotEvent, TrialState
 
 REFERENCE = 1  # its version: a corrected reference must not meet old trajectories
 EXACT = 1e-3  # float32 rounding measures about 1e-4
@@ -35,7 +35,7 @@ def certificate(job: Job, state: TrialState, differs: str | None) -> dict[str, A
     }
     if differs:
         return {**result, "verdict": "different by design", "reason": differs}
-    seen = {event["step"]: event for event in state.snapshots}
+    seen = {event.step: event for event in state.snapshots}
     telling = []
     for step, weights in reference_weights(job).items():
         if step in seen:
@@ -138,9 +138,9 @@ def _keep(path: Path, weights: dict[int, Weights]) -> None:
         old.unlink(missing_ok=True)
 
 
-def read_snapshot(event: Event, folder: Path, model: Model) -> Weights:
+def read_snapshot(event: SnapshotEvent, folder: Path, model: Model) -> Weights:
     """The weights of one snapshot, as the engine handed them over."""
-    return unflatten(model, np.fromfile(folder / event["file"], np.float32, model.parameters))
+    return unflatten(model, np.fromfile(folder / event.file, np.float32, model.parameters))
 
 
 def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
@@ -151,12 +151,12 @@ def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dic
         quality = evaluate(model, read_snapshot(event, folder, model), data.x_test, data.y_test)
         rows.append(
             {
-                "step": event["step"],
-                "samples_seen": event["samples_seen"],
-                "train_s": event["train_s"],
-                "wall_s": event["t"] - state.start,
-                "core_s": _core_s(cpu, state.train_start or event["t"], event["t"]),
-                "objective": event["loss"],
+                "step": event.step,
+                "samples_seen": event.samples_seen,
+                "train_s": event.train_s,
+                "wall_s": event.t - state.start,
+                "core_s": _core_s(cpu, state.train_start or event.t, event.t),
+                "objective": event.loss,
                 **quality,
             }
         )
@@ -166,7 +166,7 @@ def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dic
 def objectives(state: TrialState) -> list[dict[str, Any]]:
     """A row per training loss that was told only afterwards; of such a step nothing else is known."""
     told = ("step", "samples_seen", "train_s")
-    return [{**{name: event[name] for name in told}, "objective": event["loss"]} for event in state.objectives]
+    return [{**{name: getattr(event, name) for name in told}, "objective": event.loss} for event in state.objectives]
 
 
 def _core_s(cpu: Sequence[tuple[float, float]], start: float, now: float) -> float | None:

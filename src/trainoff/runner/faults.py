@@ -317,37 +317,32 @@ NOTHING = dict.fromkeys(
 def fault_impact(asked: Mapping[str, Any], state: TrialState, failed: bool) -> dict[str, Any]:
     """What was asked for and what came of it. All seconds but `at_s` are counted from the fault."""
     done = state.fault
-    if not done or not done["processes"]:
-        return {**asked, **NOTHING, "why": done["why"] if done else None, "state": NOT_DONE}
+    if not done or not done.processes:
+        return {**asked, **NOTHING, "why": done.why if done else None, "state": NOT_DONE}
     noticed = _noticed(state, failed)
     return {
         **asked,
-        "at_s": round(done["at_s"], 3),
-        "step": done["step"],
-        "processes": done["processes"],
-        "healed_s": _since(state, state.healed["t"] if state.healed else None),
+        "at_s": round(state.fault_at_s, 3),
+        "step": state.fault_step,
+        "processes": done.processes,
+        "healed_s": _since(state, state.healed.t if state.healed else None),
         "detected_s": _since(state, noticed),
         "recovered_s": _since(state, None if noticed is None else _recovered(state, noticed)),
         "longest_gap_s": round(_longest_gap(state), 3),
-        "samples_redone": sum(loss["samples"] for loss in state.losses if _when(loss) >= done["t"]),
+        "samples_redone": sum(loss.samples for loss in state.losses if loss.noticed >= done.t),
         "why": None,
         "state": FAILED if failed else UNHARMED if noticed is None else RECOVERED,
     }
 
 
-def _when(loss: Mapping[str, Any]) -> float:
-    """When a loss was noticed; it may be told later."""
-    return float(loss["t"] - loss["ago_s"])
-
-
 def _noticed(state: TrialState, failed: bool) -> float | None:
     """When the engine first said that somebody was gone, or gave up; None if it never noticed."""
     assert state.fault
-    told = [_when(loss) for loss in state.losses]
+    told = [loss.noticed for loss in state.losses]
     if failed and state.error:  # it is said when all is cleared away; where the training failed, that ended before
-        in_training = state.error["phase"] == "train" and state.train_end
-        told.append(in_training or state.error["t"])
-    return min((t for t in told if t >= state.fault["t"]), default=None)
+        in_training = state.error.phase == "train" and state.train_end
+        told.append(in_training or state.error.t)
+    return min((t for t in told if t >= state.fault.t), default=None)
 
 
 def _recovered(state: TrialState, noticed: float) -> float | None:
@@ -362,7 +357,7 @@ def _longest_gap(state: TrialState) -> float:
     Some engines only say that they live; that is none.
     """
     assert state.fault
-    start = state.fault["t"]
+    start = state.fault.t
     end = [state.train_end] if state.train_end and state.train_end > start else []
     moved = [t for (_, before), (t, seen) in pairwise(state.beats) if t > start and seen != before]
     told = [start, *moved, *end]
@@ -371,4 +366,4 @@ def _longest_gap(state: TrialState) -> float:
 
 def _since(state: TrialState, t: float | None) -> float | None:
     assert state.fault
-    return None if t is None else round(t - state.fault["t"], 3)
+    return None if t is None else round(t - state.fault.t, 3)

@@ -18,7 +18,7 @@ from trainoff import engines
 from trainoff.engines import Engine, Job
 from trainoff.records import METRICS, Record, error_of, measured, time_to_target
 from trainoff.runner.equivalence import certificate, curve, objectives
-from trainoff.runner.events import Event, TrialState
+from trainoff.runner.events import MACHINE, NodeEvent, SampleEvent, TrialState
 from trainoff.runner.faults import fault_impact, fault_of
 from trainoff.runner.machine import environment
 from trainoff.runner.status import TrialStatus, judge
@@ -102,7 +102,7 @@ def full_record(record: Record, trial: Trial, ending: ExitInfo, job: Job, differ
     _gather_logs(job.folder)
     if record.failed:
         worker = ending.state.worker_log
-        record.log_tail = worker["tail"] if worker and worker["tail"] else _tail(job.folder / "log.txt")
+        record.log_tail = worker.tail if worker and worker.tail else _tail(job.folder / "log.txt")
     _write(_series(ending.state), job.folder / "samples.parquet")
 
 
@@ -177,14 +177,7 @@ def _apply(record: Record, verdict: TrialStatus) -> None:
 
 def _series(state: TrialState) -> list[dict[str, Any]]:
     """The samples with the trial's own time."""
-    left_out = ("kind", "tick", "t")
-    return [
-        {
-            "t_s": row["tick"] - state.start,
-            **{key: value for key, value in row.items() if key not in left_out},
-        }
-        for row in state.samples
-    ]
+    return [{"t_s": sample.tick - state.start, **sample.row()} for sample in state.samples]
 
 
 def _write(rows: list[dict[str, Any]], path: Path) -> None:
@@ -211,36 +204,39 @@ def _tail(log: Path) -> str:
 def book_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec] = ()) -> None:
     """Fill in every figure of consumption, from the kernel's account and the samples; `nodes` are the emulated ones."""
     record.nodes = book_nodes(nodes, state)
-    usage = state.usage or {}
+    usage = state.usage
     if usage:
         # The kernel's account is exact, but lacks processes that outlived their parents; the samples have seen those.
-        here = max(usage["user_s"] + usage["system_s"], sum(state.spent.values()))
+        here = max(usage.user_s + usage.system_s, sum(state.spent.values()))
         record.cpu_s = here + max(state.host_s, sum(state.host_spent.values()))
-        record.context_switches, record.orphans = usage["switches"], usage["orphans"]
+        record.context_switches, record.orphans = usage.switches, usage.orphans
         record.cpu_s_by_role = _account_for(record.cpu_s, _sum(state.spent, state.host_spent))
-        record.sampler = {"cpu_s": usage["sampler_s"]}
+        record.sampler = {"cpu_s": usage.sampler_s}
     ticks = _by_tick(state.samples)
     record.sampler["samples"] = len(ticks)
-    roles = [[row for row in rows if row["role"] != "machine"] for rows in ticks]
-    peaks = [sum(row["pss"] for row in rows) for rows in roles]
+    roles = [[row for row in rows if row.role != MACHINE] for rows in ticks]
+    peaks = [sum(row.pss for row in rows) for rows in roles]
     # A peak between two samples is missed by them, but not by the kernel, at least not the largest process's.
-    record.peak_memory_bytes = max([*peaks, usage.get("largest_rss", 0)]) or None
+    record.peak_memory_bytes = max([*peaks, usage.largest_rss if usage else 0]) or None
     for row in (row for rows in roles for row in rows):
-        peak = record.peak_memory_bytes_by_role.get(row["role"], 0)
-        record.peak_memory_bytes_by_role[row["role"]] = max(peak, row["pss"])
-        if row["sent_bytes"] or row["received_bytes"]:
-            traffic = {"sent": row["sent_bytes"], "received": row["received_bytes"]}
-            record.network_bytes_by_role[row["role"]] = traffic
+        peak = record.peak_memory_bytes_by_role.get(row.role, 0)
+        record.peak_memory_bytes_by_role[row.role] = max(peak, row.pss)
+        if row.sent_bytes or row.received_bytes:
+            traffic = {"sent": row.sent_bytes, "received": row.received_bytes}
+            record.network_bytes_by_role[row.role] = traffic
     if roles:
-        record.disk_read_bytes = sum(row["read_bytes"] for row in roles[-1])
-        record.disk_write_bytes = sum(row["write_bytes"] for row in roles[-1])
-    machine = [row for row in state.samples if row["role"] == "machine"]
+        record.disk_read_bytes = sum(row.read_bytes for row in roles[-1])
+        record.disk_write_bytes = sum(row.write_bytes for row in roles[-1])
+    machine = [row for row in state.samples if row.role == MACHINE]
     if machine:
-        record.network_bytes = machine[-1]["network_bytes"]
+        record.network_bytes = machine[-1].network_bytes
         record.network_bytes_by_phase = state.network_bytes_by_phase(record.network_bytes)
         record.noise |= noise(machine, state.cpu_at(here=True))
     record.counts = _finite(state.counts)
     record.notes = dict(state.notes)
+    if state.unreadable:
+        first = "; ".join(state.unreadable)
+        record.notes["unreadable events"] = f"{state.unreadable_lines} on the pipe, the first: {first}"
     record.timeline = dict(state.timeline)
     record.breakdowns = {name: _finite(parts) for name, parts in state.breakdowns.items()}
     _book_waiting(record)
@@ -274,16 +270,16 @@ def _training(record: Record, state: TrialState) -> dict[str, Any]:
     cpus = record.environment.get("cpus") or 1
     asked = sum(node["cores"] for node in record.nodes) or math.ceil(record.workers * record.cores)
     given = {"attach": cpus, "hosts": asked}.get(record.cluster, min(cpus, asked))
-    roles = dict.fromkeys(row["role"] for row in state.samples if row["role"] != "machine")
+    roles = dict.fromkeys(row.role for row in state.samples if row.role != MACHINE)
     cores = {role: round(_spent(state.cpu_at(role), start, end) / (end - start), 4) for role in roles}
-    machine = [row for row in state.samples if row["role"] == "machine" and start <= row["tick"] <= end]
+    machine = [row for row in state.samples if row.role == MACHINE and start <= row.tick <= end]
     found: dict[str, Any] = {
         "cpu_share": round(_spent(state.cpu_at(), start, end) / (end - start) / given, 4),
         "cpu_cores_by_role": cores,
     }
     if machine:
-        found["load"] = round(sum(row["load"] for row in machine) / len(machine), 2)
-        found["runnable"] = round(sum(row["runnable"] or 0 for row in machine) / len(machine), 2)
+        found["load"] = round(sum(row.load for row in machine) / len(machine), 2)
+        found["runnable"] = round(sum(row.runnable or 0 for row in machine) / len(machine), 2)
     if record.peak_memory_bytes and (total := record.environment.get("memory_bytes")):
         found["memory_share"] = round(record.peak_memory_bytes / total, 4)
     if travelled := record.network_bytes_by_phase.get("train"):
@@ -311,22 +307,23 @@ def _account_for(total: float, by_role: Mapping[str, float]) -> dict[str, float]
     return {**by_role, "unattributed": round(rest, 3)} if rest > 0.005 else dict(by_role)
 
 
-def noise(machine: Sequence[Event], own_cpu: Sequence[tuple[float, float]]) -> dict[str, Any]:
+def noise(machine: Sequence[SampleEvent], own_cpu: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """How quiet the machine was between the first and the last sample: shares of the time, and the load."""
     first, last = machine[0], machine[-1]
-    elapsed = last["tick"] - first["tick"]
-    load = {"load_before": first["load"], "load_after": last["load"]}
+    elapsed = last.tick - first.tick
+    load = {"load_before": first.load, "load_after": last.load}
     if elapsed <= 0:
         return load
 
     def share(name: str) -> float | None:
-        return None if first[name] is None else round((last[name] - first[name]) / elapsed, 4)
+        before, after = getattr(first, name), getattr(last, name)
+        return None if before is None or after is None else round((after - before) / elapsed, 4)
 
-    busy = last["busy_s"] - first["busy_s"]
+    busy = last.busy_s - first.busy_s
     own = own_cpu[-1][1] - own_cpu[0][1] if own_cpu else 0.0
     return {
         **load,
-        "most_runnable": max(row["runnable"] or 0 for row in machine),
+        "most_runnable": max(row.runnable or 0 for row in machine),
         "other_cores": round(max(0.0, busy - own) / elapsed, 4),
         "steal_cores": share("steal_s"),
         "cpu_pressure": share("pressure_cpu_s"),
@@ -335,10 +332,10 @@ def noise(machine: Sequence[Event], own_cpu: Sequence[tuple[float, float]]) -> d
     }
 
 
-def _by_tick(samples: Sequence[Event]) -> list[list[Event]]:
-    ticks: dict[float, list[Event]] = defaultdict(list)
+def _by_tick(samples: Sequence[SampleEvent]) -> list[list[SampleEvent]]:
+    ticks: dict[float, list[SampleEvent]] = defaultdict(list)
     for row in samples:
-        ticks[row["tick"]].append(row)
+        ticks[row.tick].append(row)
     return [ticks[tick] for tick in sorted(ticks)]
 
 
@@ -356,14 +353,14 @@ def _node(number: int, spec: NodeSpec, state: TrialState) -> dict[str, Any]:
     return {
         "name": f"node-{number}",
         **spec.__dict__,
-        **{name: last[name] for name in COUNTED},
-        "peak_memory_bytes": max(row["peak_memory_bytes"] for row in rows),
-        "oom_kills": last["oom_kills"],
+        **{name: getattr(last, name) for name in COUNTED},
+        "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
+        "oom_kills": last.oom_kills,
         "training": _while_training(rows, state),
     }
 
 
-def _while_training(rows: Sequence[Event], state: TrialState) -> dict[str, float]:
+def _while_training(rows: Sequence[NodeEvent], state: TrialState) -> dict[str, float]:
     start, end = state.train_start, state.train_end
     if start is None or end is None or end <= start:
         return {}
@@ -371,7 +368,7 @@ def _while_training(rows: Sequence[Event], state: TrialState) -> dict[str, float
     return {"seconds": round(end - start, 4), **used}
 
 
-def _between(rows: Sequence[Event], name: str, start: float, end: float) -> float:
+def _between(rows: Sequence[NodeEvent], name: str, start: float, end: float) -> float:
     """By how much a figure grew between two moments."""
-    first, last = np.interp([start, end], [row["tick"] for row in rows], [row[name] for row in rows])
+    first, last = np.interp([start, end], [row.tick for row in rows], [getattr(row, name) for row in rows])
     return float(last - first)

@@ -10,6 +10,7 @@ from trainoff.clusters import namespaces
 from trainoff.clusters.lab import register
 from trainoff.clusters.local import cpus
 from trainoff.engines import Engine
+from trainoff.runner.events import ErrorEvent
 from trainoff.runner.faults import fault_of
 from trainoff.runner.trial_process import ExitInfo
 from trainoff.study import Trial
@@ -45,32 +46,31 @@ class TrialStatus:
 def judge(ending: ExitInfo) -> TrialStatus:
     """Decide between the ways in which a trial can end."""
     state = ending.state
-    phase = (state.error or {}).get("phase") or state.phase
+    phase = (state.error.phase if state.error else None) or state.phase
     if ending.cut_short:
-        traceback = (state.error or {}).get("traceback") if ending.cut_short == "timeout" else None
+        traceback = state.error.traceback if state.error and ending.cut_short == "timeout" else None
         return TrialStatus(ending.cut_short, phase, ending.reason, traceback, ending.cut_short == "interrupted")
     if state.over_memory:
-        used, limit = state.over_memory["bytes"] / GIB, state.over_memory["limit"] / GIB
-        reason = f"{state.over_memory['role']} used {used:.2f} GiB of its {limit:g} GiB"
+        used, limit = state.over_memory.bytes / GIB, (state.over_memory.limit or 0) / GIB
+        reason = f"{state.over_memory.role} used {used:.2f} GiB of its {limit:g} GiB"
         return TrialStatus("out-of-memory", state.reached if phase == "teardown" else phase, reason)
     if state.error:
-        return _failed(ending, phase)
-    if state.done and (state.usage or {}).get("exit") == 0:
+        return _failed(ending, state.error, phase)
+    if state.done and state.usage and state.usage.exit == 0:
         return TrialStatus("ok")
     return _killed(ending, phase)
 
 
-def _failed(ending: ExitInfo, phase: str) -> TrialStatus:
+def _failed(ending: ExitInfo, error: ErrorEvent, phase: str) -> TrialStatus:
     """The trial process said why."""
-    error, worker = ending.state.error or {}, ending.state.worker_failed
-    status = error["status"]
+    status, worker = error.status, ending.state.worker_failed
     if status == "crashed" and ending.oom_kills > 0 and worker:
-        return TrialStatus("out-of-memory", phase, f"the kernel killed {worker['role']} because memory was full")
+        return TrialStatus("out-of-memory", phase, f"the kernel killed {worker.role} because memory was full")
     if status == "crashed" and phase in BEFORE_TRAINING:
         status = "start-failed"
     if worker:
-        return TrialStatus(status, phase, f"{worker['role']}: {_last_words(worker['tail'])}", worker["tail"])
-    return TrialStatus(status, phase, error["reason"], error["traceback"], error["unfinished"])
+        return TrialStatus(status, phase, f"{worker.role}: {_last_words(worker.tail)}", worker.tail)
+    return TrialStatus(status, phase, error.reason, error.traceback, error.unfinished)
 
 
 def _last_words(said: str) -> str:
@@ -83,7 +83,7 @@ def _last_words(said: str) -> str:
 
 def _killed(ending: ExitInfo, phase: str) -> TrialStatus:
     """The trial process is gone without a word."""
-    code = (ending.state.usage or {}).get("exit")
+    code = ending.state.usage.exit if ending.state.usage else None
     if ending.oom_kills > 0:
         return TrialStatus("out-of-memory", phase, "the kernel killed it because the machine's memory was full")
     if code is None and ending.exit_code == FAILED:

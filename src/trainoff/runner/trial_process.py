@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
@@ -23,7 +23,16 @@ from trainoff.clusters.lab.register import LabCgroups, too_much_memory
 from trainoff.clusters.local import GRACE_S, cpus
 from trainoff.data import cache
 from trainoff.engines.shared.port_forward import PortForward
-from trainoff.runner.events import TrialState
+from trainoff.runner.events import (
+    HostSampleEvent,
+    NodeEvent,
+    NotAnEvent,
+    PageEvent,
+    PhaseEvent,
+    SampleEvent,
+    TrialState,
+    read_event,
+)
 from trainoff.runner.faults import FaultSchedule, fault_of
 from trainoff.runner.supervisor import SupervisorConfig
 from trainoff.study.machines import GIB, nodes_of
@@ -133,7 +142,7 @@ class TrialProcess:
                 self._stopped = True
                 self.cut_short("interrupted", "stopped by the user")
         self._listen(0.0)
-        last_word = self.state.usage["t"] if self.state.usage else time.monotonic()
+        last_word = self.state.usage.t if self.state.usage else time.monotonic()
         return ExitInfo(
             self.state,
             last_word,
@@ -206,18 +215,20 @@ class TrialProcess:
 
     def _take(self, line: bytes) -> None:
         try:
-            event: dict[str, Any] = json.loads(line)
-            self.state.apply(event)
-            if event["kind"] == "page":
-                self._open_door(str(event["name"]))
-            if event["kind"] == "phase" and self._lab and not self._announced:
+            event = read_event(line)
+        except NotAnEvent:  # something else wrote into the pipe
+            self.state.could_not_read(line)
+            return
+        self.state.apply(event)
+        match event:
+            case PageEvent():
+                self._open_door(event.name)
+            case PhaseEvent() if self._lab and not self._announced:
                 self._announced = True
                 with contextlib.suppress(OSError):  # then only `lab status` does not know of it
                     self._lab.announce(self.stage.folder.name, self._launcher.pid, self.stage.folder)
-            if event["kind"] not in ("sample", "node", "host-sample"):
-                self._events.write(line + b"\n")
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return  # not an event: somebody else wrote into the pipe
+        if not isinstance(event, SampleEvent | NodeEvent | HostSampleEvent):
+            self._events.write(line + b"\n")
 
 
 def _absolute() -> dict[str, str]:

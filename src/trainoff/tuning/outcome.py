@@ -254,7 +254,7 @@ class Bar:
             return None
         if trained > LATE * self.best_s:
             return f"{GIVEN_UP} {trained:.3g} s of training: another candidate needed {self.best_s:.3g} s in all"
-        looks = [(event["train_s"], event["loss"]) for event in state.snapshots if event["loss"] is not None]
+        looks = [(event.train_s, event.loss) for event in state.snapshots if event.loss is not None]
         return self.behind(*looks[-1]) if looks else None
 
     def behind(self, trained: float, loss: float) -> str | None:
