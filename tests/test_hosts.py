@@ -21,7 +21,7 @@ from trainoff.clusters.ssh.cluster import Hosts, HostsPlan
 from trainoff.clusters.ssh.connection import SentFiles
 from trainoff.errors import TrainoffError
 from trainoff.runner.events import TrialState, make_event
-from trainoff.runner.job import GUARD
+from trainoff.runner.job import AGENT
 from trainoff.runner.status import cannot
 from trainoff.study import read
 
@@ -53,7 +53,7 @@ def stand_in(tmp_path, monkeypatch):
 def cluster_on(folder: Path, memory_bytes: int | None = None) -> Hosts:
     (folder / "trial").mkdir()
     return Hosts(
-        HostsPlan(["alpha"], Ssh(sys.executable), GUARD, cores=1.0, memory_bytes=memory_bytes), folder / "trial"
+        HostsPlan(["alpha"], Ssh(sys.executable), AGENT, cores=1.0, memory_bytes=memory_bytes), folder / "trial"
     )
 
 

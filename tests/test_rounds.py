@@ -185,8 +185,8 @@ def test_a_new_leader_that_calls_before_the_old_one_is_missed_is_heard():
     driver.wait_for("ready", HANGS_S)
     thread = call_in_a_while(driver)
     while thread.is_alive():
-        driver.hear_complaints()
-    driver.hear_complaints()
+        driver.check_reports()
+    driver.check_reports()
     driver.hang_up()
     driver.wait_for("ready", HANGS_S)
     driver.close()

@@ -152,30 +152,30 @@ def wait_for(condition):
 
 
 def test_a_process_that_ends_is_heard_of_with_its_last_words():
-    roll = Membership("127.0.0.1")
-    here, fails = call(roll.number, "tf-worker-0"), call(roll.number, "tf-worker-1")
-    roll.check()
+    membership = Membership("127.0.0.1")
+    here, fails = call(membership.number, "tf-worker-0"), call(membership.number, "tf-worker-1")
+    membership.check()
     fails.send(NodeEnded(1, "Traceback ...\nValueError: why"))
     with pytest.raises(WorkerFailed, match="ValueError: why") as told:
-        wait_for(roll.check)
+        wait_for(membership.check)
     assert told.value.role == "tf-worker-1"
     assert told.value.log.endswith("why")
-    assert roll.lost is None
-    roll.close()
+    assert membership.lost is None
+    membership.close()
     assert here.poll(HANGS_S), "closing the roll sends all home"
 
 
 def test_a_process_that_says_nothing_any_more_is_heard_of_too():
-    roll = Membership("127.0.0.1")
-    call(roll.number, "tf-ps-0").close()
-    wait_for(lambda: roll.lost == "tf-ps-0")
-    roll.close()
+    membership = Membership("127.0.0.1")
+    call(membership.number, "tf-ps-0").close()
+    wait_for(lambda: membership.lost == "tf-ps-0")
+    membership.close()
 
 
 def test_nobody_is_heard_who_does_not_know_the_secret():
-    roll = Membership("127.0.0.1")
+    membership = Membership("127.0.0.1")
     with pytest.raises(Exception, match="digest"):
-        call(Endpoint("127.0.0.1", roll.number.port, b"guess"), "tf-ps-0")
-    call(roll.number, "tf-ps-1").close()
-    wait_for(lambda: roll.lost == "tf-ps-1")
-    roll.close()
+        call(Endpoint("127.0.0.1", membership.number.port, b"guess"), "tf-ps-0")
+    call(membership.number, "tf-ps-1").close()
+    wait_for(lambda: membership.lost == "tf-ps-1")
+    membership.close()

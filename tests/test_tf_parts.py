@@ -89,51 +89,51 @@ class Queue(threading.Condition):
 
 
 def test_nobody_passes_the_gate_who_would_make_another_too_stale():
-    gate = AsyncScheduler(ORDER, 3, lambda updates, samples: False, most_stale=1)
-    gate._change = queue = Queue()
-    gate.take(0)
-    gate.take(1)  # the first one may now miss this update, and this one the first's
-    waiting = threading.Thread(target=gate.take, args=(2,), daemon=True)
+    scheduler = AsyncScheduler(ORDER, 3, lambda updates, samples: False, most_stale=1)
+    scheduler._change = queue = Queue()
+    scheduler.take(0)
+    scheduler.take(1)  # the first one may now miss this update, and this one the first's
+    waiting = threading.Thread(target=scheduler.take, args=(2,), daemon=True)
     waiting.start()
     assert queue.came.acquire(timeout=HANGS_S)
-    assert list(gate.flying) == [0, 1]
-    gate.done(0)
+    assert list(scheduler.flying) == [0, 1]
+    scheduler.done(0)
     assert queue.came.acquire(timeout=HANGS_S), "it looks again, and waits again"
-    assert list(gate.flying) == [1], "the second one has missed as many as it may"
-    gate.done(1)
+    assert list(scheduler.flying) == [1], "the second one has missed as many as it may"
+    scheduler.done(1)
     waiting.join(HANGS_S)
-    assert list(gate.flying) == [2]
+    assert list(scheduler.flying) == [2]
 
 
 def test_a_pause_begins_with_the_update_that_wants_it():
-    gate = AsyncScheduler(ORDER, 2, lambda updates, samples: updates == 1)
-    gate.take(0)
-    gate.take(1)
-    gate.done(0)
-    assert gate.paused
-    assert gate.counted() is None
-    assert not gate.wait(0.01)
-    gate.done(1)
-    assert gate.wait(1)
-    assert gate.counted() == (2, 20)
-    gate.go_on()
-    assert gate.take(1) == (4, 3)
+    scheduler = AsyncScheduler(ORDER, 2, lambda updates, samples: updates == 1)
+    scheduler.take(0)
+    scheduler.take(1)
+    scheduler.done(0)
+    assert scheduler.paused
+    assert scheduler.counted() is None
+    assert not scheduler.wait(0.01)
+    scheduler.done(1)
+    assert scheduler.wait(1)
+    assert scheduler.counted() == (2, 20)
+    scheduler.go_on()
+    assert scheduler.take(1) == (4, 3)
 
 
 def test_the_batch_of_a_lost_worker_is_made_by_another():
-    gate = AsyncScheduler(ORDER, 2, lambda updates, samples: False, done=range(1, 21))
-    assert gate.samples == 103 + 90
-    assert gate.take(0) == (21, 21)
-    gate.lose(0)
-    assert gate.take(0) is None
-    assert gate.take(1) == (22, 22)
-    assert gate.done(1)
-    assert not gate.done(0), "what a lost worker still says does not count"
-    assert gate.take(1) == (21, 22)
-    gate.done(1)
-    assert gate.over
-    assert gate.samples == 206
-    assert gate.redone == 1
+    scheduler = AsyncScheduler(ORDER, 2, lambda updates, samples: False, done=range(1, 21))
+    assert scheduler.samples == 103 + 90
+    assert scheduler.take(0) == (21, 21)
+    scheduler.lose(0)
+    assert scheduler.take(0) is None
+    assert scheduler.take(1) == (22, 22)
+    assert scheduler.done(1)
+    assert not scheduler.done(0), "what a lost worker still says does not count"
+    assert scheduler.take(1) == (21, 22)
+    scheduler.done(1)
+    assert scheduler.over
+    assert scheduler.samples == 206
+    assert scheduler.redone == 1
 
 
 class Held:

@@ -15,7 +15,7 @@ from trainoff import data, engines, study
 from trainoff.data.split import hold_out_validation
 from trainoff.records import Store
 from trainoff.runner.runner import NullObserver, Runner
-from trainoff.tuning.engine_study import lanes_of
+from trainoff.tuning.engine_study import engine_studies_of
 from trainoff.tuning.outcome import Bar, losses
 
 pytestmark = pytest.mark.cluster
@@ -149,9 +149,9 @@ def test_engines_of_other_kinds_are_tuned_by_their_own_keys(tmp_path: Path) -> N
 def test_a_candidate_that_cannot_win_is_ended_and_its_curve_is_kept(tmp_path: Path) -> None:
     path = written(tmp_path, "numpy", text=TOO_SLOW.replace("epochs = 30", "epochs = 200000"))
     data.get("validation-of:digits")
-    (lane,) = lanes_of(study.read(path, engines.facts()))
+    (engine_study,) = engine_studies_of(study.read(path, engines.facts()))
     store = Store(tmp_path / "out")
-    task = lane.task(lane.recipe, store)
+    task = engine_study.task(engine_study.recipe, store)
     bar = Bar(best_s=0.5)
     task.give_up = lambda state: bar.give_up(state) if state.snapshots else None  # a slow machine has none in a second
     (record,) = Runner(store, NullObserver()).run([task]).records
@@ -160,7 +160,7 @@ def test_a_candidate_that_cannot_win_is_ended_and_its_curve_is_kept(tmp_path: Pa
     assert 0 < (record.samples_seen or 0) < 200000 * 1149
     assert record.test_metrics["accuracy"] > 0
     assert losses(store.folder, record)
-    assert not lane.task(lane.recipe, store).to_run  # it is not tried again
+    assert not engine_study.task(engine_study.recipe, store).to_run  # it is not tried again
 
 
 def test_nobody_reaches_the_target(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.runner.events import SnapshotEvent, TrialState
 from trainoff.tuning import Tuned, TuneOptions, outcome, search
-from trainoff.tuning.engine_study import EngineStudy, lanes_of
+from trainoff.tuning.engine_study import EngineStudy, engine_studies_of
 from trainoff.tuning.outcome import Bar, Tuning, badness, compared, goal
 from trainoff.tuning.search import Space, Tried, propose
 from trainoff.tuning.tuned_study import check_sets, toml, tuned_tables
@@ -23,10 +23,10 @@ from trainoff.tuning.tuner import BudgetShare
 STUDIES = sorted((Path(__file__).parent.parent / "studies").glob("*.toml"))
 
 
-def lane(folder: Path, engine: str, more: str = "", workload: str = "digits-mlp", **asked: Any) -> EngineStudy:
+def engine_study(folder: Path, engine: str, more: str = "", workload: str = "digits-mlp", **asked: Any) -> EngineStudy:
     path = folder / "study.toml"
     path.write_text(f'workload = "{workload}"\nengines = ["{engine}"]\n{more}')
-    (found,) = lanes_of(study.read(path, engines.facts(), **asked))
+    (found,) = engine_studies_of(study.read(path, engines.facts(), **asked))
     data.get(found.recipe.data)
     return found
 
@@ -39,33 +39,33 @@ TRAINING = {"optimizer", "learning_rate", "momentum", "schedule", "batch_size", 
 
 
 def test_an_engine_is_searched_by_what_it_takes(tmp_path: Path) -> None:
-    assert keys(lane(tmp_path, "numpy").space) == TRAINING
-    assert keys(lane(tmp_path, "tensorflow").space) == TRAINING | {"xla"}
-    assert keys(lane(tmp_path, "spark-mllib").space) == {"max_iter", "solver", "block_size", "tol"}
-    assert keys(lane(tmp_path, "dask-average", "[params]\nworkers = 2\nmode = 'local'").space) >= {"tau"}
+    assert keys(engine_study(tmp_path, "numpy").space) == TRAINING
+    assert keys(engine_study(tmp_path, "tensorflow").space) == TRAINING | {"xla"}
+    assert keys(engine_study(tmp_path, "spark-mllib").space) == {"max_iter", "solver", "block_size", "tol"}
+    assert keys(engine_study(tmp_path, "dask-average", "[params]\nworkers = 2\nmode = 'local'").space) >= {"tau"}
 
 
 def test_what_the_study_sweeps_or_the_command_line_sets_stays(tmp_path: Path) -> None:
-    swept = lane(tmp_path, "numpy", "[grid]\nbatch_size = [16, 64]\n", sets=["optimizer=momentum"])
+    swept = engine_study(tmp_path, "numpy", "[grid]\nbatch_size = [16, 64]\n", sets=["optimizer=momentum"])
     assert keys(swept.space) == TRAINING - {"batch_size", "optimizer"}
     assert swept.recipe.params["batch_size"] == 16
     assert swept.trial({"learning_rate": 0.7}).params["learning_rate"] == 0.7
 
 
 def test_a_batch_is_as_the_study_writes_it(tmp_path: Path) -> None:
-    found = lane(tmp_path, "torch-ddp", '[params]\nworkers = 2\nbatch_per = "worker"\nbatch_size = 20\n')
+    found = engine_study(tmp_path, "torch-ddp", '[params]\nworkers = 2\nbatch_per = "worker"\nbatch_size = 20\n')
     assert found.recipe.params["batch_size"] == 40
     assert found.space.recipe["batch_size"] == 20
     assert found.trial({"batch_size": 10}).params["batch_size"] == 20
 
 
 def test_half_of_one_epoch_is_the_recipe_again_and_not_proposed(tmp_path: Path) -> None:
-    space = lane(tmp_path, "numpy", "[params]\nepochs = 1\n").space
+    space = engine_study(tmp_path, "numpy", "[params]\nepochs = 1\n").space
     assert propose(space, [Tried({}, 1.0)], 0) == {"learning_rate": 0.2}
 
 
 def test_rates_of_optimizers_are_searched_apart(tmp_path: Path) -> None:
-    space = lane(tmp_path, "numpy").space
+    space = engine_study(tmp_path, "numpy").space
     ranges = {each.of: (each.low, each.high) for each in space.dimensions if each.key == "learning_rate"}
     assert list(ranges["momentum"]) == pytest.approx([0.01, 1.0])
     assert ranges["adam"][1] < 0.1 < ranges["sgd"][1]
@@ -78,7 +78,7 @@ def test_rates_of_optimizers_are_searched_apart(tmp_path: Path) -> None:
 
 
 def test_the_recipe_is_first_and_the_same_records_lead_to_the_same_candidate(tmp_path: Path) -> None:
-    space = lane(tmp_path, "numpy").space
+    space = engine_study(tmp_path, "numpy").space
     tried: list[Tried] = []
     for number in range(14):
         candidate = propose(space, tried, 0)
@@ -92,7 +92,7 @@ def test_the_recipe_is_first_and_the_same_records_lead_to_the_same_candidate(tmp
 
 def test_a_small_space_ends(tmp_path: Path) -> None:
     names = ["optimizer=sgd", "learning_rate=0.1", "schedule=constant", "batch_size=32", "momentum=0.5", "epochs=3"]
-    space = lane(tmp_path, "tensorflow", sets=names).space
+    space = engine_study(tmp_path, "tensorflow", sets=names).space
     assert propose(space, [], 0) == {}
     assert propose(space, [Tried({}, 1.0)], 0) == {"xla": True}
     assert propose(space, [Tried({}, 1.0), Tried({"xla": True}, 2.0)], 0) is None

@@ -191,18 +191,18 @@ def send_all(find: Callable[[], Iterable[int]], number: signal.Signals) -> list[
 FAULT, HEAL = "fault", "heal"  # the words on the life line
 Say = Callable[..., None]
 HEALS: Mapping[str, Callable[[FaultTargets, int], None]] = {
-    "pause": lambda reach, node: reach.resume(node),
-    "slow": lambda reach, node: reach.restore_speed(node),
-    "cut": lambda reach, node: reach.heal(node),
-    "limit": lambda reach, node: reach.unlimit(node),
+    "pause": lambda targets, node: targets.resume(node),
+    "slow": lambda targets, node: targets.restore_speed(node),
+    "cut": lambda targets, node: targets.heal(node),
+    "limit": lambda targets, node: targets.unlimit(node),
 }
 
 
 class FaultInjector:
     """Does one fault, once."""
 
-    def __init__(self, fault: Mapping[str, Any], reach: FaultTargets, say: Say) -> None:
-        self._fault, self._reach, self._say = fault, reach, say
+    def __init__(self, fault: Mapping[str, Any], targets: FaultTargets, say: Say) -> None:
+        self._fault, self._targets, self._say = fault, targets, say
         self._action, self._node = fault["action"], fault["node"]
         self._struck = False
         self._lasts = False  # whether there is something to heal
@@ -228,29 +228,29 @@ class FaultInjector:
 
     def _found(self) -> Sequence[int]:
         """The processes that it will hit."""
-        node, reach = self._node, self._reach
-        found = reach.trainers(node) if self._action == "kill-process" else reach.pids(node)
+        node, targets = self._node, self._targets
+        found = targets.trainers(node) if self._action == "kill-process" else targets.pids(node)
         if not found:
             raise LookupError("no such process is there")
         return found
 
     def _do(self, hit: Sequence[int]) -> None:
-        node, reach = self._node, self._reach
+        node, targets = self._node, self._targets
         match self._action:
             case "kill-process":
                 send(hit, signal.SIGKILL)
             case "kill-node":
-                reach.kill(node)
+                targets.kill(node)
             case "pause":
-                reach.pause(node)
+                targets.pause(node)
             case "slow":
-                reach.slow(node, self._fault["share"])
+                targets.slow(node, self._fault["share"])
             case "cut":
-                reach.cut(node)
+                targets.cut(node)
             case "limit":
-                reach.limit(node, self._fault["bandwidth_mbit"])
+                targets.limit(node, self._fault["bandwidth_mbit"])
             case "fill":
-                reach.fill(node)
+                targets.fill(node)
 
     @property
     def filled(self) -> bool:
@@ -262,7 +262,7 @@ class FaultInjector:
         with self._one:
             if self._lasts:
                 self._lasts = False
-                HEALS[self._action](self._reach, self._node)
+                HEALS[self._action](self._targets, self._node)
                 self._say("healed", action=self._action, node=self._node)
 
 

@@ -18,7 +18,7 @@ from trainoff.models import Cnn, Logreg, Mlp, Model, initial_weights, rates
 from trainoff.study import Trial
 from trainoff.study.machines import GIB
 
-GUARD = "trainoff.runner.remote_agent"
+AGENT = "trainoff.runner.remote_agent"
 PRIVATE = (  # files in a trial's folder that no worker needs, and some that no other machine should have
     "*.json",
     "lock",
@@ -71,7 +71,7 @@ def _plan(trial: Trial) -> HostsPlan:
     return HostsPlan(
         params["hosts"],
         Ssh(params.get("python", sys.executable), params.get("ssh_config")),
-        GUARD,
+        AGENT,
         trial.cores,
         int(memory * GIB) if memory else None,
         params.get("here"),

@@ -291,11 +291,11 @@ def main() -> None:
         wire.send("answer", answer=orders.ready, error=sentence(error))
         return
     os.chdir(place.folder)
-    guard = RemoteAgent(orders, wire, place)
+    agent = RemoteAgent(orders, wire, place)
     try:
-        guard.run()
+        agent.run()
     finally:
-        guard.end()
+        agent.end()
 
 
 def interface(address: str) -> str | None:

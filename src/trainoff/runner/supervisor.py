@@ -74,8 +74,8 @@ class Supervisor:
             os.environ[OWN_NETWORK] = LAB if self._lab else ALONE
         sockets = Sockets(self._lab.ears(), between=True) if self._lab else None
         self._sampler = Sampler(orders.namespaces, self._own_network, sockets)
-        reach = LabTargets(orders.trainer, self._lab) if self._lab else ProcessTargets(orders.trainer)
-        self._hand = FaultInjector(orders.fault, reach, self._channel.say) if orders.fault else None
+        targets = LabTargets(orders.trainer, self._lab) if self._lab else ProcessTargets(orders.trainer)
+        self._injector = FaultInjector(orders.fault, targets, self._channel.say) if orders.fault else None
         self._trial: subprocess.Popen[bytes] | None = None
         self._exit: int | None = None
         self._end_by: float | None = None  # when politeness is over
@@ -130,8 +130,8 @@ class Supervisor:
         if not said:
             self._end_by = 0.0  # no time for politeness
         for word in said.split():
-            if self._hand:
-                {FAULT: self._hand.strike, HEAL: self._hand.heal}[word]()
+            if self._injector:
+                {FAULT: self._injector.strike, HEAL: self._injector.heal}[word]()
 
     def _sample(self) -> None:
         rows, tick = self._sampler.sample(), time.monotonic()
@@ -150,7 +150,7 @@ class Supervisor:
         rows = lab.rows()
         for row in rows:
             self._channel.say("node", tick=tick, **row)
-        filled = self._hand is not None and self._hand.filled  # then it is not the trial's own doing
+        filled = self._injector is not None and self._injector.filled  # then it is not the trial's own doing
         if (over := lab.over_memory(rows)) and not filled:
             self._channel.say("over-memory", **over)
             self._end_by = 0.0
@@ -225,7 +225,7 @@ def main() -> int:
     orders = SupervisorConfig.read(Path(sys.argv[1]))
     if not orders.namespaces:
         namespaces.adopt_orphans()
-        return _guard(orders)
+        return _supervise(orders)
     die_with_parent()
     assert orders.network or not orders.lab, "a lab is made in a network of its own"
     namespaces.unshare(orders.network, lab=orders.lab is not None)
@@ -233,13 +233,13 @@ def main() -> int:
     if supervisor == 0:
         die_with_parent()
         namespaces.settle(orders.network)
-        os._exit(_guard(orders) & 0xFF)
+        os._exit(_supervise(orders) & 0xFF)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(supervisor, signal.SIGTERM))
     _, status = os.waitpid(supervisor, 0)
     return os.waitstatus_to_exitcode(status) & 0xFF
 
 
-def _guard(orders: SupervisorConfig) -> int:
+def _supervise(orders: SupervisorConfig) -> int:
     """Be the supervisor, unless the runner died before it could be told: then there is nobody to work for."""
     try:
         supervisor = Supervisor(orders, LIFE_LINE)

@@ -71,7 +71,7 @@ class TrialProcess:
     """Runs one trial in its own process tree, and is over only when nothing of it is left."""
 
     trial: Trial
-    stage: Sandbox
+    sandbox: Sandbox
     update: Callable[[TrialState], None]
     give_up: Callable[[TrialState], str | None] | None = None  # why it need not go on; None: let it
     _cut_short: str | None = field(default=None, init=False)
@@ -83,7 +83,7 @@ class TrialProcess:
     _doors: list[PortForward] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
-        folder = self.stage.folder
+        folder = self.sandbox.folder
         # On a cluster that exists, the memory is that of its executors, which are not here.
         memory = None if self.trial.attached else self.trial.memory_gb
         fault = fault_of(self.trial)
@@ -91,9 +91,11 @@ class TrialProcess:
         limit = int(memory * GIB) if memory and not self.trial.emulated else None
         self._lab = LabCgroups(nodes_of(self.trial)) if self.trial.emulated else None
         plan = self._lab.plan if self._lab else None
-        trainer = self.stage.trainer
-        SupervisorConfig(str(folder), self.stage.namespaces, self.stage.network, limit, fault, trainer, plan).write()
-        spec = {"trial": self.trial.to_json(), "cpus": self.stage.cpus}
+        trainer = self.sandbox.trainer
+        SupervisorConfig(
+            str(folder), self.sandbox.namespaces, self.sandbox.network, limit, fault, trainer, plan
+        ).write()
+        spec = {"trial": self.trial.to_json(), "cpus": self.sandbox.cpus}
         (folder / "trial.json").touch(mode=0o600)  # a cluster's secrets may be in it
         (folder / "trial.json").write_text(json.dumps(spec))
         os.mkfifo(folder / "events")
@@ -188,7 +190,7 @@ class TrialProcess:
     def _kill(self) -> None:
         """Kill the launcher; the kernel then kills all that lives in the trial's namespace."""
         if self._launcher.poll() is None:
-            if not self.stage.namespaces:
+            if not self.sandbox.namespaces:
                 _kill_tree(self._launcher.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._launcher.pid, signal.SIGKILL)
@@ -209,7 +211,7 @@ class TrialProcess:
     def _open_door(self, name: str) -> None:
         """Show a page of the trial on this machine's loopback."""
         with contextlib.suppress(OSError):  # the trial goes on without
-            door = PortForward(self.stage.folder / f"door-{name}")
+            door = PortForward(self.sandbox.folder / f"door-{name}")
             self._doors.append(door)
             self.state.pages[name] = door.url
 
@@ -226,7 +228,7 @@ class TrialProcess:
             case PhaseEvent() if self._lab and not self._announced:
                 self._announced = True
                 with contextlib.suppress(OSError):  # then only `lab status` does not know of it
-                    self._lab.announce(self.stage.folder.name, self._launcher.pid, self.stage.folder)
+                    self._lab.announce(self.sandbox.folder.name, self._launcher.pid, self.sandbox.folder)
         if not isinstance(event, SampleEvent | NodeEvent | HostSampleEvent):
             self._events.write(line + b"\n")
 

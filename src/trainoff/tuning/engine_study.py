@@ -89,21 +89,21 @@ class EngineStudy:
         return candidate if self.trial(candidate).id(*self._versions) == record.trial_id else None
 
 
-def lanes_of(study: Study) -> list[EngineStudy]:
+def engine_studies_of(study: Study) -> list[EngineStudy]:
     """A lane for each engine of a study. Where the study sweeps something, its first value is taken."""
     if len(workloads := _workloads(study)) > 1:
         raise TrainoffError(
             f"the study sweeps `workload`, and an engine can be tuned for one at a time; choose with "
             f"--set workload={workloads[0]}"
         )
-    return [_lane(study, place) for place in range(len(study.engines))]
+    return [_engine_study(study, place) for place in range(len(study.engines))]
 
 
 def _workloads(study: Study) -> list[str]:
     return list(dict.fromkeys(trial.workload for trial in study.trials()))
 
 
-def _lane(study: Study, place: int) -> EngineStudy:
+def _engine_study(study: Study, place: int) -> EngineStudy:
     facts, layers = study.engines[place], study.layers
     first = next(iter(combinations(facts, layers)))
     swept_keys = {*swept(facts, layers), *(key for case in cases_of(facts, layers) for key in case)}
@@ -121,15 +121,15 @@ def _on_validation(study: Study) -> Study:
     return replace(study, workloads={**study.workloads, workload.name: changed})
 
 
-def with_rows(lane: EngineStudy) -> EngineStudy:
+def with_rows(engine_study: EngineStudy) -> EngineStudy:
     """The lane with as many rows to train on as there are, where the study asks for more."""
-    rows = len(data.load(lane.recipe.data).y_train)
-    asked = lane.recipe.params.get("train_rows")
+    rows = len(data.load(engine_study.recipe.data).y_train)
+    asked = engine_study.recipe.params.get("train_rows")
     if not asked or asked <= rows:
-        return lane
-    layers = lane.study.layers
+        return engine_study
+    layers = engine_study.study.layers
     fewer = replace(layers, sets={**layers.sets, "train_rows": rows})
-    return replace(lane, study=replace(lane.study, layers=fewer))
+    return replace(engine_study, study=replace(engine_study.study, layers=fewer))
 
 
 def _told(trial: Trial) -> str:

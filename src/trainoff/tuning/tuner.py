@@ -19,7 +19,7 @@ from trainoff.runner.machine import seconds as control_s
 from trainoff.runner.runner import Runner, RunObserver
 from trainoff.runner.status import cannot
 from trainoff.study import Study, Trial, derive
-from trainoff.tuning.engine_study import EngineStudy, lanes_of, with_rows
+from trainoff.tuning.engine_study import EngineStudy, engine_studies_of, with_rows
 from trainoff.tuning.outcome import Tuned, Tuning, badness, bar, check_targets, compared, goal, losses, time_of
 from trainoff.tuning.search import Candidate, Tried, check_optuna, propose
 
@@ -27,14 +27,14 @@ from trainoff.tuning.search import Candidate, Tried, check_optuna, propose
 def check(study: Study, options: TuneOptions) -> None:
     """Refuse what cannot be tuned, before anything is downloaded or run."""
     check_optuna()
-    lanes = lanes_of(study)
-    check_targets(lanes[0].recipe.workload, lanes[0].recipe.targets, options.target)
-    _ready(lanes)
+    engine_studies = engine_studies_of(study)
+    check_targets(engine_studies[0].recipe.workload, engine_studies[0].recipe.targets, options.target)
+    _ready(engine_studies)
 
 
 def get_rows(study: Study, say: data.Progress) -> None:
     """Bring the validation rows into the cache."""
-    data.get(lanes_of(study)[0].recipe.data, say=say)
+    data.get(engine_studies_of(study)[0].recipe.data, say=say)
 
 
 def tune(study: Study, out: Path, options: TuneOptions, say: Callable[[TuneStep], None], view: RunObserver) -> Tuning:
@@ -44,34 +44,39 @@ def tune(study: Study, out: Path, options: TuneOptions, say: Callable[[TuneStep]
     """
     check(study, options)
     get_rows(study, lambda *_: None)
-    ready, absent = _ready(lanes_of(study))
-    ready = [with_rows(lane) for lane in ready]
+    ready, absent = _ready(engine_studies_of(study))
+    ready = [with_rows(engine_study) for engine_study in ready]
     store = Store(out / f"{study.name}-tune")
     store.prepare()
     budget = Budget(options.minutes)
     estimator = Estimator(scan(out)[0])
-    new = [lane.recipe for lane in ready if lane.task(lane.recipe, store).to_run]
+    new = [engine_study.recipe for engine_study in ready if engine_study.task(engine_study.recipe, store).to_run]
     budget.check([estimator.seconds(trial) for trial in new], options.rounds)
     place = TournamentEntry(store, Runner(store, view), budget, options, say)
     found, interrupted = _one_by_one(place, ready)
     return Tuning(study.name, compared([*found, *absent]), interrupted, place.made)
 
 
-def _one_by_one(place: TournamentEntry, lanes: Sequence[EngineStudy]) -> tuple[list[Tuned], bool]:
-    contests: list[Tournament] = []
+def _one_by_one(place: TournamentEntry, engine_studies: Sequence[EngineStudy]) -> tuple[list[Tuned], bool]:
+    tournaments: list[Tournament] = []
     with contextlib.suppress(Stopped, KeyboardInterrupt):
-        for number, lane in enumerate(lanes):
-            contests.append(Tournament(place, lane, place.budget.share(len(lanes) - number, place.options.rounds)))
-            contests[-1].go()
-        return [contest.result for contest in contests], False
-    late = [Tuned(lane.name, why_not="it was stopped before its turn") for lane in lanes[len(contests) :]]
-    return [*(contest.result for contest in contests), *late], True
+        for number, engine_study in enumerate(engine_studies):
+            tournaments.append(
+                Tournament(place, engine_study, place.budget.share(len(engine_studies) - number, place.options.rounds))
+            )
+            tournaments[-1].go()
+        return [tournament.result for tournament in tournaments], False
+    late = [
+        Tuned(engine_study.name, why_not="it was stopped before its turn")
+        for engine_study in engine_studies[len(tournaments) :]
+    ]
+    return [*(tournament.result for tournament in tournaments), *late], True
 
 
-def _ready(lanes: Sequence[EngineStudy]) -> tuple[list[EngineStudy], list[Tuned]]:
+def _ready(engine_studies: Sequence[EngineStudy]) -> tuple[list[EngineStudy], list[Tuned]]:
     """The lanes that can run here, and for the others why not."""
-    refused = {lane.name: cannot(lane.recipe, lane.engine) for lane in lanes}
-    ready = [lane for lane in lanes if refused[lane.name] is None]
+    refused = {engine_study.name: cannot(engine_study.recipe, engine_study.engine) for engine_study in engine_studies}
+    ready = [engine_study for engine_study in engine_studies if refused[engine_study.name] is None]
     absent = [Tuned(name, why_not=verdict.reason) for name, verdict in refused.items() if verdict]
     if not ready:
         told = "; ".join(f"{one.engine}: {one.why_not}" for one in absent)
@@ -100,10 +105,14 @@ class TournamentEntry:
     took_s: float | None = None  # by the last trial, from start to stored record; None: it was there
 
     def run(
-        self, lane: EngineStudy, trial: Trial, step: TuneStep, give_up: Callable[[TrialState], str | None] | None = None
+        self,
+        engine_study: EngineStudy,
+        trial: Trial,
+        step: TuneStep,
+        give_up: Callable[[TrialState], str | None] | None = None,
     ) -> Record:
         """A trial's record: the one that is there, or a new one."""
-        task, start, self.took_s = lane.task(trial, self.store), time.monotonic(), None
+        task, start, self.took_s = engine_study.task(trial, self.store), time.monotonic(), None
         if task.to_run:
             self.say(replace(step, left=self.budget.left))
             task.give_up = give_up
@@ -124,7 +133,7 @@ class Tournament:
     """One engine's contest while it is under way; `result` is what is known at any moment."""
 
     place: TournamentEntry
-    lane: EngineStudy
+    engine_study: EngineStudy
     share: BudgetShare
     tried: list[tuple[Candidate, Record]] = field(default_factory=list)
     finals: list[tuple[Candidate, list[Record]]] = field(default_factory=list)  # the best, each with some seeds more
@@ -138,7 +147,7 @@ class Tournament:
         if recipe.status == "unsupported":
             return
         self._remember()
-        while self._more() and (candidate := propose(self.lane.space, self._history(), SEED)) is not None:
+        while self._more() and (candidate := propose(self.engine_study.space, self._history(), SEED)) is not None:
             self._try(candidate, f"candidate {len(self.tried)}")
         if self.challenger is None or not self.result.reached:
             return
@@ -149,7 +158,7 @@ class Tournament:
         """Take up what earlier searches in this folder have tried, in their order."""
         records = sorted(self.place.store.newest().values(), key=lambda record: record.started_at or "")
         for record in records:
-            candidate = self.lane.candidate(record)
+            candidate = self.engine_study.candidate(record)
             if candidate:  # the recipe is there already
                 self.tried.append((candidate, record))
                 self.share.book(record)
@@ -168,8 +177,8 @@ class Tournament:
     def _try(self, candidate: Candidate, what: str) -> Record:
         best = self._best_s()
         curves = [losses(self.place.store.folder, record) for _, record in self.tried] if best is not None else []
-        step = TuneStep(self.lane.name, what, candidate, target=self.target, best=best)
-        record = self.place.run(self.lane, self.lane.trial(candidate), step, bar(best, curves))
+        step = TuneStep(self.engine_study.name, what, candidate, target=self.target, best=best)
+        record = self.place.run(self.engine_study, self.engine_study.trial(candidate), step, bar(best, curves))
         if self.target is None and record.targets:
             self.target = goal(record.targets, record, self.place.options.target)
         self.tried.append((candidate, record))
@@ -224,8 +233,8 @@ class Tournament:
         give_up: Callable[[TrialState], str | None] | None = None,
     ) -> Record:
         """Run a candidate with another seed."""
-        step = TuneStep(self.lane.name, what, candidate, target=self.target)
-        record = self.place.run(self.lane, self.lane.trial(candidate, again), step, give_up)
+        step = TuneStep(self.engine_study.name, what, candidate, target=self.target)
+        record = self.place.run(self.engine_study, self.engine_study.trial(candidate, again), step, give_up)
         self.place.tell(step, record)
         return record
 
@@ -243,7 +252,7 @@ class Tournament:
         recipe = self.tried[0][1] if self.tried else None
         why_not = recipe.reason if recipe and recipe.status == "unsupported" else None
         challenger = None if why_not else self.challenger
-        return Tuned(self.lane.name, self.target, self.tried, challenger, self.race, why_not, self.race_lacks)
+        return Tuned(self.engine_study.name, self.target, self.tried, challenger, self.race, why_not, self.race_lacks)
 
 
 LATER_SHARE = 0.6  # of an engine's time at most is kept for the play-off and the race

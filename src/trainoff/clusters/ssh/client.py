@@ -54,7 +54,7 @@ class Ssh:
         words += [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         return [*words, *(["-p", port] if port else []), "--", target, program]
 
-    def guard(self, asked: Mapping[str, Any]) -> str:
+    def agent(self, asked: Mapping[str, Any]) -> str:
         """The program that tells the facts of a host and then is its guard, for any shell."""
         source = base64.b64encode(Path(facts.__file__).read_bytes()).decode()
         run = f"import base64; exec(base64.b64decode('{source}'))"

@@ -27,7 +27,7 @@ class HostsPlan:
 
     hosts: Sequence[str]
     ssh: Ssh
-    guard: str  # the module that keeps watch on a host
+    agent: str  # the module that keeps watch on a host
     cores: float
     memory_bytes: int | None = None
     here: str | None = None  # this machine's address as the hosts see it
@@ -57,7 +57,7 @@ class Hosts(Processes):
     def prepare(self, modules: Sequence[str], *, java: bool) -> None:
         self._logs.mkdir(exist_ok=True)
         (self._folder / TOKEN).write_text(secrets.token_hex())
-        asked = {"packages": distributions(modules), "path": paths(), "guard": self._plan.guard}
+        asked = {"packages": distributions(modules), "path": paths(), "guard": self._plan.agent}
         for host in _at_once(lambda link: self._open(link, asked, java), self._links):
             self._hosts[host.node.name] = host
         self.nodes = [self._hosts[link.host].node for link in self._links]
@@ -120,8 +120,8 @@ class Hosts(Processes):
 def _at_once(work: Callable[[Each], Found], each: Iterable[Each]) -> list[Found]:
     """Do something with all hosts at the same time; the first error is raised when all are done."""
     every = list(each)
-    with ThreadPoolExecutor(max(1, len(every))) as crew:
-        return list(crew.map(work, every))
+    with ThreadPoolExecutor(max(1, len(every))) as pool:
+        return list(pool.map(work, every))
 
 
 def carried() -> dict[str, str]:

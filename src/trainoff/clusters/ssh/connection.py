@@ -45,7 +45,7 @@ class Connection:
 
     def connect(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Call the host and hear what its Python says of itself; one sentence if that fails."""
-        words = self._ssh.command(self.host, self._ssh.guard(asked))
+        words = self._ssh.command(self.host, self._ssh.agent(asked))
         with self._says.open("ab") as said:
             try:
                 self._popen = subprocess.Popen(

@@ -118,7 +118,7 @@ class ControlServer:
         if time.monotonic() > deadline:
             raise TrainoffError(f"the workers were not {word} after {timeout_s:g} s")
 
-    def hear_complaints(self) -> None:
+    def check_reports(self) -> None:
         """Raise what another worker than the leader has to say, if one calls while there is a leader."""
         if self._line is None or self._early or not (caller := self._accept(0.001)):
             return

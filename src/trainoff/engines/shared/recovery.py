@@ -95,7 +95,7 @@ class Recovery:
     def _lose(self, error: ConnectionLost | LeaderLost) -> None:
         """Get ready for the workers to begin again from the last checkpoint; raises if they will not."""
         noticed = time.monotonic()
-        self._line.hear_complaints()
+        self._line.check_reports()
         try:
             self._check_others()
         except LeaderLost as lost:
@@ -115,7 +115,7 @@ class Recovery:
 
     def _check(self) -> None:
         """Raise if a worker made a mistake, if the training cannot go on, or if nothing goes on."""
-        self._line.hear_complaints()
+        self._line.check_reports()
         self._check_others()
         self._heartbeat.check()
 

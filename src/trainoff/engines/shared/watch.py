@@ -223,7 +223,7 @@ class StopRule:
 
 OWN_NETWORK = "TRAINOFF_OWN_NETWORK"  # set by the supervisor for the trial's processes
 ALONE, LAB = "loopback", "lab"  # of what kind it is
-OF_WARDEN = Path("/proc/1/net/dev")  # where a lab's nodes are joined
+OF_SUPERVISOR = Path("/proc/1/net/dev")  # where a lab's nodes are joined
 
 
 def bytes_so_far() -> int | None:
@@ -235,7 +235,7 @@ def bytes_so_far() -> int | None:
     if kind is None:
         return None
     if kind == LAB:
-        return sum(sent for sent, _ in carried(OF_WARDEN).values())
+        return sum(sent for sent, _ in carried(OF_SUPERVISOR).values())
     import psutil
 
     return int(psutil.net_io_counters(nowrap=False).bytes_recv)

@@ -114,35 +114,35 @@ class Asynchronous:
         context, order = self._context, self._context.job.order
         done = resume.done if resume else frozenset()
         settle(self._version, len(done))
-        self._gate = gate = AsyncScheduler(
+        self._scheduler = scheduler = AsyncScheduler(
             order, self._workers, self._pause_after, context.job.params.get("max_staleness"), done
         )
-        if gate.samples:
-            context.leader.pace.taken(gate.samples)
+        if scheduler.samples:
+            context.leader.pace.taken(scheduler.samples)
         self._hands = [threading.Thread(target=self._work, args=(at,), daemon=True) for at in range(self._workers)]
         for hand in self._hands:
             hand.start()
         while True:
-            still = gate.wait(BEAT_S)
+            still = scheduler.wait(BEAT_S)
             self._give_up_the_stuck()
-            if counted := gate.counted():
+            if counted := scheduler.counted():
                 if context.checkpoints.due(counted[0]):
                     context.leader.hurry()
                 context.leader.progress(counted[0], self._loss, context.store.weights, counted[1])
-            if still and gate.over:
+            if still and scheduler.over:
                 return self._report()
             if still:
-                if context.checkpoints.due(gate.updates):
-                    context.checkpoints.save(context.store.state, gate.applied)
-                gate.go_on()
+                if context.checkpoints.due(scheduler.updates):
+                    context.checkpoints.save(context.store.state, scheduler.applied)
+                scheduler.go_on()
 
     def _pause_after(self, updates: int, samples: int) -> bool:
         return self._context.leader.pace.wanted(updates, samples) or self._context.checkpoints.due(updates)
 
     def _work(self, number: int) -> None:
         """Be the hand of one worker."""
-        gate = self._gate
-        while self._wait_for_rows(number) and (turn := gate.take(number)):
+        scheduler = self._scheduler
+        while self._wait_for_rows(number) and (turn := scheduler.take(number)):
             batch, update = turn
             start = time.monotonic()
             try:
@@ -150,10 +150,10 @@ class Asynchronous:
                 loss, computing, stale = self._update(number, rows, numbers)
             except Exception as error:
                 self._errors.append(error)
-                gate.lose(number)
+                scheduler.lose(number)
                 return
             whole = time.monotonic() - start
-            if gate.done(number):  # what a worker says that had been given up does not count
+            if scheduler.done(number):  # what a worker says that had been given up does not count
                 self._loss, self._slowest = loss, max(self._slowest, whole)
                 self._spent.book(number, computing, whole)
                 self._staleness[stale] += 1
@@ -161,10 +161,10 @@ class Asynchronous:
     def _wait_for_rows(self, number: int) -> bool:
         start = time.monotonic()
         try:
-            return self._rows.ready(number, lambda: self._gate.over)
+            return self._rows.ready(number, lambda: self._scheduler.over)
         except Exception as error:
             self._errors.append(error)
-            self._gate.lose(number)
+            self._scheduler.lose(number)
             return False
         finally:
             self._fed[number] += time.monotonic() - start
@@ -172,27 +172,27 @@ class Asynchronous:
     def _give_up_the_stuck(self) -> None:
         """Whoever says nothing for long is lost, though its process may live; if all are, the driver sees to it."""
         patience = max(STUCK_S, STUCK_STEPS * self._slowest) if self._slowest else FIRST_S
-        for number, flight in list(self._gate.flying.items()):
+        for number, flight in list(self._scheduler.flying.items()):
             if time.monotonic() - flight.since > patience:
-                self._gate.lose(number)
+                self._scheduler.lose(number)
         for error in self._errors:
-            if not lost(self._context.tf, error) or len(self._gate.lost) == self._workers or not self._rows.shared:
+            if not lost(self._context.tf, error) or len(self._scheduler.lost) == self._workers or not self._rows.shared:
                 raise error
-        if self._gate.lost and not self._rows.shared:
-            raise TrainoffError(f"worker-{min(self._gate.lost)} is stuck, and nobody else has its rows")
-        for number in self._gate.lost.keys() - self._told:
+        if self._scheduler.lost and not self._rows.shared:
+            raise TrainoffError(f"worker-{min(self._scheduler.lost)} is stuck, and nobody else has its rows")
+        for number in self._scheduler.lost.keys() - self._told:
             self._told.add(number)
-            batches = 1 if self._gate.lost[number] else 0  # silent for no time: it had none
+            batches = 1 if self._scheduler.lost[number] else 0  # silent for no time: it had none
             self._context.leader.lost(f"worker-{number}", batches * self._context.job.order.batch_size)
 
     def _report(self) -> Report:
-        gate, counts = self._gate, {}
+        scheduler, counts = self._scheduler, {}
         for number, hand in enumerate(self._hands):
-            if number not in gate.lost:
+            if number not in scheduler.lost:
                 hand.join()  # it may still be booking its last update
-        if gate.lost:
-            detection = sum(gate.lost.values())
-            counts = {"workers_lost": len(gate.lost), "detection_s": detection, "steps_redone": gate.redone}
+        if scheduler.lost:
+            detection = sum(scheduler.lost.values())
+            counts = {"workers_lost": len(scheduler.lost), "detection_s": detection, "steps_redone": scheduler.redone}
         histogram = {str(stale): float(self._staleness[stale]) for stale in sorted(self._staleness)}
         more = {"staleness": histogram}
         if not self._rows.shared:

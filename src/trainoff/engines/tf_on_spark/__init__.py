@@ -162,12 +162,12 @@ class TfOnSpark(SparkEngine):
 
         assert self.session
         with watch.phase("cluster_start"):
-            self._gathering = TfOnSparkCluster(self.session, 0 if job.mode == "sync" else job.params["ps"])
-            self._line = ControlServer(self._gathering.host, self._check)
+            self._cluster = TfOnSparkCluster(self.session, 0 if job.mode == "sync" else job.params["ps"])
+            self._line = ControlServer(self._cluster.host, self._check)
             reads = None if job.params["feed"] == "spark" else self._storage
-            self._gathering.start(self._assignment(job, watch), reads)
+            self._cluster.start(self._assignment(job, watch), reads)
             if job.params["tensorboard"]:
-                watch.page("tensorboard", *self._gathering.tensorboard)
+                watch.page("tensorboard", *self._cluster.tensorboard)
             self._line.wait_for("connected", READY_S)
         with watch.phase("ship"):
             self._line.wait_for("shipped", READY_S)
@@ -195,7 +195,7 @@ class TfOnSpark(SparkEngine):
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""
         assert self.session
-        self._gathering.check()
+        self._cluster.check()
         if self._pushing and self._pushing.done():
             with self.session.failures():
                 self._pushing.result()
@@ -225,7 +225,7 @@ class TfOnSpark(SparkEngine):
         order, sizes, width = job.order, self._sizes, job.data.x_train.shape[1]
         pushed: list[Pushed] = []
         for epoch in range(order.epochs):
-            access, block_rows = self._gathering.access, job.params["block_rows"]
+            access, block_rows = self._cluster.access, job.params["block_rows"]
             asked = Push(access, epoch, order.seed, sizes, self._counts, block_rows, width)
             pushed += self._rows.barrier().mapPartitionsWithIndex(partial(push, asked)).collect()
         return pushed
@@ -248,11 +248,11 @@ class TfOnSpark(SparkEngine):
         from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, PredictClient, ask
 
         assert self.session
-        gathering, context = self._gathering, self.session.context
+        cluster, context = self._cluster, self.session.context
         self._idle = False
-        asking = PredictClient(gathering.access, context.broadcast(self._weights))
+        asking = PredictClient(cluster.access, context.broadcast(self._weights))
         parts = [np.asarray(x[first : first + BLOCK_ROWS]) for first in range(0, len(x), BLOCK_ROWS)]
-        found = gathering.each(partial(ask, asking), context.parallelize(parts, self.session.job.workers))
+        found = cluster.each(partial(ask, asking), context.parallelize(parts, self.session.job.workers))
         asking.weights.destroy()
         self._idle = True
         return np.concatenate(found)
@@ -262,7 +262,7 @@ class TfOnSpark(SparkEngine):
             if hasattr(self, "_line"):
                 self._line.close()
             if hasattr(self, "_gathering"):
-                self._gathering.end(politely=self._idle)
+                self._cluster.end(politely=self._idle)
         finally:
             super().close()
 

@@ -52,7 +52,7 @@ class TfOnSparkCluster:
         self._others = servers + 1 if servers else 0  # executors that are not workers
         self.host: str = session.context.getConf().get("spark.driver.host")
         self._secret = secrets.token_bytes(32)
-        self._roll = Membership(self.host)
+        self._membership = Membership(self.host)
         self._aside = ThreadPoolExecutor(1)
         self._package: Any = None
         self._nodes: Any = None
@@ -65,7 +65,7 @@ class TfOnSparkCluster:
         self._package = package = mend(self.host, self._secret)
         run_on_executors(package, self.host, self._secret)
         package.TFCluster.tf_status.clear()  # of the cluster before, if there was one
-        orders = NodeConfig(assignment, self._roll.number, self._servers, storage)
+        orders = NodeConfig(assignment, self._membership.number, self._servers, storage)
         try:
             self._cluster = package.TFCluster.run(
                 self._session.context,
@@ -99,17 +99,17 @@ class TfOnSparkCluster:
 
     def check(self) -> None:
         """Raise if a TensorFlow process has ended, and say why."""
-        self._roll.check()
+        self._membership.check()
         if self._package and self._package.TFCluster.tf_status:
             raise self._why()
-        if role := self._roll.lost:
+        if role := self._membership.lost:
             raise self._gone(role)
 
     def _gone(self, role: str) -> Exception:
         """Why nothing is heard of a process any more, as soon as somebody knows."""
         deadline = time.monotonic() + EXPLAIN_S
         while time.monotonic() < deadline:
-            self._roll.check()
+            self._membership.check()
             if why := self._session.lost():
                 return why
             time.sleep(POLL_S)
@@ -130,7 +130,7 @@ class TfOnSparkCluster:
         After a failure Spark may have no room for that; then it is left to the end of the application, which ends
         whatever its executors have started.
         """
-        self._roll.close()
+        self._membership.close()
         if not self._nodes or not politely:
             return
         package, executors = self._package, self._session.executors
@@ -240,7 +240,7 @@ class NodeConfig:
     """What every TensorFlow process of a cluster is given. The addresses of all are added on the executor."""
 
     assignment: PsAssignment
-    roll: Endpoint
+    membership: Endpoint
     servers: int  # how many of those that Spark calls parameter servers are; the one after them coordinates
     storage: Storage | None  # from which every process reads the rows; else they are here, or are pushed
 
@@ -279,7 +279,7 @@ def place_of(orders: NodeConfig, context: Any) -> tuple[str, int]:
 def launch_node(given: dict[str, NodeConfig], context: Any) -> None:
     """Run one TensorFlow process to its end, or to the driver's."""
     orders = given["orders"]
-    line = call(orders.roll, role_of(*place_of(orders, context)))
+    line = call(orders.membership, role_of(*place_of(orders, context)))
     try:
         ended = watch_over(assign(orders, context), line)
     except Exception:

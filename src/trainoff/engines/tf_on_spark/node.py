@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Do what the post says, until whoever started this process ends."""
-    threading.Thread(target=_go_with_the_steward, daemon=True).start()
+    threading.Thread(target=_end_with_the_launcher, daemon=True).start()
     with Path(sys.argv[1]).open("rb") as file:
         post: NodePost = pickle.load(file)
     Path(sys.argv[1]).unlink()  # it holds secrets
@@ -52,7 +52,7 @@ def main() -> None:
         work_alone(post)
 
 
-def _go_with_the_steward() -> None:
+def _end_with_the_launcher() -> None:
     os.read(0, 1)
     os._exit(1)
 

@@ -49,12 +49,12 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_port = False  # two views never share a port
 
-    def __init__(self, address: tuple[str, int], door: Auth, watcher: FolderWatcher, desk: PageCache) -> None:
+    def __init__(self, address: tuple[str, int], door: Auth, watcher: FolderWatcher, page_cache: PageCache) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
         self.door = door
         self.watcher = watcher
-        self.desk = desk
+        self.page_cache = page_cache
         self.name = secrets.token_hex(4)  # tells this view from an earlier one at the same address
 
     def server_bind(self) -> None:
@@ -89,11 +89,11 @@ def serve(options: ViewOptions, say: Callable[[str], None]) -> None:
 
 
 def _server(options: ViewOptions, door: Auth, watcher: FolderWatcher) -> Server:
-    desk = PageCache(options.folder, watcher)
+    page_cache = PageCache(options.folder, watcher)
     ports = [PORT, 0] if options.port is None else [options.port]
     for port in ports:
         try:
-            return Server((options.host, port), door, watcher, desk)
+            return Server((options.host, port), door, watcher, page_cache)
         except OverflowError:
             raise TrainoffError(f"--port {port}: expected a number from 0, for any that is free, to 65535") from None
         except UnicodeError:
@@ -201,11 +201,11 @@ class Handler(BaseHTTPRequestHandler):
     def _page(self) -> None:
         """The page, told what it shows at least: then its first question for news need not be answered by itself."""
         seen = self._id(self._server.watcher.sight())
-        page = self._server.desk.page().replace(b" data-live>", f' data-live="{seen}">'.encode(), 1)
+        page = self._server.page_cache.page().replace(b" data-live>", f' data-live="{seen}">'.encode(), 1)
         self._send(HTTPStatus.OK, HTML, page)
 
     def _data(self) -> None:
-        version, data = self._server.desk.json()
+        version, data = self._server.page_cache.json()
         tag = f'"{self._server.name}-{version}"'
         if self.headers["If-None-Match"] == tag:
             self._send(HTTPStatus.NOT_MODIFIED, JSON, b"", ETag=tag)

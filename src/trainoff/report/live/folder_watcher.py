@@ -40,7 +40,7 @@ class FolderWatcher:
 
     def __init__(self, folder: Path) -> None:
         self._cache = RecordCache(folder)
-        self._course = TrialProgress(lambda: self._cache.records)
+        self._progress = TrialProgress(lambda: self._cache.records)
         self._runs: list[LiveRun] = []
         self._news = threading.Condition()
         self._looking = threading.Lock()
@@ -129,7 +129,7 @@ class FolderWatcher:
             self._runs = runs(self._cache.folder)  # before the records: a run that has ended has left all of them
             with suppress(OSError):  # a folder went away meanwhile; the next look sees it
                 self._pending = self._cache.look() or self._pending
-            progress = self._course.progress(self._runs)
+            progress = self._progress.progress(self._runs)
             self._looked = time.monotonic()
             tell = self._pending and self._looked >= self._rested
             self._pending = self._pending and not tell
