@@ -48,7 +48,7 @@ def test_a_workers_words_become_the_reason(said, reason):
 @pytest.mark.parametrize(
     ("code", "reason", "again"),
     [
-        (1, "what guards the trial failed; the end of its log says why", False),
+        (1, "the supervisor failed; the end of the log says why", False),
         (-9, "its processes were killed from outside", True),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the workers of a distributed training did with their time, and what held it up."""
+"""Where the time of a trial went: workers, emulated nodes, start-up, and what bounded the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of two settings is ahead, by how much, and how sure that is: repetitions are compared in pairs."""
+"""Which of two settings is ahead, by how much and how sure: repetitions in pairs, their ratio, and the band of ties."""
 
 from __future__ import annotations
 

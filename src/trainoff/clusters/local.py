@@ -1,4 +1,4 @@
-"""The `processes` cluster: everything on this machine, as processes that trainoff starts and ends."""
+"""The `processes` and `attach` clusters: processes on this machine, how they start and end, their CPUs and ports."""
 
 from __future__ import annotations
 

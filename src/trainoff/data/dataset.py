@@ -1,4 +1,4 @@
-"""What a dataset is: as engines see it (Data), and as it comes from its maker (Made, by a Recipe)."""
+"""A dataset: dense or sparse rows as engines see them (Data), its maker (Recipe, Made), and options behind its name."""
 
 from __future__ import annotations
 

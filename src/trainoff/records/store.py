@@ -1,4 +1,4 @@
-"""The folder store: a reader sees a whole record or none, and nothing is ever rewritten."""
+"""The folder store of records: written whole or not at all, read fast, never changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All records as one table, a row each: what analyses, reports and exports start from."""
+"""Records, learning curves and resource samples as tables."""
 
 from __future__ import annotations
 

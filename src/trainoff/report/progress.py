@@ -1,4 +1,4 @@
-"""A run's bulletin: a small file that tells whoever looks at the folder how far the run is."""
+"""The progress of a run: the file that shows it to whoever looks at the folder, and plain lines for logs and pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that fit: when there is no room for all columns, the least worth goes first."""
+"""Tables for the terminal: columns that fit its width, and the table of what faults did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was published as records of their own kind, so that every analysis and chart works on them, too."""
+"""The published documents: their tables and claims as they were printed, and their figures as records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The equivalence certificate: did the engine do the same mathematics as the float64 reference?"""
+"""The evaluation of a trial's snapshots, and the certificate: how far the weights are from the float64 reference's."""
 
 from __future__ import annotations
 

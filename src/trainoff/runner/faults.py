@@ -1,4 +1,4 @@
-"""Faults: what is done to a trial's nodes on purpose, when, and what it did to the training."""
+"""Faults: when one is due, what it does to which nodes, and what it did to the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about this machine: what it is, what is installed, and how quiet it is."""
+"""This machine: what it is, what is installed, and how fast it is now (the control kernel)."""
 
 from __future__ import annotations
 

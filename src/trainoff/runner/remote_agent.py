@@ -1,7 +1,7 @@
-"""The remote agent: starts a trial's processes on a host, samples them, and ends with the trial's supervisor.
+"""The remote agent: start a trial's processes on a host, sample them, and end with the trial's supervisor.
 
-It is started through ssh (clusters/hosts) and hears this machine through its standard input. When that closes, or
-stays silent for a minute, it ends every process and removes the trial's folder.
+It is started over ssh (clusters/ssh) and reads messages from its standard input. When that closes, or stays silent for
+a minute, it ends every process and removes the trial's folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The runner: runs what is missing of a study, one trial at a time, and files the records."""
+"""The runner: run a study's remaining trials one at a time, under the machine's lock, and store their records.
+
+A `Task` is a trial with what is known of it; a `RunObserver` follows a run (the live table, the progress file).
+"""
 
 from __future__ import annotations
 

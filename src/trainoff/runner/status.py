@@ -1,4 +1,4 @@
-"""How a trial ended, in one word and one sentence."""
+"""The status of a trial: how it ended in one word and one sentence, or why it cannot run here."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _killed(ending: ExitInfo, phase: str) -> TrialStatus:
     if ending.oom_kills > 0:
         return TrialStatus("out-of-memory", phase, "the kernel killed it because the machine's memory was full")
     if code is None and ending.exit_code == FAILED:
-        return TrialStatus(_early_or_not(phase), phase, "what guards the trial failed; the end of its log says why")
+        return TrialStatus(_early_or_not(phase), phase, "the supervisor failed; the end of the log says why")
     if code is None:
         return TrialStatus("crashed", phase, "its processes were killed from outside", unfinished=True)
     if code in (-signal.SIGKILL, -signal.SIGTERM):

@@ -1,7 +1,7 @@
-"""The supervisor: process 1 of a trial. It starts the trial, samples it, reaps it, and outlives nobody.
+"""The supervisor: process 1 of a trial's namespaces. It starts the trial process, samples it and kills what is left.
 
-Whatever happens to the runner, the life line (a pipe whose other end only the runner holds) closes
-and the supervisor ends everything. While it lives it says through it when a fault is due.
+The life line is a pipe whose writing end only the runner holds. When it closes, the supervisor ends every process; the
+runner writes to it when a fault is due. `python -m trainoff.runner.supervisor FOLDER` makes the namespaces first.
 """
 
 from __future__ import annotations

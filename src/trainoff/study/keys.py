@@ -1,4 +1,4 @@
-"""The catalogue of keys that a study file may set: their type, range, default and meaning."""
+"""The keys of a study file: type, range, default and meaning, which may stand where, and the reading of tables."""
 
 from __future__ import annotations
 

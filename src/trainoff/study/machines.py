@@ -1,4 +1,4 @@
-"""The nodes of an emulated cluster: how many there are, and how large each of them is."""
+"""Machine types, the nodes of an emulated cluster, and what machines, cores and memory cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key of a study file: what its value must be, and the sentence that answers a value that is not."""
+"""The schema of a key: what its value must be, and the sentence that answers a wrong one; facts about engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuses a study that is too large to be meant, whose batches cannot be shared, or whose cluster is nowhere."""
+"""What the command line changes in a study, and the studies that cannot run: too large, or with no cluster."""
 
 from __future__ import annotations
 

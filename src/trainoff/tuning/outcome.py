@@ -1,4 +1,4 @@
-"""What came out of tuning, engine by engine, and which of recipe and challenger a study should use."""
+"""What tuning found for each engine, how candidates are scored, and when a running one is ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tuner: whether a study can be tuned here, and one engine's contest after the other."""
+"""The tuner: whether a study can be tuned here, and for each engine a tournament within its share of the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lab is made of, as plain values that one process can tell another."""
+"""The `lab` cluster: its plan as plain values, the cluster that an engine sees, and the network of its nodes."""
 
 from __future__ import annotations
 

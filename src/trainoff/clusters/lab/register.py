@@ -1,4 +1,4 @@
-"""Which labs there are on this machine, and who keeps each of them: a file for each, in the runtime folder."""
+"""The labs of this machine: the register of running ones, their control groups, and what a machine needs for a lab."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The `hosts` cluster: `cluster` is this machine's side, `link` one connection; the guard on a host is conduct's."""
+"""The `hosts` cluster: machines that ssh reaches. The remote agent on each of them is the runner's."""

@@ -1,6 +1,6 @@
-"""Engines on Dask: the same algorithms as on Spark, scikit-learn on partitioned rows, and PyTorch.
+"""The engines on Dask: dask-average, dask-sklearn and dask-torch.
 
-`session` is the connection to a cluster, `pool` the workers of a training by rounds, `rows` how rows reach them.
+The connection to a cluster is in `session`, the workers of local SGD and their rows in `worker_pool`.
 """
 
 from __future__ import annotations

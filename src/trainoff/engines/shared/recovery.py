@@ -1,4 +1,4 @@
-"""The driver's view of a training that others begin again after a loss: it follows who leads, and counts the cost."""
+"""Training through a loss: heartbeats, lost workers, checkpoints, and following the restarts of another system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job on its way to the workers of a cluster: without what only the driver has."""
+"""A job on its way to other processes: as files to map, without its rows, pictures as bytes; trainoff's source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a trial's processes speak: events as JSON lines on one pipe, and the watch that engines are given."""
+"""The watch that engines are given, the channel on which a trial's processes write events, and the training loop."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The engines on Spark: `average`, `mllib`, `sklearn` and `torch`. What they share is in `base` and `session`.
+"""The engines on Spark: spark-average, spark-sklearn and spark-torch, and what all engines on Spark share.
 
-`rounds` and `desk` are the two ends of training by averaging: the driver, and the Python worker of an executor.
+MLlib is in `mllib`, the connection to a cluster in `session`, the workers of local SGD in `worker_pool`.
 """
 
 from __future__ import annotations

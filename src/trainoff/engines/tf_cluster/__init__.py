@@ -1,10 +1,11 @@
-"""TensorFlow on several processes: all-reduce between workers, or parameter servers and a coordinator.
+"""TensorFlow on several processes: tf-allreduce, and tf-ps with parameter servers and a coordinator.
 
-base        what both engines do alike: start the processes, follow the leader, begin again after a loss
-allreduce   tf-allreduce; its workers run `mirrored`
-ps          tf-ps; its servers run `serve`, and one process runs `coordinator`, which leads in one of three modes:
-            `asynchronous`, `synchronous`, `pipeline` (model-parallel)
-store       the variables on the parameter servers; `dense` and `sparse` say what a worker computes with them
+allreduce_worker  a worker of tf-allreduce
+coordinator       the process that leads tf-ps, in one of three modes
+ps_modes          the modes async and sync; `pipeline` is model-parallel
+ps_context        what every mode works with, and the variables on the parameter servers
+gradients         what a worker computes: the gradients of its rows
+serve             the process of a worker or a parameter server
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a worker computes of a network: it pulls all weights, takes its rows, and finds the gradients."""
+"""What a worker of tf-ps computes: it pulls weights, takes its rows and finds the gradients, dense or sparse."""
 
 from __future__ import annotations
 

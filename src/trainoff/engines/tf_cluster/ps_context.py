@@ -1,4 +1,4 @@
-"""What every mode of tf-ps works with, and the time that it takes the workers."""
+"""What every mode of tf-ps works with: the job, the workers' time, and the parameters on their servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The mode async: every worker pulls, computes and pushes as fast as it can, whatever the others do."""
+"""The modes async and sync of tf-ps.
+
+In async every worker pulls, computes and pushes at its own pace; in sync the gradients of all workers are averaged and
+then applied, and the slowest may be left out.
+"""
 
 from __future__ import annotations
 

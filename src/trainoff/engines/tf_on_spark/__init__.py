@@ -1,15 +1,9 @@
-"""TensorFlow on Spark: Yahoo's tensorflowonspark forms a TensorFlow cluster out of a Spark cluster's executors.
+"""tf-on-spark: TensorFlow on the executors of a Spark cluster, by Yahoo's tensorflowonspark.
 
-engine     tf-on-spark, in the driver
-package    Yahoo's package, with those of its parts replaced that stood in the way
-gathering  a TensorFlow cluster on the executors, from the driver's side
-roll       who of it is there: every TensorFlow process is heard of when it ends, and why
-steward    what runs on an executor: it starts the TensorFlow process, and sees to its end
-node       the TensorFlow process: a worker, a parameter server, or the coordinator
-feed       rows pushed by Spark: how they are cut, pushed, and taken
-fed        training from what is pushed
-rows       the rows on their way to the executors
-label      the classes of rows, found on the executors
+cluster  the TensorFlow cluster on the executors: membership, and what starts and watches each process there
+node     the TensorFlow process on an executor, and training from rows that Spark pushes
+feed     rows and questions on their way from Spark to the TensorFlow processes
+compat   Yahoo's package, with the parts replaced that do not work
 """
 
 from __future__ import annotations

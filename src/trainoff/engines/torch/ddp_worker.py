@@ -1,6 +1,6 @@
-"""Several processes that learn as one: each takes its share of every batch, and they agree.
+"""A worker of a torch process group: it takes its share of every batch and synchronises gradients, or weights.
 
-Run in every process of a torch process group, whoever has formed it. The first one leads: it speaks with the driver.
+It runs in every process of the group, whichever system formed it. The first one leads and talks to the driver.
 """
 
 from __future__ import annotations

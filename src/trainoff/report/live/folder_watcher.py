@@ -1,4 +1,7 @@
-"""The watcher: one pair of eyes for all open pages, which looks about once a second while somebody watches."""
+"""What the live view shows of a folder: its records, the runs under way, the page made of them, and the ends of logs.
+
+One thread looks at the folder about once a second for all open pages, and only while a page is open.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lab to play with: started and ended by hand, with a look at its nodes and a way onto them."""
+"""A lab by hand: start, end, show it, run commands on its nodes, and kill, pause, slow or cut them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Supervises a lab that was started by hand: `python -m trainoff.runner.lab.supervisor ABOUT SPECS`, until it is ended.
+"""The lab of a trial and the supervisor of a lab that was started by hand.
 
-Of its two processes the outer one owns the control groups, and the inner one, process 1 where the lab's own processes
-live, owns the network. When either ends, however it does, so does everything on the nodes.
+`python -m trainoff.runner.lab.supervisor ABOUT SPECS` runs until it is ended. Of its two processes the outer one owns
+the control groups, and the inner one, process 1 of the lab's namespace, owns the network. When either ends, however it
+does, so does everything on the nodes.
 """
 
 from __future__ import annotations
