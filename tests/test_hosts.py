@@ -286,7 +286,7 @@ def test_rows_are_kept_on_the_machines_and_logs_come_back(trained, lan):
 @pytest.mark.namespace
 def test_every_process_there_runs_the_python_that_was_named(trained, lan):
     ran = lan.path("beta", Path("/run/python.log")).read_text()
-    for module in ("torch_ddp.agent", "torch_ddp.worker", "tf_cluster.mirrored", "spark.daemon"):
+    for module in ("torch_ddp.agent", "torch_ddp.worker", "tf_cluster.allreduce_worker", "spark.daemon"):
         assert f"-m trainoff.engines.{module}" in ran
 
 

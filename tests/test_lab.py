@@ -352,20 +352,20 @@ def test_what_cannot_be_emulated_is_refused_in_one_sentence(tmp_path):
 
 AS_NOBODY = """
 import concurrent.futures.thread, ctypes, os, subprocess
-from trainoff.clusters.lab import able, groups_v1, groups_v2  # now: nobody may not be able to read this folder
-from trainoff.clusters.lab.cluster import Network
-from trainoff.runner import isolate
+from trainoff.clusters import namespaces  # all now: nobody may not be able to read this folder
+from trainoff.clusters.lab.cluster import LabNetwork
+from trainoff.clusters.lab.register import missing
 from trainoff.study.machines import NodeSpec
 
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as if it had been started so
-print(able.missing(), flush=True)
-isolate.unshare(network=True, lab=True)
+print(missing(), flush=True)
+namespaces.unshare(network=True, lab=True)
 if os.fork() == 0:
-    isolate.settle(network=True)
-    network = Network([NodeSpec(0.1, None, 100.0)] * 2)
+    namespaces.settle(network=True)
+    network = LabNetwork([NodeSpec(0.1, None, 100.0)] * 2)
     there = ["nsenter", f"--net=/proc/1/fd/{network.descriptors[1]}", "ip", "-br", "addr", "show", "eth0"]
     os._exit(subprocess.run(there).returncode)
 os.wait()

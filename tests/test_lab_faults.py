@@ -13,9 +13,9 @@ import json, os, subprocess, sys, time
 from pathlib import Path
 import psutil
 from trainoff.clusters.lab.cluster import LabCluster
-from trainoff.clusters.lab.register import Ground
-from trainoff.runner import isolate
-from trainoff.runner.lab.supervisor import Lab, OfLab
+from trainoff.clusters import namespaces
+from trainoff.clusters.lab.register import LabCgroups
+from trainoff.runner.lab.supervisor import Lab, LabTargets
 from trainoff.errors import TrainoffError
 from trainoff.study.machines import NodeSpec
 
@@ -46,9 +46,9 @@ def states(hand):
 
 
 def try_all(ground):
-    isolate.settle(network=True)
+    namespaces.settle(network=True)
     lab = Lab(ground.plan, folder)
-    hand, cluster = OfLab(None, lab), LabCluster(lab.plan, folder)
+    hand, cluster = LabTargets(None, lab), LabCluster(lab.plan, folder)
     ready = lambda each: each.says("up")
     cluster.spawn(cluster.nodes[1], [sys.executable, "-c", SERVE], {}, "worker-1", ready=ready)
     found["reached"] = reached(cluster)
@@ -89,8 +89,8 @@ def try_all(ground):
     (folder / "found.json").write_text(json.dumps(found))
 
 
-ground = Ground([NodeSpec(0.3, 0.25, 100.0)] * 2)
-isolate.unshare(network=True, lab=True)
+ground = LabCgroups([NodeSpec(0.3, 0.25, 100.0)] * 2)
+namespaces.unshare(network=True, lab=True)
 if (inner := os.fork()) == 0:
     try:
         try_all(ground)
