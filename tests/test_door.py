@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from running import HANGS_S
-from trainoff.engines.shared.port_forward import PortForward, open_in_namespace
+from trainoff.clusters.namespaces import PortForward, open_in_namespace
 
 
 class Page(BaseHTTPRequestHandler):

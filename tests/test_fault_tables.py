@@ -10,9 +10,8 @@ from trainoff.analysis import answer, groups, struck
 from trainoff.analysis.format import fault
 from trainoff.cli.show import print_board
 from trainoff.report.html import gather
-from trainoff.report.html.chart_choice import drawn
 from trainoff.report.html.chart_data import ChartContext, SeriesCache
-from trainoff.report.html.charts import fault_rows
+from trainoff.report.html.charts import drawn, fault_rows
 from trainoff.report.html.style import looks
 
 KILL = {"action": "kill-process", "node": -1, "at": 0.3}

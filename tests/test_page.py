@@ -12,9 +12,8 @@ from running import invoke
 from test_fault_tables import RECORDS
 from trainoff.analysis import SAME, groups, ranked
 from trainoff.report.html import gather, render
-from trainoff.report.html.chart_choice import looks_of
 from trainoff.report.html.chart_data import ChartContext, SeriesCache, curve, grid_rows, pareto_rows, scaled_rows
-from trainoff.report.html.charts import fill
+from trainoff.report.html.charts import fill, looks_of
 from trainoff.report.html.style import COLOURS, STRANGERS, look, looks
 
 pytestmark = pytest.mark.browser

@@ -12,7 +12,7 @@ from functools import partial
 from trainoff.analysis.format import fault
 from trainoff.analysis.groups import SettingGroup, setting_of
 from trainoff.records import METRICS, Record
-from trainoff.study.fault import FIELDS
+from trainoff.study.keys import FIELDS
 
 Alone = Mapping[str, Record]  # the runs that were left alone, by setting and seed
 

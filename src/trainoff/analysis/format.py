@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from trainoff.study.fault import ALWAYS, LAST
+from trainoff.study.keys import ALWAYS, LAST
 
 UNITS = {"memory_gb": "memory GB", "bandwidth_mbit": "bandwidth Mbit/s"}  # keys whose last word is a unit
 

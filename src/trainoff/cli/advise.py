@@ -39,7 +39,7 @@ from trainoff.analysis.format import dollars, mark, seconds, span
 from trainoff.analysis.ranking import check_target
 from trainoff.analysis.scaling import nodes_key
 from trainoff.cli import common
-from trainoff.cli.next_runs import NODES, ROWS, said, study_copy
+from trainoff.cli.scale import NODES, ROWS, said, study_copy
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record

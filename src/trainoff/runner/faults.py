@@ -16,7 +16,7 @@ import psutil
 
 from trainoff.runner.events import TrialState
 from trainoff.study import Trial
-from trainoff.study.fault import LAST, moment
+from trainoff.study.keys import LAST, moment
 
 
 class FaultTargets:

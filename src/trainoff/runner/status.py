@@ -14,7 +14,7 @@ from trainoff.runner.events import ErrorEvent
 from trainoff.runner.faults import fault_of
 from trainoff.runner.trial_process import ExitInfo
 from trainoff.study import Trial
-from trainoff.study.fault import NEED_LAB
+from trainoff.study.keys import NEED_LAB
 from trainoff.study.machines import GIB, nodes_of
 
 BEFORE_TRAINING = ("import", "cluster_start", "data_load", "ship")

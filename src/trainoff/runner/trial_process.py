@@ -21,8 +21,8 @@ import psutil
 
 from trainoff.clusters.lab.register import LabCgroups, too_much_memory
 from trainoff.clusters.local import GRACE_S, cpus
+from trainoff.clusters.namespaces import PortForward
 from trainoff.data import cache
-from trainoff.engines.shared.port_forward import PortForward
 from trainoff.runner.events import (
     HostSampleEvent,
     NodeEvent,

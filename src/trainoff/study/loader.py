@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.errors import TrainoffError
-from trainoff.study.fault import FAULT
 from trainoff.study.grid import Layers
-from trainoff.study.keys import CLUSTER, LIMITS, TOP, Vocabulary, checked, read_cases, read_grid, read_table, table
+from trainoff.study.keys import (
+    CLUSTER,
+    FAULT,
+    LIMITS,
+    TOP,
+    Vocabulary,
+    checked,
+    read_cases,
+    read_grid,
+    read_table,
+    table,
+)
 from trainoff.study.keys import only as exactly
 from trainoff.study.machines import read_machines
 from trainoff.study.schema import EngineFacts, show

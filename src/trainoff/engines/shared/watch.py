@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainoff.clusters.lab.cluster import carried
+from trainoff.clusters.namespaces import open_in_namespace
 from trainoff.engines.contract import Job, Watch
-from trainoff.engines.shared.port_forward import open_in_namespace
 from trainoff.engines.shared.snapshots import SnapshotBuffer, SnapshotSchedule
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ class SparkMllib(SparkEngine):
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
         assert self.session
-        from trainoff.engines.spark.frames import frame
+        from trainoff.engines.spark.session import frame
 
         watch.note("blas", self._blas())
         with watch.phase("ship"), self.session.failures():
@@ -112,7 +112,7 @@ class SparkMllib(SparkEngine):
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
 
-        from trainoff.engines.spark.frames import frame
+        from trainoff.engines.spark.session import frame
 
         assert self.session
         with self.session.failures():

@@ -1,4 +1,4 @@
-"""A connection to Spark: the standalone cluster of the trial, its driver, and what became of the executors."""
+"""A connection to Spark: its settings, the cluster of the trial, lost executors, failures, and rows as data frames."""
 
 from __future__ import annotations
 
@@ -15,16 +15,23 @@ from functools import cached_property, partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DoubleType, StructField, StructType
 
 from trainoff.clusters import THREADS, Attached
 from trainoff.clusters.java import LIGHT_JVM
 from trainoff.clusters.local import crowded
 from trainoff.clusters.spark import Executors, SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
-from trainoff.engines.contract import Job, Watch, WorkerFailed
+from trainoff.data import Csr
+from trainoff.engines.contract import Job, Refused, Watch, WorkerFailed
 from trainoff.engines.shared.shipping import as_archive, look
 from trainoff.engines.spark import fit_executors
 from trainoff.errors import TrainoffError
@@ -316,3 +323,52 @@ def _each(tell: Callable[[], dict[str, Any]]) -> Callable[[Iterator[int]], list[
         return [tell()]
 
     return ask
+
+
+MOST_VALUES = 2**31 - 1
+SPARSE = 0  # how Spark marks a sparse vector
+
+
+def frame(session: SparkConnection, x: Any, labels: Any) -> Any:
+    """A data frame of the rows with as many parts as tasks run at once."""
+    make = _sparse if isinstance(x, Csr) else _dense
+    return make(session, x, pa.array(np.asarray(labels, np.float64))).repartition(session.slots)
+
+
+def _dense(session: SparkConnection, x: Any, labels: Any) -> Any:
+    rows, width = x.shape
+    starts = np.arange(0, (rows + 1) * width, width)
+    lists = pa.ListArray.from_arrays(_offsets(starts), pa.array(np.asarray(x).ravel()))
+    rows_frame = session.sql.createDataFrame(pa.table({"label": labels, "x": lists}))
+    return rows_frame.select("label", array_to_vector(rows_frame["x"]).alias("features"))
+
+
+def _sparse(session: SparkConnection, x: Csr, labels: Any) -> Any:
+    """Sparse vectors as Spark stores them: a struct of type, size, indices and values."""
+    part = x.compact()
+    starts = _offsets(part.starts)
+    vectors = pa.StructArray.from_arrays(
+        [
+            pa.array(np.full(len(part), SPARSE, np.int8)),
+            pa.array(np.full(len(part), part.width, np.int32)),
+            pa.ListArray.from_arrays(starts, pa.array(np.asarray(part.columns))),
+            pa.ListArray.from_arrays(starts, pa.array(np.asarray(part.values, np.float64))),
+        ],
+        ["type", "size", "indices", "values"],
+    )
+    return _as_vectors(session, session.sql.createDataFrame(pa.table({"label": labels, "features": vectors})))
+
+
+def _offsets(starts: Any) -> Any:
+    """Where each row begins, as Arrow's lists have it."""
+    if starts[-1] > MOST_VALUES:
+        raise Refused(f"{starts[-1]:,} values do not fit into the columns that Spark takes; at most {MOST_VALUES:,} do")
+    return pa.array(starts.astype(np.int32))
+
+
+def _as_vectors(session: SparkConnection, structs: Any) -> Any:
+    """Let Spark take structs for the vectors that they are. It has no way from Arrow to vectors, but this is one."""
+    schema = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
+    theirs = session.context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    rows = structs._jdf.queryExecution().toRdd()
+    return DataFrame(session.sql._jsparkSession.internalCreateDataFrame(rows, theirs, False), session.sql)

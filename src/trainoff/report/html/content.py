@@ -41,9 +41,8 @@ from trainoff.analysis import (
 from trainoff.analysis.bottleneck import node_rows
 from trainoff.analysis.format import count, listed, mark, node_size, quality, seconds, size, span, times, told
 from trainoff.records import STUDY_COPY, DamagedRecord, Record
-from trainoff.report.html.chart_choice import drawn, looks_of
 from trainoff.report.html.chart_data import ChartContext, SeriesCache
-from trainoff.report.html.charts import Chart
+from trainoff.report.html.charts import Chart, drawn, looks_of
 from trainoff.report.html.style import Look, looks
 from trainoff.report.tables import columns, heading, setting
 from trainoff.reproductions.published import published_name, records_of

@@ -16,9 +16,8 @@ from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
 from trainoff.data import cache
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.html.chart_choice import drawn
 from trainoff.report.html.chart_data import ChartContext, SeriesCache, pack
-from trainoff.report.html.charts import Chart
+from trainoff.report.html.charts import Chart, drawn
 from trainoff.report.html.content import MEANINGS, Content, as_script
 from trainoff.report.html.style import Spec, looks
 from trainoff.study import nearest
