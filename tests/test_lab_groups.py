@@ -43,10 +43,10 @@ def test_what_a_node_used_is_read_from_the_kernels_counters(top):
     assert group.usage().peak_memory_bytes == 8192
 
 
-def test_a_process_moves_in_through_the_door(top):
+def test_a_process_moves_in_by_its_files(top):
     group = CgroupsV2.found(top).make("1-2-0", "node-0")
-    for door in group.doors:
-        door.write_text("77")
+    for file in group.process_files:
+        file.write_text("77")
     assert group.pids() == CgroupsV2.found(top).pids("1-2-0") == [77]
 
 
@@ -84,7 +84,7 @@ def test_a_group_that_still_has_processes_is_not_given_up_on_in_silence(top, mon
     monkeypatch.setattr("trainoff.clusters.lab.cgroups.LEAVE_S", 0.0)
     groups = CgroupsV2.found(top)
     group = groups.make("1-2-0", "node-0")
-    group.doors[0].write_text("77")
+    group.process_files[0].write_text("77")
     with pytest.raises(OSError, match="busy") as raised:
         groups.remove("1-2-0")
     assert raised.value.errno == errno.EBUSY

@@ -141,10 +141,10 @@ def test_this_machine_by_any_name_and_through_any_tunnel_is_welcome(folder, host
 
 
 def test_an_address_for_all_takes_numbers_and_its_own_name():
-    door = Auth("0.0.0.0", TOKEN)
-    assert door.knows_host("192.168.1.7:8650")
-    assert door.knows_host(f"{socket.gethostname()}:8650")
-    assert not door.knows_host("evil.example:8650")
+    auth = Auth("0.0.0.0", TOKEN)
+    assert auth.knows_host("192.168.1.7:8650")
+    assert auth.knows_host(f"{socket.gethostname()}:8650")
+    assert not auth.knows_host("evil.example:8650")
     assert not Auth("192.168.1.7", TOKEN).knows_host("192.168.1.8")
 
 

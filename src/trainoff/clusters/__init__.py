@@ -1,4 +1,4 @@
-"""Where an engine runs: kinds of clusters, all with one door through which every process starts."""
+"""Where an engine runs: kinds of clusters, all start every process in one way."""
 
 from trainoff.clusters.local import THREADS, Attached, Cluster, Node, Process, Processes, Readiness
 

@@ -164,7 +164,7 @@ class Cluster(Protocol):
         ready: Readiness | None = None,
         timeout_s: float = 60.0,
     ) -> Process:
-        """Start a process on a node under a role (master, worker-0, ps-1, ...); the only door.
+        """Start a process on a node under a role (master, worker-0, ps-1, ...); every process is started here.
 
         With `ready`, returns once it holds. The log goes to `logs/<role>.txt`.
         """

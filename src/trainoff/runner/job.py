@@ -26,7 +26,7 @@ PRIVATE = (  # files in a trial's folder that no worker needs, and some that no 
     "events*",
     "snapshot-*",
     "predictions.npy",
-    "door-*",
+    "page-*",
     "spark/local/*",
     "spark/gateway",
     "ray/head/*",

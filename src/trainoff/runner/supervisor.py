@@ -87,10 +87,10 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the trial process and watch it until nothing is left; returns its exit code."""
-        folder, door = Path(self._orders.folder), self._lab.plan.door(0) if self._lab else []
+        folder, prefix = Path(self._orders.folder), self._lab.plan.enter_command(0) if self._lab else []
         with (folder / "log.txt").open("ab") as log:
             self._trial = subprocess.Popen(
-                [*door, sys.executable, "-P", "-m", "trainoff.runner.trial_main", str(folder)],
+                [*prefix, sys.executable, "-P", "-m", "trainoff.runner.trial_main", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -80,7 +80,7 @@ class TrialProcess:
     _kill_at: float = field(default=math.inf, init=False)
     _listened: float = field(default=math.inf, init=False)  # when, by this machine's clock
     _announced: bool = field(default=False, init=False)  # whether others can find its lab
-    _doors: list[PortForward] = field(default_factory=list, init=False)
+    _forwards: list[PortForward] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
         folder = self.sandbox.folder
@@ -129,8 +129,8 @@ class TrialProcess:
         for handle in (*self._wakers, self._life_line):
             os.close(handle)
         self._events.close()
-        for door in self._doors:
-            door.close()
+        for forward in self._forwards:
+            forward.close()
 
     def run(self) -> ExitInfo:
         """Listen until the last process is gone. Ctrl-C ends it politely, a second one at once."""
@@ -208,12 +208,12 @@ class TrialProcess:
         with contextlib.suppress(OSError):  # a full disk shows at the end, when there is a record to rescue
             self._events.flush()  # whoever looks into the file while the trial runs finds what was said so far
 
-    def _open_door(self, name: str) -> None:
+    def _forward_page(self, name: str) -> None:
         """Show a page of the trial on this machine's loopback."""
         with contextlib.suppress(OSError):  # the trial goes on without
-            door = PortForward(self.sandbox.folder / f"door-{name}")
-            self._doors.append(door)
-            self.state.pages[name] = door.url
+            forward = PortForward(self.sandbox.folder / f"page-{name}")
+            self._forwards.append(forward)
+            self.state.pages[name] = forward.url
 
     def _take(self, line: bytes) -> None:
         try:
@@ -224,7 +224,7 @@ class TrialProcess:
         self.state.apply(event)
         match event:
             case PageEvent():
-                self._open_door(event.name)
+                self._forward_page(event.name)
             case PhaseEvent() if self._lab and not self._announced:
                 self._announced = True
                 with contextlib.suppress(OSError):  # then only `lab status` does not know of it

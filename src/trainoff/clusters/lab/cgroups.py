@@ -38,7 +38,7 @@ class Cgroup(Protocol):
     """The control group of one node."""
 
     @property
-    def doors(self) -> Sequence[Path]:
+    def process_files(self) -> Sequence[Path]:
         """The files into which a process writes its number to become one of the node's."""
 
     def set_cores(self, cores: float | None) -> None:
@@ -210,7 +210,7 @@ class CgroupV1:
         self._cpu, self._account, self._memory = cpu, account, memory
 
     @property
-    def doors(self) -> Sequence[Path]:
+    def process_files(self) -> Sequence[Path]:
         return [path / "cgroup.procs" for path in (self._cpu, self._account, self._memory)]
 
     def set_cores(self, cores: float | None) -> None:
@@ -326,7 +326,7 @@ class CgroupV2:
         self._path = path
 
     @property
-    def doors(self) -> Sequence[Path]:
+    def process_files(self) -> Sequence[Path]:
         return [self._path / "cgroup.procs"]
 
     def set_cores(self, cores: float | None) -> None:

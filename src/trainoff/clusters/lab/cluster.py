@@ -54,12 +54,12 @@ class LabPlan:
         """The control group of a node, which the ground has made."""
         return groups_at(self.version, Path(self.place)).node(self.name, f"node-{number}")
 
-    def door(self, number: int, keeper: str | int = 1) -> list[str]:
+    def enter_command(self, number: int, keeper: str | int = 1) -> list[str]:
         """The words before a command that runs it on a node: in its group, then in its network."""
-        line = 'doors="$0"; network="$1"; shift; for each in $doors; do echo $$ > "$each" || exit 125; done; '
+        line = 'files="$0"; network="$1"; shift; for each in $files; do echo $$ > "$each" || exit 125; done; '
         line += 'exec nsenter --net="$network" -- "$@"'
-        doors = " ".join(map(str, self.group(number).doors))
-        return ["/bin/sh", "-c", line, doors, f"/proc/{keeper}/fd/{self.networks[number]}"]
+        process_files = " ".join(map(str, self.group(number).process_files))
+        return ["/bin/sh", "-c", line, process_files, f"/proc/{keeper}/fd/{self.networks[number]}"]
 
     def write(self, folder: Path) -> None:
         (folder / FILE).write_text(json.dumps(asdict(self)))
@@ -95,7 +95,7 @@ class LabCluster(Processes):
         if gone(self._folder, number).exists():
             raise TrainoffError(f"{role} could not be started: {node.name} is gone")
         told = {"GLOO_SOCKET_IFNAME": INTERFACE, **env}
-        return super()._start(node, [*self._plan.door(number), *argv], told, role)
+        return super()._start(node, [*self._plan.enter_command(number), *argv], told, role)
 
     @contextmanager
     def timed(self) -> Iterator[None]:

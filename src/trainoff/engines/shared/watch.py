@@ -191,7 +191,7 @@ class TrialWatch:
         self._channel.say("task", worker=worker, start_s=round(start_s, 6), end_s=round(end_s, 6))
 
     def page(self, name: str, host: str, port: int) -> None:
-        open_in_namespace(self._folder / f"door-{name}", host, port)
+        open_in_namespace(self._folder / f"page-{name}", host, port)
         self._channel.say("page", name=name)
 
     def note(self, name: str, text: str) -> None:

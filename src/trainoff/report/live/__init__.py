@@ -49,10 +49,10 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_port = False  # two views never share a port
 
-    def __init__(self, address: tuple[str, int], door: Auth, watcher: FolderWatcher, page_cache: PageCache) -> None:
+    def __init__(self, address: tuple[str, int], auth: Auth, watcher: FolderWatcher, page_cache: PageCache) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
-        self.door = door
+        self.auth = auth
         self.watcher = watcher
         self.page_cache = page_cache
         self.name = secrets.token_hex(4)  # tells this view from an earlier one at the same address
@@ -88,12 +88,12 @@ def serve(options: ViewOptions, say: Callable[[str], None]) -> None:
         say("\nthe view has ended")
 
 
-def _server(options: ViewOptions, door: Auth, watcher: FolderWatcher) -> Server:
+def _server(options: ViewOptions, auth: Auth, watcher: FolderWatcher) -> Server:
     page_cache = PageCache(options.folder, watcher)
     ports = [PORT, 0] if options.port is None else [options.port]
     for port in ports:
         try:
-            return Server((options.host, port), door, watcher, page_cache)
+            return Server((options.host, port), auth, watcher, page_cache)
         except OverflowError:
             raise TrainoffError(f"--port {port}: expected a number from 0, for any that is free, to 65535") from None
         except UnicodeError:
@@ -170,16 +170,16 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = refuse
 
     def _may_enter(self) -> bool:
-        door, port = self._server.door, self._server.port
+        auth, port = self._server.auth, self._server.port
         asked = urlsplit(self.path)
-        if len(self.headers.get_all("Host") or []) != 1 or not door.knows_host(self.headers["Host"]):
+        if len(self.headers.get_all("Host") or []) != 1 or not auth.knows_host(self.headers["Host"]):
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this is not the address that `trainoff view` printed")
             return False
-        if not door.knows_token(asked.query, self.headers["Cookie"], port):
+        if not auth.knows_token(asked.query, self.headers["Cookie"], port):
             self._refuse(HTTPStatus.FORBIDDEN, "the token is missing or wrong; `trainoff view` printed it")
             return False
-        if door.token and asked.path == "/" and asked.query:  # so that the token stands in no history
-            self._send(HTTPStatus.SEE_OTHER, TEXT, b"", Location="/", **{"Set-Cookie": door.cookie(port)})
+        if auth.token and asked.path == "/" and asked.query:  # so that the token stands in no history
+            self._send(HTTPStatus.SEE_OTHER, TEXT, b"", Location="/", **{"Set-Cookie": auth.cookie(port)})
             return False
         return True
 

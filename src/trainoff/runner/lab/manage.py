@@ -136,7 +136,7 @@ def enter(node: str, command: Sequence[str], lab: str | None) -> list[str]:
     entry = choose(lab)
     keeper = inner(entry)
     aside = ["nsenter", "--target", str(keeper), "--pid", "--mount", f"--wd={Path.cwd()}", "--"]
-    return [*entry.plan.door(number_of(entry, node), keeper), *aside, *command]
+    return [*entry.plan.enter_command(number_of(entry, node), keeper), *aside, *command]
 
 
 def number_of(entry: LabEntry, node: str) -> int:

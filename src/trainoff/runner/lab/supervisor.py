@@ -170,7 +170,9 @@ class LabTargets(ProcessTargets):
 
     def fill(self, node: int) -> None:
         program = [sys.executable, "-P", "-m", "trainoff.clusters.lab.memory_filler", str(self._lab.folder), str(node)]
-        self._fillers.append(subprocess.Popen([*self._lab.plan.door(node), *program], stdin=subprocess.DEVNULL))
+        self._fillers.append(
+            subprocess.Popen([*self._lab.plan.enter_command(node), *program], stdin=subprocess.DEVNULL)
+        )
 
 
 def _listen() -> socket.socket:

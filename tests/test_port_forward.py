@@ -34,20 +34,20 @@ def page():
 def test_a_page_is_reached_through_a_folder_however_deep(tmp_path, page):
     folder = tmp_path / ("deep" * 50)
     folder.mkdir()
-    open_in_namespace(folder / "door-page", "127.0.0.1", page)
-    door = PortForward(folder / "door-page")
+    open_in_namespace(folder / "page-page", "127.0.0.1", page)
+    forward = PortForward(folder / "page-page")
     for _ in range(3):
-        assert urlopen(door.url, timeout=HANGS_S).read() == b"a page of " + b"x" * 200_000
-    door.close()
+        assert urlopen(forward.url, timeout=HANGS_S).read() == b"a page of " + b"x" * 200_000
+    forward.close()
     with pytest.raises(URLError):
-        urlopen(door.url, timeout=HANGS_S)
+        urlopen(forward.url, timeout=HANGS_S)
 
 
-def test_where_nobody_is_behind_the_door_the_visitor_is_turned_away(tmp_path):
+def test_a_page_that_does_not_answer_closes_the_connection(tmp_path):
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))  # it does not listen, and nobody else can have its port
-        open_in_namespace(tmp_path / "door-page", "127.0.0.1", deaf.getsockname()[1])
-        door = PortForward(tmp_path / "door-page")
+        open_in_namespace(tmp_path / "page-page", "127.0.0.1", deaf.getsockname()[1])
+        forward = PortForward(tmp_path / "page-page")
         with pytest.raises((URLError, ConnectionError)):
-            urlopen(door.url, timeout=HANGS_S)
-        door.close()
+            urlopen(forward.url, timeout=HANGS_S)
+        forward.close()
