@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a problem that a person can solve is one sentence and a non-zero exit code."""
     _settle_streams()
     given = sys.argv[1:] if arguments is None else arguments
-    options = parser(only=next((word for word in given if not word.startswith("-")), "")).parse_args(given)
-    try:
+    try:  # from here on: to import a command takes long enough for a Ctrl-C
+        options = parser(only=next((word for word in given if not word.startswith("-")), "")).parse_args(given)
         code: int = options.command(options)
         sys.stdout.flush()  # here, where a closed pipe is no error
         return code

@@ -298,7 +298,7 @@ def read_event(line: bytes | str) -> AnyEvent:
     """Read one line of the pipe."""
     try:
         return make_event(json.loads(line))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # a line may be anything, a thousand brackets too
         raise NotAnEvent(str(error)) from error
 
 
