@@ -330,7 +330,7 @@ class Twice(TfOnSpark):
         super()._gather(job, watch)
         before = self._crowds()
         self._line.close()
-        self._gathering.end()
+        self._cluster.end()
         super()._gather(job, watch)
         watch.note("processes", f"{before} then {self._crowds()}")
 

@@ -255,7 +255,7 @@ class TfOnSpark(SparkEngine):
         try:
             if hasattr(self, "_line"):
                 self._line.close()
-            if hasattr(self, "_gathering"):
+            if hasattr(self, "_cluster"):
                 self._cluster.end(politely=self._idle)
         finally:
             super().close()
