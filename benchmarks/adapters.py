@@ -59,7 +59,7 @@ def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> 
     path = folder / "adapters.toml"
     path.write_text(f'workload = "mnist-{kind}"\nengines = ["{name}"]\n')
     sets = [f"batch_size={batch}", "epochs=1", "train_rows=20000", "schedule=constant", "learning_rate=0.01"]
-    (trial,) = study.read(path, engines.facts(), sets=[*sets, f"cores={cores}"]).trials()
+    (trial,) = study.read(path, engines.facts(), overrides=[*sets, f"cores={cores}"]).trials()
     data.get("mnist")
     job = make_job(trial, cast(Cluster, None), folder)
     (folder / "events").touch()

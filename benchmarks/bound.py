@@ -80,7 +80,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         folder, path = Path(place).resolve(), Path(place) / "bound.toml"
         path.write_text(f'workload = "mnist-mlp"\nengines = {able}\nrepeat = {options.repeat}\n')
-        planned = study.read(path, engines.facts(), sets=[f"cores={options.cores}"])
+        planned = study.read(path, engines.facts(), overrides=[f"cores={options.cores}"])
         store = Store(folder)
         for task in prepare(planned, store):
             before = speed(options.cores)

@@ -38,8 +38,8 @@ class Contender:
         folder.mkdir()
         path = folder / "study.toml"
         path.write_text(f'workload = "mnist-mlp"\nengines = ["{name}"]\n')
-        sets = [f"workers={workers}", f"tau={tau}", "mode=local", "optimizer=sgd", "epochs=1000", "cores=1"]
-        (trial,) = study.read(path, engines.facts(), sets=sets).trials()
+        overrides = [f"workers={workers}", f"tau={tau}", "mode=local", "optimizer=sgd", "epochs=1000", "cores=1"]
+        (trial,) = study.read(path, engines.facts(), overrides=overrides).trials()
         data.get("mnist")
         cluster = stack.enter_context(Processes(workers, folder))
         job = make_job(trial, cluster, folder)

@@ -60,7 +60,7 @@ def test_no_fault_is_a_fault_that_can_be_swept_and_the_same_trial_as_without(tmp
     (without,) = study(tmp_path, TWO + "[params]\nworkers = 2\n").trials()
     assert len(ids) == 2
     assert without.id() in ids
-    assert faults(tmp_path, swept, sets=["fault={action = 'none'}"]) == [None]
+    assert faults(tmp_path, swept, overrides=["fault={action = 'none'}"]) == [None]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_its_studies_can_be_read_and_say_their_scale(name):
     paths = studies(name)
     assert paths
     for path in paths:
-        assert study.read(path, engines.facts(), sets=(), repeat=None).name == path.stem
+        assert study.read(path, engines.facts(), overrides=(), repeat=None).name == path.stem
         assert len(scale(path)) > 40
 
 

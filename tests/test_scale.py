@@ -151,8 +151,10 @@ def test_what_to_run_next_with_the_command(here, capsys):
     assert sum(run["seconds"] for run in found["runs"]) <= 600
     assert {run["engine"] for run in found["runs"]} == set(LAWS)
     planned = found["runs"][0]["command"].split()[3:]
-    sets = [planned[place + 1] for place, word in enumerate(planned) if word == "--set"]
-    trials = study.read(here / "sizes.toml", engines.facts(), sets=sets, only=[found["runs"][0]["engine"]]).trials()
+    overrides = [planned[place + 1] for place, word in enumerate(planned) if word == "--set"]
+    trials = study.read(
+        here / "sizes.toml", engines.facts(), overrides=overrides, only=[found["runs"][0]["engine"]]
+    ).trials()
     assert {trial.workers for trial in trials} == {found["runs"][0]["nodes"]}
     (here / "sizes.toml").unlink()
     assert f"trainoff run {folder}/study.toml --set epochs=1" in said(capsys, folder, "--minutes", "10")

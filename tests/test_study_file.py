@@ -418,7 +418,7 @@ def test_another_name_of_a_key_is_nothing_to_an_engine_that_knows_it(tmp_path: P
     with pytest.raises(TrainoffError, match="it is a knob of `spark-mllib`"):
         read(tmp_path / "my.toml", ENGINES)
     with pytest.raises(TrainoffError, match=r"--set max_iter=3: .* it is a knob of `spark-mllib`"):
-        study(tmp_path, HEAD, sets=["max_iter=3"])
+        study(tmp_path, HEAD, overrides=["max_iter=3"])
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_a_file_name_that_is_no_study_name(tmp_path: Path) -> None:
     path.write_text(HEAD)
     with pytest.raises(TrainoffError, match=r'`name` is "my study"; .* write one into the file, as in name = "quick"'):
         read(path, ENGINES)
-    assert read(path, ENGINES, sets=["name=mine"]).name == "mine"
+    assert read(path, ENGINES, overrides=["name=mine"]).name == "mine"
 
 
 def test_reading_a_study_imports_no_heavy_library() -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from study_examples import ENGINES
 from test_study_file import FULL
-from test_study_where import TEXT, spots
+from test_study_where import TEXT, key_paths
 from trainoff.errors import TrainoffError
 from trainoff.study import MOST_TRIALS, PARAMS, Trial, read, workloads
-from trainoff.study.source import Spot, TomlLines
+from trainoff.study.source import KeyPath, TomlLines
 
 OWN = """
 engines = ["torch", "numpy"]
@@ -74,11 +74,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("property") / "my.toml"
 
 
-def check(path: Path, raw: bytes, sets: tuple[str, ...] = ()) -> None:
+def check(path: Path, raw: bytes, overrides: tuple[str, ...] = ()) -> None:
     """Read a study file: its trials are sound, or the error is one line that says where."""
     path.write_bytes(raw)
     try:
-        study = read(path, ENGINES, sets=sets)
+        study = read(path, ENGINES, overrides=overrides)
     except TrainoffError as error:
         sentence = str(error)
         assert len(sentence.splitlines()) == 1
@@ -116,7 +116,7 @@ def dump(value: Any) -> str:
     return repr(value) if isinstance(value, int | float) else str(value)
 
 
-def lay_out(document: dict[str, Any]) -> Iterator[tuple[Spot, str]]:
+def lay_out(document: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """A document line by line, tables under their headers, each line with what it introduces."""
     for key, value in document.items():
         if not isinstance(value, dict):
@@ -137,7 +137,7 @@ def changed_documents(draw: st.DrawFn) -> bytes:
     """A valid study with a few of its values replaced, removed or added."""
     document: Any = deepcopy(tomllib.loads(draw(st.sampled_from([FULL, OWN]))))
     for _ in range(draw(st.integers(1, 3))):
-        *around, last = draw(st.sampled_from(spots(document) or [("name",)]))
+        *around, last = draw(st.sampled_from(key_paths(document) or [("name",)]))
         place = document
         for step in around:
             place = place[step]
@@ -193,9 +193,9 @@ setting = st.builds(
 
 
 @settings(max_examples=200)
-@given(sets=st.lists(setting | st.text(max_size=10), min_size=1, max_size=2))
-def test_any_set(path: Path, sets: list[str]) -> None:
-    check(path, OWN.encode(), tuple(sets))
+@given(overrides=st.lists(setting | st.text(max_size=10), min_size=1, max_size=2))
+def test_any_set(path: Path, overrides: list[str]) -> None:
+    check(path, OWN.encode(), tuple(overrides))
 
 
 @settings(max_examples=200)
@@ -203,5 +203,5 @@ def test_any_set(path: Path, sets: list[str]) -> None:
 def test_every_key_is_found_on_its_line(document: dict[str, Any]) -> None:
     laid_out = list(lay_out(document))
     lines = TomlLines("\n".join(line for _, line in laid_out))
-    assert [lines.line(spot) for spot, _ in laid_out] == list(range(1, len(laid_out) + 1))
-    assert [spot for spot in spots(document) if spot not in lines] == []
+    assert [lines.line(key_path) for key_path, _ in laid_out] == list(range(1, len(laid_out) + 1))
+    assert [key_path for key_path in key_paths(document) if key_path not in lines] == []

@@ -104,26 +104,26 @@ def test_precedence_from_the_recipe_up_to_the_command_line(tmp_path: Path) -> No
     assert param(tmp_path, text, "epochs") == 3
     text += "[grid]\nepochs = [4]\n"
     assert param(tmp_path, text, "epochs") == 4
-    assert param(tmp_path, text, "epochs", sets=["epochs=5"]) == 5
-    assert param(tmp_path, text, "epochs", sets=["engine.numpy.epochs=6", "epochs=5"]) == 6
+    assert param(tmp_path, text, "epochs", overrides=["epochs=5"]) == 5
+    assert param(tmp_path, text, "epochs", overrides=["engine.numpy.epochs=6", "epochs=5"]) == 6
 
 
 def test_set_replaces_a_grid(tmp_path: Path) -> None:
     text = HEAD + "[grid]\nepochs = [1, 2, 3]\n"
     assert len(trials(tmp_path, text, "numpy")) == 3
-    assert param(tmp_path, text, "epochs", sets=["epochs=7"]) == 7
-    found = study(tmp_path, text, sets=["engine.numpy.epochs=7"]).trials()
+    assert param(tmp_path, text, "epochs", overrides=["epochs=7"]) == 7
+    found = study(tmp_path, text, overrides=["engine.numpy.epochs=7"]).trials()
     assert sorted((trial.engine, trial.params["epochs"]) for trial in found) == [
         ("numpy", 7), ("torch", 1), ("torch", 2), ("torch", 3),
     ]  # fmt: skip
 
 
 def test_set_reaches_every_part_of_a_study(tmp_path: Path) -> None:
-    sets = [
+    overrides = [
         "name=other", "workload=mnist-mlp", "repeat=2", "targets=[0.5]", "timeout_s=5",
         "cores=2", "optimizer=adam", "hidden=[3, 4]", "tau=7",
     ]  # fmt: skip
-    found = study(tmp_path, HEAD, sets=sets)
+    found = study(tmp_path, HEAD, overrides=overrides)
     trial = next(trial for trial in found.trials() if trial.engine == "torch")
     assert (found.name, found.repeat, trial.workload, trial.data) == ("other", 2, "mnist-mlp", "mnist")
     assert (trial.targets, trial.limits.timeout_s, trial.cores) == ((0.5,), 5.0, 2.0)
@@ -131,7 +131,7 @@ def test_set_reaches_every_part_of_a_study(tmp_path: Path) -> None:
 
 
 def test_the_last_set_of_a_key_holds(tmp_path: Path) -> None:
-    assert param(tmp_path, HEAD, "epochs", sets=["epochs=7", "epochs = 8"]) == 8
+    assert param(tmp_path, HEAD, "epochs", overrides=["epochs=7", "epochs = 8"]) == 8
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_the_last_set_of_a_key_holds(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_in_set_is_answered_with_the_set(text: str, answer: str, tmp_path: Path) -> None:
-    assert sentence(tmp_path, HEAD + "[params]\nworkers = 2", sets=[text]) == f"--set {text}: {answer}"
+    assert sentence(tmp_path, HEAD + "[params]\nworkers = 2", overrides=[text]) == f"--set {text}: {answer}"
 
 
 def test_only_some_engines_of_a_study(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_trials_run_repetition_by_repetition_in_a_random_order_that_is_stored(tm
     assert len(set(orders)) == 3
     assert len({frozenset(order) for order in orders}) == 1
     assert found == study(tmp_path, text).trials()  # and it is the same order tomorrow
-    assert found != study(tmp_path, text, sets=["name=other"]).trials()
+    assert found != study(tmp_path, text, overrides=["name=other"]).trials()
 
 
 def test_the_order_and_the_study_do_not_change_what_a_trial_is(tmp_path: Path) -> None:

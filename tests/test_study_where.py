@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainoff.study.source import Spot, TomlLines
+from trainoff.study.source import KeyPath, TomlLines
 
 TEXT = """\
 name = "a # no comment = 1"     # a comment with [brackets] and = signs
@@ -40,7 +40,7 @@ x = 1
 
 
 @pytest.mark.parametrize(
-    ("spot", "line"),
+    ("key_path", "line"),
     [
         (("name",), 1),
         (("engines",), 2),
@@ -62,9 +62,9 @@ x = 1
         (("ab", "x"), 28),
     ],
 )
-def test_the_line_of_a_spot(spot: Spot, line: int) -> None:
-    assert spot in TomlLines(TEXT)
-    assert TomlLines(TEXT).line(spot) == line
+def test_the_line_of_a_key_path(key_path: KeyPath, line: int) -> None:
+    assert key_path in TomlLines(TEXT)
+    assert TomlLines(TEXT).line(key_path) == line
 
 
 def test_what_is_not_there_is_found_at_what_is_around_it() -> None:
@@ -74,12 +74,12 @@ def test_what_is_not_there_is_found_at_what_is_around_it() -> None:
     assert ("absent",) not in lines
 
 
-def spots(value: Any, spot: Spot = ()) -> list[Spot]:
-    """Every spot of a document as Python's reader sees it."""
+def key_paths(value: Any, key_path: KeyPath = ()) -> list[KeyPath]:
+    """Every key_path of a document as Python's reader sees it."""
     pairs: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for key, inner in pairs for found in ((*spot, key), *spots(inner, (*spot, key)))]
+    return [found for key, inner in pairs for found in ((*key_path, key), *key_paths(inner, (*key_path, key)))]
 
 
-def test_every_spot_has_a_line() -> None:
+def test_every_key_path_has_a_line() -> None:
     lines = TomlLines(TEXT)
-    assert [spot for spot in spots(tomllib.loads(TEXT)) if spot not in lines] == []
+    assert [key_path for key_path in key_paths(tomllib.loads(TEXT)) if key_path not in lines] == []

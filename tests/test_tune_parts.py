@@ -17,7 +17,7 @@ from trainoff.tuning import Tuned, TuneOptions, outcome, search
 from trainoff.tuning.engine_study import EngineStudy, engine_studies_of
 from trainoff.tuning.outcome import Bar, Tuning, badness, compared, goal
 from trainoff.tuning.search import Space, Tried, propose
-from trainoff.tuning.tuned_study import check_sets, toml, tuned_tables
+from trainoff.tuning.tuned_study import check_overrides, toml, tuned_tables
 from trainoff.tuning.tuner import BudgetShare
 
 STUDIES = sorted((Path(__file__).parent.parent / "studies").glob("*.toml"))
@@ -46,7 +46,7 @@ def test_an_engine_is_searched_by_what_it_takes(tmp_path: Path) -> None:
 
 
 def test_what_the_study_sweeps_or_the_command_line_sets_stays(tmp_path: Path) -> None:
-    swept = engine_study(tmp_path, "numpy", "[grid]\nbatch_size = [16, 64]\n", sets=["optimizer=momentum"])
+    swept = engine_study(tmp_path, "numpy", "[grid]\nbatch_size = [16, 64]\n", overrides=["optimizer=momentum"])
     assert keys(swept.space) == TRAINING - {"batch_size", "optimizer"}
     assert swept.recipe.params["batch_size"] == 16
     assert swept.trial({"learning_rate": 0.7}).params["learning_rate"] == 0.7
@@ -92,7 +92,7 @@ def test_the_recipe_is_first_and_the_same_records_lead_to_the_same_candidate(tmp
 
 def test_a_small_space_ends(tmp_path: Path) -> None:
     names = ["optimizer=sgd", "learning_rate=0.1", "schedule=constant", "batch_size=32", "momentum=0.5", "epochs=3"]
-    space = engine_study(tmp_path, "tensorflow", sets=names).space
+    space = engine_study(tmp_path, "tensorflow", overrides=names).space
     assert propose(space, [], 0) == {}
     assert propose(space, [Tried({}, 1.0)], 0) == {"xla": True}
     assert propose(space, [Tried({}, 1.0), Tried({"xla": True}, 2.0)], 0) is None
@@ -232,13 +232,13 @@ def test_a_study_is_written_as_it_was_read(path: Path) -> None:
     assert tomllib.loads("\n".join(toml(tables))) == tables
 
 
-def sweeping(folder: Path, *sets: str) -> study.Study:
+def sweeping(folder: Path, *overrides: str) -> study.Study:
     path = folder / "study.toml"
     path.write_text(
         'engines = ["numpy", "torch"]\n[grid]\nbatch_size = [16, 64]\n'
         '[workload.mine]\ndata = "digits"\ntargets = [0.9]\n'
     )
-    return study.read(path, engines.facts(), sets=list(sets))
+    return study.read(path, engines.facts(), overrides=list(overrides))
 
 
 def test_the_targets_of_the_command_line_are_those_of_the_tuned_study(tmp_path: Path) -> None:
@@ -249,9 +249,9 @@ def test_the_targets_of_the_command_line_are_those_of_the_tuned_study(tmp_path: 
 
 
 def test_one_engine_alone_cannot_have_a_value_of_what_the_study_sweeps(tmp_path: Path) -> None:
-    check_sets(sweeping(tmp_path, "engine.numpy.learning_rate=0.2"))
+    check_overrides(sweeping(tmp_path, "engine.numpy.learning_rate=0.2"))
     with pytest.raises(TrainoffError, match=r"^--set engine\.numpy\.batch_size: the study sweeps batch_size"):
-        check_sets(sweeping(tmp_path, "engine.numpy.batch_size=32"))
+        check_overrides(sweeping(tmp_path, "engine.numpy.batch_size=32"))
 
 
 def test_odd_values_survive_being_written() -> None:

@@ -63,7 +63,7 @@ class Results:
 
 def read(path: str | Path, *, sets: Sequence[str] = (), repeat: int | None = None) -> Study:
     """Read and check a study file; `sets` are `key=value` overrides, as on the command line."""
-    return study.read(Path(path), engines.facts(), sets=sets, repeat=repeat)
+    return study.read(Path(path), engines.facts(), overrides=sets, repeat=repeat)
 
 
 def load(folder: str | Path) -> Results:

@@ -52,7 +52,7 @@ def add_prices(one: argparse.ArgumentParser) -> None:
 def read_study(options: argparse.Namespace) -> Study:
     from trainoff import engines, study
 
-    return study.read(options.study, engines.facts(), sets=options.set, only=options.engine, repeat=options.repeat)
+    return study.read(options.study, engines.facts(), overrides=options.set, only=options.engine, repeat=options.repeat)
 
 
 def print_facts(facts: Any, show: Callable[[Any, Console], object], options: argparse.Namespace) -> int:

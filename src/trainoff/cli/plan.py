@@ -38,7 +38,7 @@ def plan_of(study: Study, out: Path) -> dict[str, Any]:
                 "unsupported": refused.reason if refused else None,
                 "seconds": 0.0 if refused else estimator.seconds(task.trial),
                 **task.trial.identity(),
-                "params": task.trial.shown(),
+                "params": task.trial.public_params(),
                 "repetition": task.trial.repetition,
             }
         )

@@ -51,7 +51,7 @@ def reproduce(
     paths = studies(name)
     began = time.monotonic()
     for path in [] if only_judge else paths:
-        run_part(study.read(path, engines.facts(), sets=(), repeat=None), folder, console)
+        run_part(study.read(path, engines.facts(), overrides=(), repeat=None), folder, console)
     spent = None if only_judge else time.monotonic() - began
     found, damaged = scan(folder) if folder.is_dir() else ([], [])
     records = newest(found)

@@ -19,7 +19,7 @@ from trainoff.runner.runner import NullObserver, Task
 from trainoff.study import Study
 from trainoff.tuning import Tuned, TuneOptions, TuneStep, Tuning, check, default_place, get_rows, tune, write
 from trainoff.tuning.outcome import time_of
-from trainoff.tuning.tuned_study import check_place, check_sets
+from trainoff.tuning.tuned_study import check_overrides, check_place
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ def tune_study(study: Study, out: Path, wish: TuneOptions, place: Path | None, c
     """Tune a study for a person; the exit code is 0 if somebody reached a target and nobody pressed Ctrl-C."""
     place = place or default_place(study.path)
     check_place(place, study.path)
-    check_sets(study)
+    check_overrides(study)
     here = machine.describe_line()
     console.print(f"{'this machine':<14} {here}")
     check(study, wish)

@@ -201,7 +201,7 @@ def title_of(task: Task, keys: Sequence[str]) -> str:
 
 
 def _values(task: Task) -> dict[str, Any]:
-    return {**task.trial.identity(), **task.trial.shown(), "settled": task.trial.settled}
+    return {**task.trial.identity(), **task.trial.public_params(), "settled": task.trial.settled}
 
 
 def result(record: Record) -> str:

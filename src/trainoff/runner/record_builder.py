@@ -54,7 +54,7 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, verdict: Trial
         cores=trial.cores,
         memory_gb=trial.memory_gb,
         cluster=trial.cluster,
-        params=trial.shown(),
+        params=trial.public_params(),
         settled=list(trial.settled),
         seed=trial.seed,
         repetition=trial.repetition,

@@ -271,7 +271,7 @@ def _own_memory_files() -> Iterator[Path]:
 def choose_cpus(trial: Trial) -> tuple[list[int], bool]:
     """The CPUs for a trial, and whether it asks for more than there are."""
     here = cpus()
-    if trial.away:
+    if trial.remote:
         return here, False
     if trial.emulated:
         return here, too_much_memory(nodes_of(trial), psutil.virtual_memory().total) is not None

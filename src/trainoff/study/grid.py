@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainoff.study.keys import CLUSTER, OF_HOSTS, OF_SOFTWARE, PARAMS
+from trainoff.study.keys import CLUSTER, HOST_KEYS, PARAMS, SOFTWARE_KEYS
 from trainoff.study.machines import price_of, settle_nodes
 from trainoff.study.schema import EngineFacts
 from trainoff.study.workloads import Workload
@@ -22,7 +22,7 @@ FOREIGN = {  # keys that say nothing about a model
     "cnn": (),
     "logreg": ("channels", "kernel", "hidden", "activation"),
 }
-OF_WORKERS = ("workers", "nodes", "fault")  # these make a difference only where there is more than one worker
+WORKERS_KEYS = ("workers", "nodes", "fault")  # these make a difference only where there is more than one worker
 WHOLE_BATCHES = ("async", "model-parallel")  # modes in which a worker's batch is nobody else's, or everybody's
 _DEFAULTS = {key.name: key.default for key in (*PARAMS.values(), *CLUSTER.values())}
 
@@ -36,29 +36,29 @@ class Layers:
     by_engine: Mapping[str, Values] = field(default_factory=dict)  # [engine.NAME]
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # [grid]
     cases: Sequence[Values] = field(default_factory=lambda: [{}])  # [[case]]; multiplied with the grid
-    sets: Values = field(default_factory=dict)  # --set key=value
+    overrides: Values = field(default_factory=dict)  # --set key=value
     machines: Mapping[str, Values] = field(default_factory=dict)  # by their names
-    engine_sets: Mapping[str, Values] = field(default_factory=dict)  # --set engine.NAME.key=value
+    engine_overrides: Mapping[str, Values] = field(default_factory=dict)  # --set engine.NAME.key=value
 
 
 def knows(engine: EngineFacts, key: str) -> bool:
     """Whether a key makes a difference to an engine; those of workers make none to a single-node engine."""
-    if key in OF_WORKERS or key in OF_HOSTS:
+    if key in WORKERS_KEYS or key in HOST_KEYS:
         return engine.distributed
-    if key in OF_SOFTWARE:
-        return engine.cluster == OF_SOFTWARE[key]
+    if key in SOFTWARE_KEYS:
+        return engine.cluster == SOFTWARE_KEYS[key]
     return key in _DEFAULTS or key == "workload" or key in engine.knobs
 
 
 def swept(engine: EngineFacts, layers: Layers) -> dict[str, Sequence[Any]]:
     """The part of the grid that multiplies an engine's trials."""
-    fixed = {**layers.sets, **layers.engine_sets.get(engine.name, {})}
+    fixed = {**layers.overrides, **layers.engine_overrides.get(engine.name, {})}
     return {key: values for key, values in layers.grid.items() if knows(engine, key) and key not in fixed}
 
 
 def cases_of(engine: EngineFacts, layers: Layers) -> list[Values]:
     """The cases that differ for an engine, each with the keys it knows."""
-    fixed = {**layers.sets, **layers.engine_sets.get(engine.name, {})}
+    fixed = {**layers.overrides, **layers.engine_overrides.get(engine.name, {})}
     known = [
         {key: value for key, value in case.items() if knows(engine, key) and key not in fixed} for case in layers.cases
     ]
@@ -81,15 +81,15 @@ def combinations(engine: EngineFacts, layers: Layers) -> Iterator[dict[str, Any]
 def settings(
     engine: EngineFacts, layers: Layers, combination: Values, workloads: Mapping[str, Workload]
 ) -> dict[str, Any]:
-    """Every value that one trial uses, resolved: from the defaults up to what the command line sets."""
-    workload = {**layers.base, **combination, **layers.sets}["workload"]
+    """Every value that one trial uses, resolved: from the defaults up to what the command line overrides."""
+    workload = {**layers.base, **combination, **layers.overrides}["workload"]
     asked: list[Values] = [
         layers.base,
         layers.by_workload.get(workload, {}),
         layers.by_engine.get(engine.name, {}),
         combination,
-        layers.sets,
-        layers.engine_sets.get(engine.name, {}),
+        layers.overrides,
+        layers.engine_overrides.get(engine.name, {}),
     ]
     chosen = {key: value for layer in asked for key, value in layer.items()}
     if chosen.get("kind") == "hosts":
@@ -105,7 +105,7 @@ def settings(
         *asked,
     ]
     merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
-    unsaid = [key for key in ("fault", *OF_SOFTWARE, *OF_HOSTS) if merged.get(key) is None]
+    unsaid = [key for key in ("fault", *SOFTWARE_KEYS, *HOST_KEYS) if merged.get(key) is None]
     for key in (*FOREIGN[workloads[workload].model], *unsaid):
         merged.pop(key, None)
     merged.setdefault("workers", 1)
@@ -132,7 +132,7 @@ def _find_place(engine: EngineFacts, values: dict[str, Any]) -> None:
         values["kind"] = "processes"
     elif values["kind"] == "hosts" and (values["mode"] == "single" or not engine.distributed):
         values["kind"] = "processes"
-        for key in OF_HOSTS:
+        for key in HOST_KEYS:
             values.pop(key, None)
     elif "hosts" in values:
         values["hosts"] = values["hosts"][: values["workers"]]

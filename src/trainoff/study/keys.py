@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainoff.study.schema import EngineFacts, InvalidValue, Key, check, knob_key, show
-from trainoff.study.source import Complain, Source
+from trainoff.study.source import MakeError, Source
 from trainoff.study.suggestions import quote, same_as, suggest
 
 LAST = -1  # the last node; the first carries the driver, whose loss is another matter
@@ -243,14 +243,14 @@ ADDRESSES = {  # by cluster software: the key that names a cluster of it, and an
     "dask": ("scheduler", "tcp://host:8786"),
     "ray": ("head", "host:6379"),
 }
-OF_SOFTWARE = {  # keys that only its engines know
+SOFTWARE_KEYS = {  # keys that only its engines know
     "executor_cores": "spark",
     "spark": "spark",
     "dask": "dask",
     **{key: software for software, (key, _) in ADDRESSES.items()},
 }
 
-OF_HOSTS = ("hosts", "python", "here", "ssh_config")  # keys that say something only with kind = "hosts"
+HOST_KEYS = ("hosts", "python", "here", "ssh_config")  # keys that say something only with kind = "hosts"
 
 LIMITS = _by_name(
     [
@@ -309,7 +309,7 @@ WORKLOAD = _by_name(
 )
 
 
-OF_WORKER = ("cores", "memory_gb")
+WORKER_SIZE_KEYS = ("cores", "memory_gb")
 Allowed = Mapping[str, Sequence[Key]]  # a knob that two engines have must fit both
 
 
@@ -319,7 +319,7 @@ def only(keys: Mapping[str, Key]) -> Allowed:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class StudySchema:
     """The keys that one study may use, given its engines and all that are installed."""
 
     engines: Sequence[EngineFacts]
@@ -339,7 +339,7 @@ class Vocabulary:
 
     def of_engine(self, engine: EngineFacts) -> Allowed:
         """What may stand in [engine.NAME]: its parameters and knobs, and how large its workers are."""
-        return {**self.params([engine]), **{name: [CLUSTER[name]] for name in OF_WORKER}}
+        return {**self.params([engine]), **{name: [CLUSTER[name]] for name in WORKER_SIZE_KEYS}}
 
     def sweepable(self, workloads: Iterable[str]) -> Allowed:
         """What may stand in [grid], in [[case]] and in --set."""
@@ -384,83 +384,83 @@ def _elsewhere(name: str, allowed: Sequence[str]) -> str | None:
     return f"did you mean {quote(ours)}, which belongs {home}?"
 
 
-def checked(keys: Sequence[Key], value: Any, complain: Complain, hint: str = "") -> Any:
-    """The value as every engine that knows the key can use it; else the error that `complain` makes."""
+def checked(keys: Sequence[Key], value: Any, make_error: MakeError, hint: str = "") -> Any:
+    """The value as every engine that knows the key can use it; else the error that `make_error` makes."""
     try:
         fit, *_ = [check(key, value) for key in keys]
     except InvalidValue as wrong:
-        raise complain(f"{wrong}{hint}") from None
+        raise make_error(f"{wrong}{hint}") from None
     return fit
 
 
 _LISTS = "[[32], [64]]"  # several values of a key whose value is itself a list
 
 
-def table(source: Source, *spot: str | int) -> dict[str, Any]:
-    """The table at a spot of the file; empty if it is not there, an error if something else is."""
+def table(source: Source, *key_path: str | int) -> dict[str, Any]:
+    """The table at a key_path of the file; empty if it is not there, an error if something else is."""
     value: Any = source.tables
-    for step in spot:
+    for step in key_path:
         if isinstance(value, dict) and step not in value:
             return {}
         value = value[step]
     if not isinstance(value, dict):
-        name = ".".join(str(step) for step in spot)
-        raise source.at(*spot)(f"{quote(name)} is {show(value)}; expected a table, as in [{name}]")
+        name = ".".join(str(step) for step in key_path)
+        raise source.error_at(*key_path)(f"{quote(name)} is {show(value)}; expected a table, as in [{name}]")
     return value
 
 
-def read_table(source: Source, words: Vocabulary, allowed: Allowed, *spot: str) -> dict[str, Any]:
+def read_table(source: Source, schema: StudySchema, allowed: Allowed, *key_path: str) -> dict[str, Any]:
     """The values of a table, each fit for its key."""
     values = {}
-    for name, value in table(source, *spot).items():
-        complain = source.at(*spot, name)
+    for name, value in table(source, *key_path).items():
+        make_error = source.error_at(*key_path, name)
         if name not in allowed:
-            raise complain(words.unknown(name, f"a key of [{'.'.join(spot)}]", allowed))
-        sweep = name in words.params() and isinstance(value, list) and not allowed[name][0].item
+            raise make_error(schema.unknown(name, f"a key of [{'.'.join(key_path)}]", allowed))
+        sweep = name in schema.params() and isinstance(value, list) and not allowed[name][0].item
         hint = "; to try several values write them in [grid]" if sweep else ""
-        values[name] = checked(allowed[name], value, complain, hint)
+        values[name] = checked(allowed[name], value, make_error, hint)
     return values
 
 
-def read_grid(source: Source, words: Vocabulary, allowed: Allowed) -> dict[str, list[Any]]:
+def read_grid(source: Source, schema: StudySchema, allowed: Allowed) -> dict[str, list[Any]]:
     """[grid]: for every key the list of values to try."""
     grid = {}
     for name, values in table(source, "grid").items():
-        complain = source.at("grid", name)
+        make_error = source.error_at("grid", name)
         if name not in allowed:
-            raise complain(words.unknown(name, "a key that [grid] can vary", allowed))
+            raise make_error(schema.unknown(name, "a key that [grid] can vary", allowed))
         takes_list = allowed[name][0].item is not None
         if not isinstance(values, list):
             example = _LISTS if takes_list else "[1, 2]"
-            raise complain(f"{quote(name)} is {show(values)}; expected a list of values, as in {example}")
+            raise make_error(f"{quote(name)} is {show(values)}; expected a list of values, as in {example}")
         if not values:
-            raise complain(f"{quote(name)} is an empty list; expected at least one value")
+            raise make_error(f"{quote(name)} is an empty list; expected at least one value")
         hint = f"; list the lists, as in {_LISTS}" if takes_list else ""
         grid[name] = [
-            checked(allowed[name], value, source.at("grid", name, index), "" if isinstance(value, list) else hint)
+            checked(allowed[name], value, source.error_at("grid", name, index), "" if isinstance(value, list) else hint)
             for index, value in enumerate(values)
         ]
     return grid
 
 
-def read_cases(source: Source, words: Vocabulary, allowed: Allowed) -> list[dict[str, Any]]:
+def read_cases(source: Source, schema: StudySchema, allowed: Allowed) -> list[dict[str, Any]]:
     """[[case]]: tables of keys that vary together; a single empty one if there are none."""
     if "case" not in source.tables:
         return [{}]
     cases = source.tables["case"]
     if not isinstance(cases, list) or not cases:
-        raise source.at("case")(f"`case` is {show(cases)}; expected tables, each headed [[case]]")
-    return [_read_case(source, words, allowed, index) for index in range(len(cases))]
+        raise source.error_at("case")(f"`case` is {show(cases)}; expected tables, each headed [[case]]")
+    return [_read_case(source, schema, allowed, index) for index in range(len(cases))]
 
 
-def _read_case(source: Source, words: Vocabulary, allowed: Allowed, index: int) -> dict[str, Any]:
+def _read_case(source: Source, schema: StudySchema, allowed: Allowed, index: int) -> dict[str, Any]:
     swept = table(source, "grid")
     values = {}
     for name, value in table(source, "case", index).items():
-        complain = source.at("case", index, name)
+        make_error = source.error_at("case", index, name)
         if name not in allowed:
-            raise complain(words.unknown(name, "a key that [[case]] can vary", allowed))
+            raise make_error(schema.unknown(name, "a key that [[case]] can vary", allowed))
         if name in swept:
-            raise complain(f"{quote(name)} varies both in [grid] and in [[case]]; keep one")
-        values[name] = checked(allowed[name], value, complain)
+            raise make_error(f"{quote(name)} varies both in [grid] and in [[case]]; keep one")
+        values[name] = checked(allowed[name], value, make_error)
     return values

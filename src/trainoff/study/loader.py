@@ -14,7 +14,7 @@ from trainoff.study.keys import (
     FAULT,
     LIMITS,
     TOP,
-    Vocabulary,
+    StudySchema,
     checked,
     read_cases,
     read_grid,
@@ -34,7 +34,7 @@ from trainoff.study.validation import (
     check_hosts,
     check_lab,
     check_size,
-    read_sets,
+    read_overrides,
 )
 from trainoff.study.workloads import Workload, choose, read_workloads
 
@@ -46,7 +46,7 @@ def read(
     path: Path | str,
     engines: Mapping[str, EngineFacts],
     *,
-    sets: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     only: Sequence[str] = (),
     repeat: int | None = None,
 ) -> Study:
@@ -55,18 +55,18 @@ def read(
     `engines` says what is installed. Every mistake is a TrainoffError that names the file and the line.
     """
     source = Source(Path(path))
-    words = Vocabulary(_engines(source, engines), engines)
-    _check_top(source, words)
-    workloads, by_workload = read_workloads(source, words)
-    asked = read_sets(sets, words, workloads)
-    layers = _layers(source, words, workloads, by_workload, asked)
+    schema = StudySchema(_engines(source, engines), engines)
+    _check_top(source, schema)
+    workloads, by_workload = read_workloads(source, schema)
+    asked = read_overrides(overrides, schema, workloads)
+    layers = _layers(source, schema, workloads, by_workload, asked)
     study = Study(
         name=_name(source, asked),
         path=source.path,
-        engines=_chosen(words.engines, only),
+        engines=_chosen(schema.engines, only),
         workloads=_with_targets(source, workloads, asked),
         repeat=_repeat(source, asked, repeat),
-        limits=Limits(**{**read_table(source, words, _LIMITS, "limits"), **asked.limits}),
+        limits=Limits(**{**read_table(source, schema, _LIMITS, "limits"), **asked.limits}),
         layers=layers,
     )
     check_lab(study, source)
@@ -79,43 +79,45 @@ def read(
 
 def _engines(source: Source, installed: Mapping[str, EngineFacts]) -> list[EngineFacts]:
     if "engines" not in source.tables:
-        _check_top(source, Vocabulary([], installed))  # a misspelt `engines` is not a missing one
+        _check_top(source, StudySchema([], installed))  # a misspelt `engines` is not a missing one
         if not isinstance(one := source.tables.get("engine", {}), dict):
-            raise source.at("engine")(f'`engine` is {show(one)}; did you mean `engines`, as in engines = ["numpy"]?')
-        raise source.at()('`engines` is missing; name at least one, as in engines = ["numpy"]')
+            raise source.error_at("engine")(
+                f'`engine` is {show(one)}; did you mean `engines`, as in engines = ["numpy"]?'
+            )
+        raise source.error_at()('`engines` is missing; name at least one, as in engines = ["numpy"]')
     names = source.tables["engines"]
     if names == []:
-        raise source.at("engines")(f"`engines` is an empty list; name at least one of {', '.join(installed)}")
-    names = checked([TOP["engines"]], names, source.at("engines"))
+        raise source.error_at("engines")(f"`engines` is an empty list; name at least one of {', '.join(installed)}")
+    names = checked([TOP["engines"]], names, source.error_at("engines"))
     for index, name in enumerate(names):
-        complain = source.at("engines", index)
+        make_error = source.error_at("engines", index)
         if name not in installed:
-            raise complain(f"{quote(name)} is not an engine; {suggest(name, installed, 'the engines are')}")
+            raise make_error(f"{quote(name)} is not an engine; {suggest(name, installed, 'the engines are')}")
         if name in names[:index]:
-            raise complain(f"{quote(name)} is among the engines twice; keep one")
+            raise make_error(f"{quote(name)} is among the engines twice; keep one")
     return [installed[name] for name in names]
 
 
-def _check_top(source: Source, words: Vocabulary) -> None:
+def _check_top(source: Source, schema: StudySchema) -> None:
     for name in source.tables:
         if name not in TOP and name not in _TABLES:
-            raise source.at(name)(words.unknown(name, "a study key", [*TOP, *_TABLES]))
+            raise source.error_at(name)(schema.unknown(name, "a study key", [*TOP, *_TABLES]))
 
 
 def _layers(
     source: Source,
-    words: Vocabulary,
+    schema: StudySchema,
     workloads: Mapping[str, Workload],
     by_workload: Mapping[str, Mapping[str, Any]],
     asked: Overrides,
 ) -> Layers:
-    sweepable = words.sweepable(workloads)
-    grid = read_grid(source, words, sweepable)
-    cases = read_cases(source, words, sweepable)
+    sweepable = schema.sweepable(workloads)
+    grid = read_grid(source, schema, sweepable)
+    cases = read_cases(source, schema, sweepable)
     base = {
-        **read_table(source, words, words.params(), "params"),
+        **read_table(source, schema, schema.params(), "params"),
         **_fault(source),
-        **read_table(source, words, _CLUSTER, "cluster"),
+        **read_table(source, schema, _CLUSTER, "cluster"),
     }
     if "ssh_config" in base:  # a path from the file's folder
         base["ssh_config"] = str((source.path.parent / Path(base["ssh_config"]).expanduser()).absolute())
@@ -123,8 +125,8 @@ def _layers(
     workload = choose(source, workloads, otherwise)
     if workload is not None:
         base["workload"] = workload
-    by_engine = {name: _engine_table(source, words, name) for name in table(source, "engine")}
-    machines = read_machines(source, words)
+    by_engine = {name: _engine_table(source, schema, name) for name in table(source, "engine")}
+    machines = read_machines(source, schema)
     return Layers(base, by_workload, by_engine, grid, cases, asked.values, machines, asked.by_engine)
 
 
@@ -133,22 +135,22 @@ def _fault(source: Source) -> dict[str, Any]:
     if "fault" not in source.tables:
         return {}
     if "fault" in table(source, "params"):
-        raise source.at("fault")("there is a [fault] and a `fault` in [params]; keep one")
-    return {"fault": checked([FAULT], source.tables["fault"], source.at("fault"))}
+        raise source.error_at("fault")("there is a [fault] and a `fault` in [params]; keep one")
+    return {"fault": checked([FAULT], source.tables["fault"], source.error_at("fault"))}
 
 
-def _engine_table(source: Source, words: Vocabulary, name: str) -> dict[str, Any]:
-    if name not in words.installed:
-        hint = suggest(name, words.installed, "the engines are")
-        raise source.at("engine", name)(f"{quote(name)} is not an engine; {hint}")
-    return read_table(source, words, words.of_engine(words.installed[name]), "engine", name)
+def _engine_table(source: Source, schema: StudySchema, name: str) -> dict[str, Any]:
+    if name not in schema.installed:
+        hint = suggest(name, schema.installed, "the engines are")
+        raise source.error_at("engine", name)(f"{quote(name)} is not an engine; {hint}")
+    return read_table(source, schema, schema.of_engine(schema.installed[name]), "engine", name)
 
 
 def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Overrides) -> dict[str, Workload]:
     """The workloads with the targets that hold: of --set, [workload.NAME], the study, the recipe."""
     found: dict[str, tuple[float, ...]] = {}
     if "targets" in source.tables:
-        common = checked([TOP["targets"]], source.tables["targets"], source.at("targets"))
+        common = checked([TOP["targets"]], source.tables["targets"], source.error_at("targets"))
         own = source.tables.get("workload")
         tables = own if isinstance(own, dict) else {}
         found = {name: common for name in workloads if "targets" not in tables.get(name, {})}
@@ -161,12 +163,12 @@ def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Over
 
 
 def _repeat(source: Source, asked: Overrides, repeat: int | None) -> int:
-    def complain(message: str) -> TrainoffError:
+    def make_error(message: str) -> TrainoffError:
         return TrainoffError(f"--repeat {repeat}: {message}")
 
-    number = checked([TOP["repeat"]], source.tables.get("repeat", 1), source.at("repeat"))
+    number = checked([TOP["repeat"]], source.tables.get("repeat", 1), source.error_at("repeat"))
     number = asked.top.get("repeat", number)
-    return int(number if repeat is None else checked([TOP["repeat"]], repeat, complain))
+    return int(number if repeat is None else checked([TOP["repeat"]], repeat, make_error))
 
 
 def _name(source: Source, asked: Overrides) -> str:
@@ -174,7 +176,7 @@ def _name(source: Source, asked: Overrides) -> str:
         return str(asked.top["name"])
     given = source.tables.get("name", source.path.stem)
     hint = "" if "name" in source.tables else '; write one into the file, as in name = "quick"'
-    return str(checked([TOP["name"]], given, source.at("name"), hint))
+    return str(checked([TOP["name"]], given, source.error_at("name"), hint))
 
 
 def _chosen(engines: Sequence[EngineFacts], names: Sequence[str]) -> tuple[EngineFacts, ...]:

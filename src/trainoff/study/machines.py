@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainoff.errors import TrainoffError
-from trainoff.study.keys import MACHINE, Vocabulary, only, read_table, table
+from trainoff.study.keys import MACHINE, StudySchema, only, read_table, table
 from trainoff.study.source import Source
 from trainoff.study.suggestions import clean, quote, suggest
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 LINK = ("bandwidth_mbit", "latency_ms")
-OF_LAB = ("nodes", "first", *LINK, "machine", "scale", "memory_scale")  # keys that say nothing of other clusters
+LAB_KEYS = ("nodes", "first", *LINK, "machine", "scale", "memory_scale")  # keys that say nothing of other clusters
 _DIGITS = 6
 Machines = Mapping[str, Mapping[str, Any]]  # their sizes, by their names
 
@@ -55,7 +55,7 @@ def settle_nodes(values: dict[str, Any], machines: Machines, asked: Mapping[str,
     (`asked`) is stronger, and what it says of one node is strongest. `usd_per_hour` becomes what each node costs.
     """
     if values["kind"] != "lab":
-        for key in OF_LAB:
+        for key in LAB_KEYS:
             values.pop(key, None)
         return
     nodes, first = values.get("nodes") or values["workers"], values.pop("first", None)
@@ -123,13 +123,13 @@ def catalogue() -> Mapping[str, Any]:
     return tomllib.loads(resources.files("trainoff.study").joinpath("machines.toml").read_text())
 
 
-def read_machines(source: Source, words: Vocabulary) -> Machines:
+def read_machines(source: Source, schema: StudySchema) -> Machines:
     """The catalogue with what the study adds to it."""
-    own = {name: read_table(source, words, only(MACHINE), "machine", name) for name in table(source, "machine")}
+    own = {name: read_table(source, schema, only(MACHINE), "machine", name) for name in table(source, "machine")}
     for name, facts in own.items():
         for key in ("cores", "memory_gb"):
             if key not in facts:
-                raise source.at("machine", name)(f"machine `{name}` lacks `{key}`; write it in [machine.{name}]")
+                raise source.error_at("machine", name)(f"machine `{name}` lacks `{key}`; write it in [machine.{name}]")
     return {**shipped(), **own}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from trainoff.study.suggestions import clean, nearest, quote
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_FAR = 10**15  # no count, size or time of a training is larger
+_LARGEST_NUMBER = 10**15  # no count, size or time of a training is larger
 
 
 class InvalidValue(ValueError):
@@ -31,19 +31,19 @@ class Key:
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
     above: float | None = None  # a lower bound that is itself too low
-    maximum: float = _FAR
+    maximum: float = _LARGEST_NUMBER
     named: bool = False  # whether the text names something, a folder among others
     item: Key | None = None  # of a list: what each value must be
     fields: Mapping[str, Key] = field(default_factory=dict)  # of a table: its keys
     several: Key | None = None  # a list of unlike ones may stand for the number of equal ones
     free: bool = False  # a table of any keys, which are another program's
-    fit: Callable[[Any], Any] | None = None  # what else must hold: the value as the program uses it, or `Wrong`
+    fit: Callable[[Any], Any] | None = None  # what else must hold: the value as the program uses it, or InvalidValue
 
     def expected(self) -> str:
         """What a value must be, in words: `a whole number from 1 to 1,000`."""
         if self.choices:
-            words = ", ".join(_word(choice) for choice in self.choices)
-            return f"one of {words}" if len(self.choices) > 1 else words
+            listed = ", ".join(_format_choice(choice) for choice in self.choices)
+            return f"one of {listed}" if len(self.choices) > 1 else listed
         if self.item:
             return f"a list, each value {self.item.expected()}"
         if self.fields:
@@ -57,7 +57,7 @@ class Key:
     def _range(self) -> str:
         if self.kind not in (int, float):
             return ""
-        most = "" if self.maximum == _FAR else f"{self.maximum:,}"
+        most = "" if self.maximum == _LARGEST_NUMBER else f"{self.maximum:,}"
         if self.above is not None:
             return f" above {self.above:,}" + (f", at most {most}" if most else "")
         if self.minimum is not None:
@@ -69,7 +69,7 @@ _NOUNS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def check(key: Key, value: Any) -> Any:
-    """The value as the program uses it (1 becomes 1.0 where a float is meant), or else `Wrong`."""
+    """The value as the program uses it (1 becomes 1.0 where a float is meant), or else InvalidValue."""
     if key.several and isinstance(value, list):
         return check(key.several, value)
     if key.item:
@@ -85,8 +85,8 @@ def check(key: Key, value: Any) -> Any:
     if not fits or (is_number and not _in_range(key, value)) or (key.named and not _NAME.fullmatch(value)):
         raise InvalidValue(f"{quote(key.name)} is {show(value)}; expected {key.expected()}")
     if key.choices and value not in key.choices:
-        near = nearest(value, (str(choice) for choice in key.choices)) if isinstance(value, str) else None
-        hint = f"; did you mean {quote(near)}?" if near else ""
+        close = nearest(value, (str(choice) for choice in key.choices)) if isinstance(value, str) else None
+        hint = f"; did you mean {quote(close)}?" if close else ""
         raise InvalidValue(f"{quote(key.name)} is {show(value)}; expected {key.expected()}{hint}")
     return float(value) if key.kind is float else value
 
@@ -94,7 +94,7 @@ def check(key: Key, value: Any) -> Any:
 def _in_range(key: Key, value: float) -> bool:
     return (
         (isinstance(value, int) or math.isfinite(value))
-        and -_FAR <= value <= key.maximum
+        and -_LARGEST_NUMBER <= value <= key.maximum
         and (key.minimum is None or value >= key.minimum)
         and (key.above is None or value > key.above)
     )
@@ -103,7 +103,7 @@ def _in_range(key: Key, value: float) -> bool:
 def _check_list(key: Key, item: Key, value: Any) -> list[Any]:
     if not isinstance(value, list) or not (key.minimum or 0) <= len(value) <= key.maximum:
         what = f"a list of {len(value):,}" if isinstance(value, list) and value else show(value)
-        most = f"; at most {key.maximum:,} values" if key.maximum != _FAR else ""
+        most = f"; at most {key.maximum:,} values" if key.maximum != _LARGEST_NUMBER else ""
         raise InvalidValue(f"{quote(key.name)} is {what}; expected {key.expected()}{most}")
     return [check(item, each) for each in value]
 
@@ -144,7 +144,7 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int):  # Python refuses to print a number of thousands of digits
-        return str(value) if abs(value) < _FAR else "a number of more than 15 digits"
+        return str(value) if abs(value) < _LARGEST_NUMBER else "a number of more than 15 digits"
     if isinstance(value, float):
         return repr(value)  # 5.0 stays 5.0: where a whole number is meant, the point is the mistake
     if isinstance(value, list):
@@ -152,7 +152,7 @@ def show(value: Any) -> str:
     return "a table" if isinstance(value, dict) else "a date or time"
 
 
-def _word(choice: Any) -> str:
+def _format_choice(choice: Any) -> str:
     return choice if isinstance(choice, str) else show(choice)
 
 

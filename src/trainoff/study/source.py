@@ -13,10 +13,10 @@ from typing import Any
 from trainoff.errors import TrainoffError
 from trainoff.study.suggestions import clean
 
-Complain = Callable[[str], TrainoffError]  # makes the error that says where a mistake stands
+MakeError = Callable[[str], TrainoffError]  # makes the error that says where a mistake stands
 
 _LARGEST = 256 * 1024
-_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _BOTH_WORKLOADS = (re.compile(r"^\s*workload\s*=", re.M), re.compile(r"^\s*\[\s*workload\s*\.", re.M))
 
 
@@ -31,64 +31,64 @@ class Source:
             self.tables: dict[str, Any] = tomllib.loads(text)
             self._lines = TomlLines(text)
         except RecursionError:
-            raise self.at()("the lists or tables are nested too deeply to be a study") from None
+            raise self.error_at()("the lists or tables are nested too deeply to be a study") from None
         except ValueError as error:
             raise self._syntax_error(text, str(error)) from None
         if not self.tables:
-            raise self.at()("the file is empty; a study needs at least `workload` and `engines`")
+            raise self.error_at()("the file is empty; a study needs at least `workload` and `engines`")
 
-    def at(self, *spot: str | int) -> Complain:
-        """Make errors that begin with the file and the line of `spot`."""
-        line = self._lines.line(spot) if spot else None
-        return self._on_line(line)
+    def error_at(self, *key_path: str | int) -> MakeError:
+        """Make errors that begin with the file and the line of `key_path`."""
+        line = self._lines.line(key_path) if key_path else None
+        return self._error_on_line(line)
 
-    def has(self, *spot: str | int) -> bool:
-        """Whether something stands at a spot of the file."""
-        return spot in self._lines
+    def has(self, *key_path: str | int) -> bool:
+        """Whether something stands at a key_path of the file."""
+        return key_path in self._lines
 
-    def _on_line(self, line: int | None) -> Complain:
-        place = f"{self.label}, line {line}" if line else self.label
-        return lambda message: TrainoffError(f"{place}: {message}")
+    def _error_on_line(self, line: int | None) -> MakeError:
+        position = f"{self.label}, line {line}" if line else self.label
+        return lambda message: TrainoffError(f"{position}: {message}")
 
     def _text(self) -> str:
         try:
             with self.path.open("rb") as file:
                 raw = file.read(_LARGEST + 1)
         except FileNotFoundError:
-            raise self.at()("there is no such file; name a study file, as in studies/quick.toml") from None
+            raise self.error_at()("there is no such file; name a study file, as in studies/quick.toml") from None
         except IsADirectoryError:
-            raise self.at()("this is a folder; name a study file in it") from None
+            raise self.error_at()("this is a folder; name a study file in it") from None
         except (OSError, ValueError) as error:  # ValueError: a name with a null character
             reason = getattr(error, "strerror", None) or str(error)
-            raise self.at()(f"the file cannot be read ({reason})") from None
+            raise self.error_at()(f"the file cannot be read ({reason})") from None
         if len(raw) > _LARGEST:
-            raise self.at()(f"the file is larger than {_LARGEST // 1024} KiB; that cannot be a study")
+            raise self.error_at()(f"the file is larger than {_LARGEST // 1024} KiB; that cannot be a study")
         try:
             return raw.decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
-            raise self._on_line(line)("the file is not UTF-8 text; save it as UTF-8") from None
+            raise self._error_on_line(line)("the file is not UTF-8 text; save it as UTF-8") from None
 
     def _syntax_error(self, text: str, message: str) -> TrainoffError:
-        """Python's words on what is not TOML, with the line in front and the commonest in plain words."""
-        place = _PLACE.search(message)
-        line = int(place[1]) if place and place[1] else text.count("\n") + 1 if place else None
-        complain = self._on_line(line)
+        """Translate a message of tomllib: the line comes first, the commonest mistakes are explained."""
+        position = _POSITION.search(message)
+        line = int(position[1]) if position and position[1] else text.count("\n") + 1 if position else None
+        make_error = self._error_on_line(line)
         if message.startswith("Cannot") and all(pattern.search(text) for pattern in _BOTH_WORKLOADS):
-            return complain(
+            return make_error(
                 "TOML has no room for both `workload = ...` and [workload.NAME]; leave out the former: "
                 "a single [workload.NAME] is chosen by itself, of several choose in [grid] workload = [...]"
             )
         if message.startswith("Cannot overwrite"):
-            return complain("this key is there for the second time; keep one")
+            return make_error("this key is there for the second time; keep one")
         if "integer string conversion" in message:
-            return complain("a number has too many digits")
-        what = clean(_PLACE.sub("", message), 200)
-        column = f" (column {place[2]})" if place and place[2] else ""
-        return complain(f"this is not TOML: {what[:1].lower()}{what[1:]}{column}")
+            return make_error("a number has too many digits")
+        what = clean(_POSITION.sub("", message), 200)
+        column = f" (column {position[2]})" if position and position[2] else ""
+        return make_error(f"this is not TOML: {what[:1].lower()}{what[1:]}{column}")
 
 
-Spot = tuple[str | int, ...]  # ("grid", "workers", 1): the second value of `workers` in [grid]
+KeyPath = tuple[str | int, ...]  # ("grid", "workers", 1): the second value of `workers` in [grid]
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)+")
 _BLANK_IN_LIST = re.compile(r"(?:[ \t\r\n,]+|#[^\n]*)+")
@@ -110,23 +110,23 @@ class TomlLines:
         self._text = text
         self._at = 0
         self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
-        self._lines: dict[Spot, int] = {}
-        self._tables: dict[Spot, int] = {}  # arrays of tables: how many so far
+        self._lines: dict[KeyPath, int] = {}
+        self._tables: dict[KeyPath, int] = {}  # arrays of tables: how many so far
         with suppress(ValueError, IndexError):  # a line number is a help, never a reason to fail
             self._document()
 
-    def line(self, spot: Spot) -> int | None:
-        """The line of a spot, or of the nearest thing around it; None for the whole text."""
-        for end in range(len(spot), 0, -1):
-            if spot[:end] in self._lines:
-                return self._lines[spot[:end]]
+    def line(self, key_path: KeyPath) -> int | None:
+        """The line of a key_path, or of the nearest thing around it; None for the whole text."""
+        for end in range(len(key_path), 0, -1):
+            if key_path[:end] in self._lines:
+                return self._lines[key_path[:end]]
         return None
 
-    def __contains__(self, spot: Spot) -> bool:
-        return spot in self._lines
+    def __contains__(self, key_path: KeyPath) -> bool:
+        return key_path in self._lines
 
     def _document(self) -> None:
-        table: Spot = ()
+        table: KeyPath = ()
         self._skip(_BLANK)
         while self._at < len(self._text):
             if self._text[self._at] == "[":
@@ -135,34 +135,34 @@ class TomlLines:
                 self._pair(table)
             self._skip(_BLANK)
 
-    def _header(self) -> Spot:
+    def _header(self) -> KeyPath:
         """Read `[a.b]` or `[[a.b]]`; the table that the following keys belong to."""
         double = self._text.startswith("[[", self._at)
         start = self._at
         self._at += 2 if double else 1
         parts = self._key()
         self._at = self._text.index("]", self._at) + (2 if double else 1)
-        spot: Spot = ()
+        key_path: KeyPath = ()
         for part in parts[:-1]:
-            spot = self._inside((*spot, part))
-        spot = (*spot, parts[-1])
+            key_path = self._inside((*key_path, part))
+        key_path = (*key_path, parts[-1])
         if double:
-            self._note(spot, start)
-            self._tables[spot] = self._tables.get(spot, 0) + 1
-            spot = self._inside(spot)
-        self._note(spot, start)
-        return spot
+            self._note(key_path, start)
+            self._tables[key_path] = self._tables.get(key_path, 0) + 1
+            key_path = self._inside(key_path)
+        self._note(key_path, start)
+        return key_path
 
-    def _inside(self, spot: Spot) -> Spot:
-        """The last table of an array of tables; any other spot as it is."""
-        return (*spot, self._tables[spot] - 1) if spot in self._tables else spot
+    def _inside(self, key_path: KeyPath) -> KeyPath:
+        """The last table of an array of tables; any other key_path as it is."""
+        return (*key_path, self._tables[key_path] - 1) if key_path in self._tables else key_path
 
-    def _pair(self, table: Spot) -> None:
+    def _pair(self, table: KeyPath) -> None:
         start = self._at
-        spot: Spot = (*table, *self._key())
-        self._note(spot, start)
+        key_path: KeyPath = (*table, *self._key())
+        self._note(key_path, start)
         self._at = self._text.index("=", self._at) + 1
-        self._value(spot)
+        self._value(key_path)
 
     def _key(self) -> list[str]:
         """Read a key, dotted or quoted, as its parts."""
@@ -180,32 +180,32 @@ class TomlLines:
                 return parts
             self._at += 1
 
-    def _value(self, spot: Spot) -> None:
+    def _value(self, key_path: KeyPath) -> None:
         self._skip(_BLANK)
-        self._note(spot, self._at)
+        self._note(key_path, self._at)
         opening = self._text[self._at]
         if opening == "[":
-            self._list(spot)
+            self._list(key_path)
         elif opening == "{":
-            self._inline_table(spot)
+            self._inline_table(key_path)
         else:
             self._skip(_STRING if opening in "\"'" else _SCALAR)
 
-    def _list(self, spot: Spot) -> None:
+    def _list(self, key_path: KeyPath) -> None:
         self._at += 1
         index = 0
         self._skip(_BLANK_IN_LIST)
         while self._text[self._at] != "]":
-            self._value((*spot, index))
+            self._value((*key_path, index))
             index += 1
             self._skip(_BLANK_IN_LIST)
         self._at += 1
 
-    def _inline_table(self, spot: Spot) -> None:
+    def _inline_table(self, key_path: KeyPath) -> None:
         self._at += 1
         self._skip(_BLANK_IN_LIST)
         while self._text[self._at] != "}":
-            self._pair(spot)
+            self._pair(key_path)
             self._skip(_BLANK_IN_LIST)
         self._at += 1
 
@@ -213,10 +213,10 @@ class TomlLines:
         found = pattern.match(self._text, self._at)
         self._at = found.end() if found else self._at
 
-    def _note(self, spot: Spot, at: int) -> None:
-        """Remember the first line of a spot and of every table it opens on the way."""
+    def _note(self, key_path: KeyPath, at: int) -> None:
+        """Remember the first line of a key_path and of every table it opens on the way."""
         line = bisect_right(self._starts, at)
-        for end in range(len(spot), 0, -1):
-            if spot[:end] in self._lines:
+        for end in range(len(key_path), 0, -1):
+            if key_path[:end] in self._lines:
                 return
-            self._lines[spot[:end]] = line
+            self._lines[key_path[:end]] = line

@@ -17,7 +17,7 @@ from trainoff.study.keys import ADDRESSES
 from trainoff.study.schema import EngineFacts
 from trainoff.study.workloads import Workload
 
-_NOT_PARAMS = (
+_TRIAL_FIELDS = (
     "workload",
     "mode",
     "workers",
@@ -77,7 +77,7 @@ class Study:
             memory_gb=values["memory_gb"],
             cluster=values["kind"],
             settled=tuple(values["settled"]),
-            params={key: value for key, value in values.items() if key not in _NOT_PARAMS},
+            params={key: value for key, value in values.items() if key not in _TRIAL_FIELDS},
             seed=values["seed"] + repetition,
             targets=workload.targets,
             limits=self.limits,
@@ -128,7 +128,7 @@ class Trial:
     def identity(self) -> dict[str, Any]:
         """The part that decides the result: the study's name, targets, limits, order and prices do not."""
         found = {key: getattr(self, key) for key in _DECIDES}
-        return {**found, "params": {key: self.params[key] for key in self.params if key not in _REACH}}
+        return {**found, "params": {key: self.params[key] for key in self.params if key not in _CONNECTION_KEYS}}
 
     def id(self, *versions: str) -> str:
         """A short hash of the trial and of what it runs on (engine version, adapter source, data)."""
@@ -146,7 +146,7 @@ class Trial:
         return self.cluster == "lab"
 
     @property
-    def away(self) -> bool:
+    def remote(self) -> bool:
         """Whether its workers are on other machines, whose addresses are not of a network of its own."""
         return self.cluster in ("attach", "hosts")
 
@@ -160,13 +160,14 @@ class Trial:
         """What the owner of a cluster wants it to be told."""
         return next((self.params[software] for software in ADDRESSES if self.params.get(software)), {})
 
-    def shown(self) -> dict[str, Any]:
+    def public_params(self) -> dict[str, Any]:
         """The parameters as everybody may see them: without secrets among a cluster's properties or in addresses."""
         properties = self.params.get("spark", {})
         hidden = {name: "(hidden)" for name in properties if _SECRET.search(name)}
         shown = {**self.params, "spark": {**properties, **hidden}} if hidden else self.params
         return {
-            name: KEY.sub("://(hidden)@", value) if isinstance(value, str) else value for name, value in shown.items()
+            name: CREDENTIALS.sub("://(hidden)@", value) if isinstance(value, str) else value
+            for name, value in shown.items()
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -180,9 +181,9 @@ class Trial:
 
 
 _SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
-KEY = re.compile(r"://[^@]*:[^@]*@")  # a name and a password in an address
+CREDENTIALS = re.compile(r"://[^@]*:[^@]*@")  # a name and a password in an address
 _DECIDES = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")
-_REACH = ("here", "ssh_config")  # how hosts are reached, and not what they are
+_CONNECTION_KEYS = ("here", "ssh_config")  # how hosts are reached, and not what they are
 
 
 def derive(*parts: object) -> int:

@@ -48,9 +48,9 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
 def suggest(word: str, options: Iterable[str], many: str) -> str:
     """The end of a sentence: the nearest option, or else all of them, introduced by `many`."""
     names = list(options)
-    near = nearest(word, names)
-    if near is not None:
-        return f"did you mean {quote(near)}?"
+    close = nearest(word, names)
+    if close is not None:
+        return f"did you mean {quote(close)}?"
     return f"{many} {', '.join(names)}" if names else f"{many} none"
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from trainoff.errors import TrainoffError
 from trainoff.study.grid import MOST_TRIALS, WHOLE_BATCHES, cases_of, count, swept
-from trainoff.study.keys import ADDRESSES, LIMITS, OF_HOSTS, TOP, Vocabulary, checked, only
-from trainoff.study.machines import OF_LAB
-from trainoff.study.source import Complain, Source
+from trainoff.study.keys import ADDRESSES, HOST_KEYS, LIMITS, TOP, StudySchema, checked, only
+from trainoff.study.machines import LAB_KEYS
+from trainoff.study.source import MakeError, Source
 from trainoff.study.study import Study
 from trainoff.study.suggestions import clean, quote, suggest
 
@@ -33,8 +33,8 @@ def check_size(study: Study, source: Source) -> None:
     }
     largest = sorted(factors.items(), key=lambda factor: -factor[1])[:3]
     listed = ", ".join(f"{name} ({size:,})" for name, size in largest if size > 1)
-    spot = ("grid", max(grid, key=lambda key: grid[key])) if grid else ("case",)
-    raise source.at(*spot)(
+    key_path = ("grid", max(grid, key=lambda key: grid[key])) if grid else ("case",)
+    raise source.error_at(*key_path)(
         f"the study has {trials:,} trials, and at most {MOST_TRIALS:,} are allowed; the largest factors are {listed}"
     )
 
@@ -52,51 +52,54 @@ def check_batches(study: Study, source: Source) -> None:
 
 def check_lab(study: Study, source: Source) -> None:
     """What only a lab has is a mistake elsewhere; its machines must be known, and its workers are its nodes."""
-    kinds = {kind for _, kind in _said(study, source, "kind")}
-    for key in OF_LAB:
-        for complain, _ in _said(study, source, key):
+    kinds = {kind for _, kind in _values_given(study, source, "kind")}
+    for key in LAB_KEYS:
+        for make_error, _ in _values_given(study, source, key):
             if "lab" not in kinds:
-                raise complain(f'{quote(key)} is of an emulated cluster; write kind = "lab" in [cluster]')
-    for complain, name in _machines(study, source):
+                raise make_error(f'{quote(key)} is of an emulated cluster; write kind = "lab" in [cluster]')
+    for make_error, name in _machines(study, source):
         if name not in study.layers.machines:
             options = study.layers.machines
-            raise complain(f"{quote(name)} is not a machine; {suggest(name, options, 'the machines are')}")
+            raise make_error(f"{quote(name)} is not a machine; {suggest(name, options, 'the machines are')}")
     named = any(True for _ in _machines(study, source))
     for key in ("scale", "memory_scale"):
-        for complain, _ in _said(study, source, key):
+        for make_error, _ in _values_given(study, source, key):
             if not named:
-                raise complain(f"{quote(key)} is of a machine, and none is named; write machine = ..., or leave it out")
-    listed = any(isinstance(nodes, list) for _, nodes in _said(study, source, "nodes"))
-    for complain, _ in _said(study, source, "first"):
+                raise make_error(
+                    f"{quote(key)} is of a machine, and none is named; write machine = ..., or leave it out"
+                )
+    listed = any(isinstance(nodes, list) for _, nodes in _values_given(study, source, "nodes"))
+    for make_error, _ in _values_given(study, source, "first"):
         if listed:
-            raise complain("`first` is one of nodes that are alike; where `nodes` is a list, say it there")
-    for complain, _ in _said(study, source, "nodes"):
-        if any(True for _ in _said(study, source, "workers")):
-            raise complain("a lab has one worker on each of its nodes; leave out `workers`, or `nodes`")
+            raise make_error("`first` is one of nodes that are alike; where `nodes` is a list, say it there")
+    for make_error, _ in _values_given(study, source, "nodes"):
+        if any(True for _ in _values_given(study, source, "workers")):
+            raise make_error("a lab has one worker on each of its nodes; leave out `workers`, or `nodes`")
 
 
-def _machines(study: Study, source: Source) -> Iterator[tuple[Complain, str]]:
-    """Every machine that is named, for all nodes or for one."""
-    yield from _said(study, source, "machine")
-    listed = [(complain, nodes) for complain, nodes in _said(study, source, "nodes") if isinstance(nodes, list)]
-    for complain, nodes in [*listed, *((complain, [first]) for complain, first in _said(study, source, "first"))]:
-        yield from ((complain, node["machine"]) for node in nodes if node["machine"])
+def _machines(study: Study, source: Source) -> Iterator[tuple[MakeError, str]]:
+    """Return every machine name in the study, of all nodes or of one."""
+    yield from _values_given(study, source, "machine")
+    for key in ("nodes", "first"):
+        for make_error, value in _values_given(study, source, key):
+            nodes = value if isinstance(value, list) else [value] if key == "first" else []
+            yield from ((make_error, node["machine"]) for node in nodes if node["machine"])
 
 
-def _said(study: Study, source: Source, key: str) -> Iterator[tuple[Complain, Any]]:
-    """Every value that the study gives a key for more than one engine, and where to complain about it."""
+def _values_given(study: Study, source: Source, key: str) -> Iterator[tuple[MakeError, Any]]:
+    """Yield each value that the study gives a key for more than one engine, with its error factory."""
     layers = study.layers
-    if key in layers.sets:
-        yield complaint(f"{key}={layers.sets[key]}"), layers.sets[key]
+    if key in layers.overrides:
+        yield override_error(f"{key}={layers.overrides[key]}"), layers.overrides[key]
         return
     if key in layers.base:
         home = next((home for home in ("cluster", "params") if source.has(home, key)), "cluster")
-        yield source.at(home, key), layers.base[key]
+        yield source.error_at(home, key), layers.base[key]
     for place, value in enumerate(layers.grid.get(key, ())):
-        yield source.at("grid", key, place), value
+        yield source.error_at("grid", key, place), value
     for place, case in enumerate(layers.cases):
         if key in case:
-            yield source.at("case", place, key), case[key]
+            yield source.error_at("case", place, key), case[key]
 
 
 def check_attached(study: Study, source: Source) -> None:
@@ -108,11 +111,11 @@ def check_attached(study: Study, source: Source) -> None:
         key, example = ADDRESSES[software]
         attach, address = values["kind"] == "attach", values.get(key)
         if attach and not address:
-            raise source.at("cluster", "kind")(
+            raise source.error_at("cluster", "kind")(
                 f'{quote(engine)} has nothing to attach to; name the cluster, as in {key} = "{example}"'
             )
         if address and not attach:
-            raise source.at("cluster", key)(
+            raise source.error_at("cluster", key)(
                 f'`{key}` names a cluster that exists, but {quote(engine)} would start one; write kind = "attach"'
             )
 
@@ -122,19 +125,23 @@ def check_hosts(study: Study, source: Source) -> None:
     for engine, values in study.settings():
         hosts, on_hosts = values.get("hosts", []), values["kind"] == "hosts"
         if on_hosts and not hosts:
-            raise source.at("cluster", "kind")(
+            raise source.error_at("cluster", "kind")(
                 f'{quote(engine)} has no hosts to run on; name them, as in hosts = ["alpha", "user@10.0.0.2:2222"]'
             )
-        for key in OF_HOSTS if not on_hosts else ():
+        for key in HOST_KEYS if not on_hosts else ():
             if key in values:
-                raise source.at("cluster", key)(f'{quote(key)} says something about hosts only; write kind = "hosts"')
+                raise source.error_at("cluster", key)(
+                    f'{quote(key)} says something about hosts only; write kind = "hosts"'
+                )
         for host in hosts:
             if not HOST.fullmatch(host):
-                raise source.at("cluster", "hosts")(
+                raise source.error_at("cluster", "hosts")(
                     f'{quote(host)} is not a host; expected one as in "alpha" or "user@10.0.0.2:2222"'
                 )
             if hosts.count(host) > 1:
-                raise source.at("cluster", "hosts")(f"{quote(host)} is among the hosts twice; a host has one worker")
+                raise source.error_at("cluster", "hosts")(
+                    f"{quote(host)} is among the hosts twice; a host has one worker"
+                )
         if on_hosts and values["workers"] > len(hosts):
             raise _blame(study, source, engine)(
                 f"{values['workers']:,} workers need as many hosts, and there are {len(hosts):,}; "
@@ -142,22 +149,22 @@ def check_hosts(study: Study, source: Source) -> None:
             )
     asked, hosts = study.layers.base.get("workers"), study.layers.base.get("hosts", [])
     if asked and asked < len(hosts):
-        raise source.at("params", "workers")(
+        raise source.error_at("params", "workers")(
             f"`workers` is {asked:,}, and there are {len(hosts):,} hosts; leave it out, or sweep it in [grid]"
         )
 
 
-def _blame(study: Study, source: Source, engine: str) -> Complain:
+def _blame(study: Study, source: Source, engine: str) -> MakeError:
     """Where the number of workers is set, or else the batch size; --set before the file."""
     keys = ("workers", "batch_size")
     for key in keys:
-        if key in study.layers.sets:
-            return complaint(f"{key}={study.layers.sets[key]}")
+        if key in study.layers.overrides:
+            return override_error(f"{key}={study.layers.overrides[key]}")
     for key in keys:
         for home in (("engine", engine), ("grid",), ("case", 0), ("params",)):
             if source.has(*home, key):
-                return source.at(*home, key)
-    return source.at()
+                return source.error_at(*home, key)
+    return source.error_at()
 
 
 _TOP = {name: TOP[name] for name in ("name", "targets", "repeat")}
@@ -173,19 +180,19 @@ class Overrides:
     by_engine: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def read_sets(texts: Iterable[str], words: Vocabulary, workloads: Mapping[str, object]) -> Overrides:
+def read_overrides(texts: Iterable[str], schema: StudySchema, workloads: Mapping[str, object]) -> Overrides:
     """Every `key=value` text, checked as the study file's own keys are."""
-    sets = Overrides()
+    overrides = Overrides()
     for text in texts:
-        complain = complaint(text)
+        make_error = override_error(text)
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
-            raise complain("expected key=value, as in --set learning_rate=0.1")
-        _read_set(sets, key.strip(), parse(value), complain, words, workloads)
-    return sets
+            raise make_error("expected key=value, as in --set learning_rate=0.1")
+        _read_override(overrides, key.strip(), parse(value), make_error, schema, workloads)
+    return overrides
 
 
-def complaint(text: str) -> Complain:
+def override_error(text: str) -> MakeError:
     """Make errors that begin with the --set they are about."""
     return lambda message: TrainoffError(f"--set {clean(text)}: {message}")
 
@@ -199,35 +206,46 @@ def parse(text: str) -> Any:
     return tables["value"] if tables.keys() == {"value"} else text.strip()
 
 
-def _read_set(
-    sets: Overrides, key: str, value: Any, complain: Complain, words: Vocabulary, workloads: Mapping[str, object]
+def _read_override(
+    overrides: Overrides,
+    key: str,
+    value: Any,
+    make_error: MakeError,
+    schema: StudySchema,
+    workloads: Mapping[str, object],
 ) -> None:
     if key.startswith("engine."):
-        _read_engine_set(sets, key, value, complain, words)
+        _read_engine_override(overrides, key, value, make_error, schema)
         return
-    sweepable = words.sweepable(workloads)
-    for target, allowed in ((sets.top, only(_TOP)), (sets.limits, only(LIMITS)), (sets.values, sweepable)):
+    sweepable = schema.sweepable(workloads)
+    for target, allowed in (
+        (overrides.top, only(_TOP)),
+        (overrides.limits, only(LIMITS)),
+        (overrides.values, sweepable),
+    ):
         if key in allowed:
-            target[key] = checked(allowed[key], value, complain)
+            target[key] = checked(allowed[key], value, make_error)
             return
     if key == "engines":
-        raise complain("`engines` cannot be set here; choose among the study's engines with --engine")
+        raise make_error("`engines` cannot be set here; choose among the study's engines with --engine")
     options = [*_TOP, *LIMITS, *sweepable]
     last = key.rpartition(".")[2]
     if last in options:
-        raise complain(f"{quote(key)} is not a key that can be set; did you mean {quote(last)}?")
-    raise complain(words.unknown(key, "a key that can be set", options))
+        raise make_error(f"{quote(key)} is not a key that can be set; did you mean {quote(last)}?")
+    raise make_error(schema.unknown(key, "a key that can be set", options))
 
 
-def _read_engine_set(sets: Overrides, key: str, value: Any, complain: Complain, words: Vocabulary) -> None:
+def _read_engine_override(
+    overrides: Overrides, key: str, value: Any, make_error: MakeError, schema: StudySchema
+) -> None:
     _, _, rest = key.partition(".")
-    engines = {engine.name: engine for engine in words.engines}
+    engines = {engine.name: engine for engine in schema.engines}
     name, _, inner = rest.rpartition(".")
     if not name:
-        raise complain("expected engine.NAME.key=value")
+        raise make_error("expected engine.NAME.key=value")
     if name not in engines:
-        raise complain(f"{quote(name)} is not an engine of the study; {suggest(name, engines, 'they are')}")
-    allowed = words.of_engine(engines[name])
+        raise make_error(f"{quote(name)} is not an engine of the study; {suggest(name, engines, 'they are')}")
+    allowed = schema.of_engine(engines[name])
     if inner not in allowed:
-        raise complain(words.unknown(inner, f"a key of [engine.{name}]", allowed))
-    sets.by_engine.setdefault(name, {})[inner] = checked(allowed[inner], value, complain)
+        raise make_error(schema.unknown(inner, f"a key of [engine.{name}]", allowed))
+    overrides.by_engine.setdefault(name, {})[inner] = checked(allowed[inner], value, make_error)

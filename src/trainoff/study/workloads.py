@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.study.keys import PARAMS, TOP, WORKLOAD, Vocabulary, checked, only, read_table, table
+from trainoff.study.keys import PARAMS, TOP, WORKLOAD, StudySchema, checked, only, read_table, table
 from trainoff.study.schema import check, show
 from trainoff.study.source import Source
 from trainoff.study.suggestions import nearest, quote, suggest
@@ -23,16 +23,16 @@ def declared(source: Source) -> list[str]:
     return list(table(source, "workload")) if isinstance(value, dict) else []
 
 
-def read_workloads(source: Source, words: Vocabulary) -> tuple[dict[str, Workload], dict[str, dict[str, Any]]]:
+def read_workloads(source: Source, schema: StudySchema) -> tuple[dict[str, Workload], dict[str, dict[str, Any]]]:
     """Every workload the study may name, and what [workload.NAME] says of its parameters."""
     every = workloads()
     shipped = dict(every)
     overrides = {}
     for name in declared(source):
         if name in shipped:
-            every[name], overrides[name] = _changed(source, words, shipped[name])
+            every[name], overrides[name] = _changed(source, schema, shipped[name])
         else:
-            every[name], overrides[name] = _new(source, words, name, shipped)
+            every[name], overrides[name] = _new(source, schema, name, shipped)
     return every, overrides
 
 
@@ -41,43 +41,43 @@ def choose(source: Source, every: Mapping[str, Workload], otherwise: bool) -> st
     name = source.tables.get("workload")
     if isinstance(name, str):
         if name not in every:
-            raise source.at("workload")(f"{quote(name)} is not a workload; {suggest(name, every, 'they are')}")
+            raise source.error_at("workload")(f"{quote(name)} is not a workload; {suggest(name, every, 'they are')}")
         return name
     if name is not None and not isinstance(name, dict):
-        raise source.at("workload")(f"`workload` is {show(name)}; expected the name of a workload")
+        raise source.error_at("workload")(f"`workload` is {show(name)}; expected the name of a workload")
     tables = declared(source)
     if otherwise or len(tables) == 1:
         return None if otherwise else tables[0]
     if tables:
         names = ", ".join(f'"{each}"' for each in tables)
-        raise source.at("workload")(f"there are several workloads; choose in [grid], as in workload = [{names}]")
-    raise source.at()(f"`workload` is missing; name one of {', '.join(every)}")
+        raise source.error_at("workload")(f"there are several workloads; choose in [grid], as in workload = [{names}]")
+    raise source.error_at()(f"`workload` is missing; name one of {', '.join(every)}")
 
 
-def _changed(source: Source, words: Vocabulary, workload: Workload) -> tuple[Workload, dict[str, Any]]:
+def _changed(source: Source, schema: StudySchema, workload: Workload) -> tuple[Workload, dict[str, Any]]:
     for key in WORKLOAD:
         if key in table(source, "workload", workload.name):
-            raise source.at("workload", workload.name, key)(
+            raise source.error_at("workload", workload.name, key)(
                 f"{quote(key)} of {quote(workload.name)} cannot be changed, because that workload ships with "
                 "trainoff; give yours a name of its own"
             )
-    allowed = {**words.params(), "targets": [TOP["targets"]]}
-    values = read_table(source, words, allowed, "workload", workload.name)
+    allowed = {**schema.params(), "targets": [TOP["targets"]]}
+    values = read_table(source, schema, allowed, "workload", workload.name)
     targets = values.pop("targets", workload.targets)
     return replace(workload, targets=tuple(targets)), values
 
 
 def _new(
-    source: Source, words: Vocabulary, name: str, shipped: Mapping[str, Workload]
+    source: Source, schema: StudySchema, name: str, shipped: Mapping[str, Workload]
 ) -> tuple[Workload, dict[str, Any]]:
-    complain = source.at("workload", name)
-    checked([replace(TOP["name"], name="workload")], name, complain)
+    make_error = source.error_at("workload", name)
+    checked([replace(TOP["name"], name="workload")], name, make_error)
     if "data" not in table(source, "workload", name):
-        near = nearest(name, shipped)
-        hint = f"did you mean {quote(near)}?" if near else "a new one needs `data`, the path of its rows"
-        raise complain(f"{quote(name)} does not ship with trainoff; {hint}")
-    allowed = {**words.params(), **only(WORKLOAD), "targets": [TOP["targets"]]}
-    values = read_table(source, words, allowed, "workload", name)
+        close = nearest(name, shipped)
+        hint = f"did you mean {quote(close)}?" if close else "a new one needs `data`, the path of its rows"
+        raise make_error(f"{quote(name)} does not ship with trainoff; {hint}")
+    allowed = {**schema.params(), **only(WORKLOAD), "targets": [TOP["targets"]]}
+    values = read_table(source, schema, allowed, "workload", name)
     facts = {key: values.pop(key) for key in ("about", "model", "metric") if key in values}
     data = _data(source, name, values.pop("data"), {each.data for each in shipped.values()} | _MORE_DATASETS)
     targets = tuple(values.pop("targets", ()))
@@ -98,7 +98,7 @@ def _data(source: Source, name: str, data: str, datasets: set[str]) -> str:
         if given and os.path.exists(path):  # noqa: PTH110 (Path.exists raises for names that are too long)
             return path + end
     hint = suggest(data, sorted(datasets), "give a path from the study file's folder, or one of")
-    raise source.at("workload", name, "data")(f"`data` is {show(data)}, which is not there; {hint}")
+    raise source.error_at("workload", name, "data")(f"`data` is {show(data)}, which is not there; {hint}")
 
 
 _SHIPPED = Path(__file__).with_name("workloads.toml")

@@ -107,8 +107,8 @@ def _engine_study(study: Study, place: int) -> EngineStudy:
     facts, layers = study.engines[place], study.layers
     first = next(iter(combinations(facts, layers)))
     swept_keys = {*swept(facts, layers), *(key for case in cases_of(facts, layers) for key in case)}
-    fixed = {*swept_keys, *layers.sets, *layers.engine_sets.get(facts.name, {})}
-    alone = replace(layers, grid={}, cases=[{}], sets={**first, **layers.sets})
+    fixed = {*swept_keys, *layers.overrides, *layers.engine_overrides.get(facts.name, {})}
+    alone = replace(layers, grid={}, cases=[{}], overrides={**first, **layers.overrides})
     made = replace(study, name=f"{study.name}-tune", engines=(facts,), repeat=1, layers=alone)
     return EngineStudy(_on_validation(made), engines.broken_or(facts.name), frozenset(fixed))
 
@@ -128,7 +128,7 @@ def with_rows(engine_study: EngineStudy) -> EngineStudy:
     if not asked or asked <= rows:
         return engine_study
     layers = engine_study.study.layers
-    fewer = replace(layers, sets={**layers.sets, "train_rows": rows})
+    fewer = replace(layers, overrides={**layers.overrides, "train_rows": rows})
     return replace(engine_study, study=replace(engine_study.study, layers=fewer))
 
 

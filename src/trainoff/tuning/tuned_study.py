@@ -30,11 +30,11 @@ def check_place(place: Path, study: Path) -> None:
         raise TrainoffError(f"{place}: no file can be written there; choose another with -o")
 
 
-def check_sets(study: Study) -> None:
+def check_overrides(study: Study) -> None:
     """Of a key that the study sweeps, a file cannot say that one engine alone has a value of its own."""
     layers = study.layers
-    swept = {*layers.grid, *(key for case in layers.cases for key in case)} - layers.sets.keys()
-    for engine, values in layers.engine_sets.items():
+    swept = {*layers.grid, *(key for case in layers.cases for key in case)} - layers.overrides.keys()
+    for engine, values in layers.engine_overrides.items():
         for key in sorted(values.keys() & swept):
             raise TrainoffError(f"--set engine.{engine}.{key}: the study sweeps {key}; set it for all engines")
 
@@ -63,7 +63,7 @@ def header(study: Study, found: Tuning, machine: str) -> Iterator[str]:
 def tuned_tables(study: Study, found: Tuning, place: Path) -> dict[str, Any]:
     """The tables of the study file with what the command line has set, a name of its own and the winners."""
     tables: dict[str, Any] = tomllib.loads(study.path.read_text(encoding="utf-8-sig"))
-    _apply_sets(study, tables)
+    _apply_overrides(study, tables)
     tables["name"] = f"{study.name}-tuned"
     tables["engines"] = [engine.name for engine in study.engines]
     by_engine = tables.setdefault("engine", {})
@@ -77,10 +77,10 @@ def tuned_tables(study: Study, found: Tuning, place: Path) -> dict[str, Any]:
     return tables
 
 
-def _apply_sets(study: Study, tables: dict[str, Any]) -> None:
+def _apply_overrides(study: Study, tables: dict[str, Any]) -> None:
     """What --set has changed stands in the file, and nowhere in it what it has overruled."""
     layers = study.layers
-    for key, value in layers.sets.items():
+    for key, value in layers.overrides.items():
         for table in _tables_with_params(tables):
             table.pop(key, None)
         if value is None:
@@ -89,7 +89,7 @@ def _apply_sets(study: Study, tables: dict[str, Any]) -> None:
             tables["workload"] = _workload(tables, value)
         else:
             tables.setdefault("cluster" if key in CLUSTER else "params", {})[key] = value
-    for engine, values in layers.engine_sets.items():
+    for engine, values in layers.engine_overrides.items():
         own = tables.setdefault("engine", {}).setdefault(engine, {})
         own.update(values)
     targets = {name: list(workload.targets) for name, workload in study.workloads.items()}

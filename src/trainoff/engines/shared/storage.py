@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trainoff.data import Csr
 from trainoff.engines.shared.shipping import compact, expand
 from trainoff.errors import TrainoffError
-from trainoff.study.study import KEY
+from trainoff.study.study import CREDENTIALS
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -100,7 +100,7 @@ def refuses_storage(url: str | None) -> str | None:
     """Why rows cannot be laid there, in one sentence, or None."""
     if (url or "").startswith("memory:"):
         return "every process has a memory: of its own; name a store that all of them can reach"
-    if KEY.search(url or ""):
+    if CREDENTIALS.search(url or ""):
         return "storage holds a key, which would stand in every record; set AWS_ACCESS_KEY_ID and its like instead"
     return None
 
