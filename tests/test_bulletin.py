@@ -3,7 +3,6 @@
 import errno
 import json
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -79,7 +78,7 @@ def test_a_bulletin_that_cannot_be_written_harms_nobody(run_of_two, monkeypatch,
     if trouble == "no scratch folder":
         monkeypatch.setattr("tempfile.mkdtemp", refuse)
     if trouble == "a full disk":
-        monkeypatch.setattr(Path, "write_bytes", refuse)
+        monkeypatch.setattr("trainoff.report.progress.atomic_write", refuse)
     with ProgressFile(store, clock) as posted:
         posted.planned(tasks)
         if trouble == "a folder that is gone":

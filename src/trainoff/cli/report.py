@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from urllib.parse import quote
 
 from trainoff.cli import common
 from trainoff.errors import TrainoffError
+from trainoff.files import atomic_write
 from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, gather, render
 from trainoff.report.html.content import Cell, WorkloadSection
@@ -54,14 +54,10 @@ def _write(path: Path, text: str) -> None:
     """Whole or not at all: a reader may have the old one open."""
     if path.is_dir():
         raise TrainoffError(f"{path}: this is a folder; name a file with -o")
-    draft = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        atomic_write(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
         raise TrainoffError(
             f"{path}: the report cannot be written there ({error.strerror}); choose another with -o"
         ) from error

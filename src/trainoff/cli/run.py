@@ -25,6 +25,7 @@ from trainoff.cli import common
 from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.errors import TrainoffError
+from trainoff.files import atomic_write
 from trainoff.records import STUDY_COPY, Record, Store
 from trainoff.report.progress import PlainLines, ProgressFile, keys_of, setting_of
 from trainoff.report.tables import ALWAYS, Column, heading, table
@@ -74,7 +75,7 @@ def _keep(study: Study, folder: Path) -> None:
     """Leave a copy of the study beside its records, with the command that ran it, for whoever wants to repeat it."""
     command = shlex.join(["trainoff", *sys.argv[1:]])
     with contextlib.suppress(OSError):  # it is not worth a run
-        (folder / STUDY_COPY).write_text(without_keys(f"# {command}\n{study.path.read_text()}"))
+        atomic_write(folder / STUDY_COPY, without_keys(f"# {command}\n{study.path.read_text()}"))
 
 
 def without_keys(text: str) -> str:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from trainoff.data import cache
 from trainoff.data.dataset import Csr, Data, Made, Progress, Recipe, Selection, silent
 from trainoff.errors import TrainoffError
+from trainoff.files import atomic_write, sync
 
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
 _MANIFEST = {"name", "identity", "classes", "image", "arrays"}
@@ -107,24 +108,14 @@ def store(recipe: Recipe, made: Made, say: Progress) -> None:
                 manifest["width"] = made.x_train.width
             if made.facts:
                 manifest["facts"] = dict(made.facts)
-            with (draft / "manifest.json").open("w") as file:
-                json.dump(manifest, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            _sync_folder(draft)
+            (draft / "manifest.json").write_text(json.dumps(manifest, indent=1))
+            sync(draft / "manifest.json")
+            sync(draft)
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
-            _sync_folder(final.parent)
+            sync(final.parent)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read(recipe: Recipe) -> Data | None:
@@ -326,7 +317,5 @@ def remembered_sha256(path: Path, memory: Path) -> str:
     digest = sha256(path)
     with suppress(OSError):  # a cache that cannot be written only costs time here
         memory.mkdir(parents=True, exist_ok=True)
-        draft = note.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({**seen, "sha256": digest}))
-        draft.replace(note)
+        atomic_write(note, json.dumps({**seen, "sha256": digest}))
     return digest

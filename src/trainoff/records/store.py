@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from trainoff.errors import TrainoffError
+from trainoff.files import sync
 from trainoff.records.schema import SCHEMA_VERSION, Record
 
 STAGING = ".staging"
@@ -74,8 +75,8 @@ class Store:
         for name in FILES:
             if (staged / name).exists():
                 (staged / name).rename(whole / name)
-                _sync(whole / name)
-        _sync(whole)
+                sync(whole / name)
+        sync(whole)
         while True:
             target = self.folder / _folder_name(record)
             try:
@@ -85,9 +86,9 @@ class Store:
                     raise
                 record.attempt += 1  # somebody else finished this attempt meanwhile; keep both
                 (whole / "record.json").write_text(_text(record))
-                _sync(whole / "record.json")
+                sync(whole / "record.json")
                 continue
-            _sync(self.folder)
+            sync(self.folder)
             return target
 
     def newest(self) -> dict[str, Record]:
@@ -138,14 +139,6 @@ def abandoned(staged: Path) -> bool:
 
 def _text(record: Record) -> str:
     return json.dumps(record.to_json(), indent=1, allow_nan=False) + "\n"
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _rescue(record: Record, staged: Path) -> Path:

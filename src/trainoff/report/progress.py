@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -16,6 +15,7 @@ import msgspec
 
 from trainoff.analysis import failure, varying
 from trainoff.analysis.format import about, called, count, quality, seconds, shown, size
+from trainoff.files import atomic_write
 from trainoff.records import Record, Store
 from trainoff.report.tables import setting
 from trainoff.runner.estimate import Clock, samples
@@ -128,13 +128,10 @@ class ProgressFile:
         self._write(BULLETIN, post)
 
     def _write(self, name: str, content: object) -> None:
-        """Under another name first: a reader sees the whole of it or what was there before."""
         if self._folder is None:
             return
         with suppress(OSError):
-            part = self._folder / f"{name}.part"
-            part.write_bytes(msgspec.json.encode(content))
-            os.replace(part, self._folder / name)  # noqa: PTH105  # the quickest way, once a second
+            atomic_write(self._folder / name, msgspec.json.encode(content))
 
 
 def _steps(task: Task) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from trainoff.data import Data
 from trainoff.data.cache import root as cache_folder
 from trainoff.engines import Job
 from trainoff.engines.shared.snapshots import CERTIFIED_STEPS
+from trainoff.files import atomic_open
 from trainoff.models import Model, Weights, evaluate, fingerprint, flatten, trajectory, unflatten
 from trainoff.runner.events import SnapshotEvent, TrialState
 
@@ -125,14 +125,9 @@ def _trajectory(job: Job) -> dict[int, Weights]:
 
 def _keep(path: Path, weights: dict[int, Weights]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            arrays: dict[str, Any] = {str(step): flatten(value) for step, value in weights.items()}
-            np.savez(file, **arrays)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    arrays: dict[str, Any] = {str(step): flatten(value) for step, value in weights.items()}
+    with atomic_open(path) as file:
+        np.savez(file, **arrays)
     oldest_first = sorted(path.parent.glob("*.npz"), key=lambda kept: kept.stat().st_mtime)
     for old in oldest_first[:-KEPT_TRAJECTORIES]:
         old.unlink(missing_ok=True)

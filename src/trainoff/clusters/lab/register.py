@@ -18,6 +18,7 @@ from pathlib import Path
 from trainoff.clusters.lab.cgroups import Cgroups, find_groups, refused
 from trainoff.clusters.lab.cluster import LabPlan
 from trainoff.errors import TrainoffError
+from trainoff.files import atomic_write
 from trainoff.study.machines import GIB, NodeSpec
 
 FILE = "{name}.json"
@@ -68,10 +69,8 @@ def _born(pid: int) -> int:
 def announce(entry: LabEntry) -> None:
     """Write a lab down."""
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder() / FILE.format(name=entry.name)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps({**asdict(entry), "plan": asdict(entry.plan)}))
-    draft.replace(path)
+    content = json.dumps({**asdict(entry), "plan": asdict(entry.plan)})
+    atomic_write(folder() / FILE.format(name=entry.name), content)
 
 
 def forget(name: str) -> None:

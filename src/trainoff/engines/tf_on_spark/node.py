@@ -29,6 +29,7 @@ from trainoff.engines.tf_cluster.ps_context import PackedParameters, PsContext, 
 from trainoff.engines.tf_cluster.ps_modes import Asynchronous, Numbered
 from trainoff.engines.tf_cluster.serve import serve
 from trainoff.engines.tf_on_spark.feed import Block, Tap
+from trainoff.files import atomic_write
 
 if TYPE_CHECKING:
     from trainoff.engines.tf_on_spark.cluster import NodePost
@@ -224,9 +225,7 @@ class BatchSpool:
         self._laid += 1
         np.ascontiguousarray(x).tofile(FOLDER / f"{self._laid}.x")
         np.ascontiguousarray(y).tofile(FOLDER / f"{self._laid}.y")
-        draft = LAID.with_suffix(".draft")
-        draft.write_text(str(self._laid))
-        draft.replace(LAID)
+        atomic_write(LAID, str(self._laid))
 
     def _taken(self) -> int:
         """How many were taken; those are removed."""

@@ -17,6 +17,7 @@ from trainoff.analysis import groups, newest
 from trainoff.analysis.format import count, told
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
+from trainoff.files import atomic_open, atomic_write
 from trainoff.records import EXPORTED, DamagedRecord, Record, curves, samples, series_of, table
 from trainoff.reproductions.published import beside, some_of
 
@@ -120,14 +121,10 @@ class ExportFolder:
     def file(self, name: str) -> Iterator[Path]:
         """A file to write, which appears under its name once it is whole."""
         path = self.folder / name
-        part = path.with_name(f".{path.name}.part")
         with self._telling():
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                yield part
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
+            with atomic_open(path) as draft:
+                yield Path(draft.name)
         self._written.append(name)
 
     def _own_files(self) -> list[str]:
@@ -152,9 +149,7 @@ class ExportFolder:
 
     def _mark(self, files: list[str]) -> None:
         text = json.dumps({"to": self.to, "trainoff": __version__, "files": files}, indent=1)
-        part = self.folder / f".{EXPORTED}.part"
-        part.write_text(text + "\n")
-        part.replace(self.folder / EXPORTED)
+        atomic_write(self.folder / EXPORTED, text + "\n")
 
     def _remove(self, name: str) -> None:
         path = (self.folder / name).resolve()

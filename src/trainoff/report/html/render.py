@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from trainoff.analysis import by_workload, groups, ranked
 from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
 from trainoff.data import cache
 from trainoff.errors import TrainoffError
+from trainoff.files import atomic_write
 from trainoff.records import Record
 from trainoff.report.html.chart_data import ChartContext, SeriesCache, pack
 from trainoff.report.html.charts import Chart, drawn
@@ -73,8 +73,7 @@ def library() -> str:
     bundle: str = vl_convert.javascript_bundle("window.embedChart = vegaEmbed;").replace("</script", "<\\/script")
     with contextlib.suppress(OSError):  # a full disk or a foreign folder: then it takes as long the next time
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.with_suffix(f".{os.getpid()}").write_text(bundle)
-        kept.with_suffix(f".{os.getpid()}").replace(kept)
+        atomic_write(kept, bundle)
     return bundle
 
 

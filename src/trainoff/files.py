@@ -1,0 +1,39 @@
+"""Atomic file writes: readers see the old content or the new, never a part of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def atomic_open(path: Path) -> Iterator[BinaryIO]:
+    """Open a draft beside `path`, which replaces it at the end of the block and is removed if the block raises."""
+    draft = path.with_name(f".draft-{os.urandom(8).hex()}")
+    file = draft.open("xb")  # a new file, so that no link is followed; unlike mkstemp's, its mode is the umask's
+    try:
+        with file:
+            yield file
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Replace the content of a file at once; text is written as UTF-8."""
+    with atomic_open(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def sync(path: Path) -> None:
+    """Return when the content of a file, or the entries of a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,44 @@
+"""Atomic writes: the old content or the new, no draft left, no link followed, the mode that the umask gives."""
+
+import os
+
+import pytest
+
+from trainoff.files import atomic_open, atomic_write
+
+
+def test_a_write_replaces_the_content_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "note.json"
+    for content in ("first, ä", b"second"):
+        atomic_write(path, content)
+        assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_keeps_the_old_content_and_removes_its_draft(tmp_path):
+    path = tmp_path / "note.json"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), atomic_open(path) as file:
+        file.write(b"half of the n")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path):
+    path, target = tmp_path / "note.json", tmp_path / "elsewhere"
+    target.write_text("not to be touched")
+    path.symlink_to(target)
+    atomic_write(path, "new")
+    assert (path.read_text(), path.is_symlink()) == ("new", False)
+    assert target.read_text() == "not to be touched"
+
+
+def test_the_mode_is_that_of_any_new_file(tmp_path):
+    path = tmp_path / "note.json"
+    before = os.umask(0o027)
+    try:
+        atomic_write(path, "new")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
