@@ -66,7 +66,7 @@ class BareWatch:
     should_stop = False
 
     @property
-    def pace(self) -> Any: ...
+    def snapshot_schedule(self) -> Any: ...
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -64,12 +64,12 @@ def test_candidates_lie_around_the_rate():
 
 
 def test_snapshots_are_wanted_at_the_certified_steps_at_intervals_and_at_the_end():
-    pace, seen = SnapshotSchedule(ORDER, 50), []
+    schedule, seen = SnapshotSchedule(ORDER, 50), []
     for step in range(1, ORDER.steps + 1):
         samples = ORDER.samples_after(step)
-        if pace.wanted(step, samples):
+        if schedule.wanted(step, samples):
             seen.append(step)
-            pace.taken(samples)
+            schedule.taken(samples)
     assert seen == [1, 5, 10, 16, 20, 21, 27, 32, 33]
     long = Order("digits", rows=10_000, batch_size=1, epochs=1000, seed=1)
     assert SnapshotSchedule(long, 1)._every == long.rows * long.epochs // MOST_SNAPSHOTS

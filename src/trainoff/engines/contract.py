@@ -98,8 +98,8 @@ class Watch(Phases, Protocol):
     should_stop: bool  # true after the step that should be the last; changes only inside `progress`
 
     @property
-    def pace(self) -> SnapshotSchedule:
-        """When snapshots are wanted, for workers that cannot ask `due` because the watch is far away."""
+    def snapshot_schedule(self) -> SnapshotSchedule:
+        """When snapshots are due, for workers in other processes, which cannot call `due`."""
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
         """Say that `step` updates are done: the heartbeat. Cheap enough to call after every step."""

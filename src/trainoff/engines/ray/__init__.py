@@ -69,7 +69,7 @@ class RayTorch(Engine):
             every = job.params["checkpoint_every"] if self._own else 0  # others' machines have other files
             checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", every)
             self._recovery = Recovery(job, watch, session.host(), checkpoints, self._check, self._restart)
-            given = DdpAssignment(without_rows(job), self._recovery.number, watch.pace, checkpoints)
+            given = DdpAssignment(without_rows(job), self._recovery.number, watch.snapshot_schedule, checkpoints)
             self._fit = RayFit(session.trainer(job, {"assignment": given, "sent": sent}, RESTARTS).fit)
             self._recovery.wait_until("connected")
         with watch.phase("ship"):

@@ -222,9 +222,9 @@ def _patience(caller: socket.socket, seconds: float) -> None:
 class ControlClient:
     """The other end, in the process that leads."""
 
-    def __init__(self, number: Endpoint, pace: SnapshotSchedule) -> None:
+    def __init__(self, number: Endpoint, snapshot_schedule: SnapshotSchedule) -> None:
         self._line = Client((number.host, number.port), authkey=number.secret)
-        self.pace = pace
+        self.snapshot_schedule = snapshot_schedule
         self._told = 0.0
 
     def say(self, word: str) -> None:
@@ -239,8 +239,8 @@ class ControlClient:
         self, step: int, loss: float | None, weights: Callable[[], Weights], samples_seen: int | None = None
     ) -> None:
         """Say that a step is done; hands over the weights if they are wanted now, and waits until they are safe."""
-        samples = self.pace.order.samples_after(step) if samples_seen is None else samples_seen
-        wanted, now = self.pace.wanted(step, samples), time.monotonic()
+        samples = self.snapshot_schedule.order.samples_after(step) if samples_seen is None else samples_seen
+        wanted, now = self.snapshot_schedule.wanted(step, samples), time.monotonic()
         odd = loss is not None and loss - loss != 0  # a loss that is no number is told at once
         if not wanted and now - self._told < BEAT_S and not odd:
             return
@@ -251,7 +251,7 @@ class ControlClient:
             self._line.recv()  # not before the clock stands
             self._line.send_bytes(flatten(weights()).astype(np.float32, copy=False).tobytes())
             self._line.recv()
-            self.pace.taken(samples)
+            self.snapshot_schedule.taken(samples)
 
     def lost(self, role: str, samples: int) -> None:
         """Say at once that the training goes on without somebody, and how many samples are seen again."""

@@ -267,7 +267,7 @@ class CheckpointWriter:
         if due:
             leader.hurry()  # so that the driver knows of every step that a checkpoint holds
         leader.progress(step, loss, weights)
-        if due and step < leader.pace.order.steps:
+        if due and step < leader.snapshot_schedule.order.steps:
             self.save(state, range(1, step + 1))
 
     def load(self) -> Checkpoint | None:

@@ -80,9 +80,14 @@ class TrialWatch:
     def expect(self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
         """Learn what training will look like: which steps there are, how many weights, how often to look."""
         self._order, self._room = order, SnapshotBuffer(parameters)
-        self.pace = SnapshotSchedule(order, snapshot_every)
+        self.snapshot_schedule = SnapshotSchedule(order, snapshot_every)
         self._channel.say("expected", samples=order.samples_after(order.steps))
         self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
+
+    @property
+    def pace(self) -> SnapshotSchedule:
+        """The former name of `snapshot_schedule`, which third parties' engines may use."""
+        return self.snapshot_schedule
 
     @property
     def current(self) -> str:
@@ -136,7 +141,7 @@ class TrialWatch:
         self._channel.say("progress", step=self._step, samples_seen=self._samples_seen, loss=self._loss)
 
     def due(self, settle: Callable[[], object] | None = None) -> bool:
-        wanted = self.pace.wanted(self._step, self._samples_seen) or self.should_stop
+        wanted = self.snapshot_schedule.wanted(self._step, self._samples_seen) or self.should_stop
         if wanted:
             if settle:
                 settle()
@@ -151,7 +156,7 @@ class TrialWatch:
         self._snapshots += 1
         name = f"snapshot-{self._snapshots:04d}.f32"
         self._room.write(self._folder / name)
-        self.pace.taken(samples_seen)
+        self.snapshot_schedule.taken(samples_seen)
         self._channel.say(
             "snapshot",
             step=self._step,

@@ -80,7 +80,7 @@ class TfClusterEngine(Engine):
         return self.refuses_stop(trial) or self.refuses_l2(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
-        self._job, self._watch, self._pace = job, watch, watch.pace
+        self._job, self._watch, self._snapshot_schedule = job, watch, watch.snapshot_schedule
         with watch.phase("ship"):
             self._sent = hand_over(self.luggage(job))
         self._checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
@@ -133,7 +133,7 @@ class TfClusterEngine(Engine):
         """A file that says to the processes what there is to do."""
         path = self._job.folder / "assignment"
         path.touch(mode=0o600)  # it holds the secret of the line
-        given = PsAssignment(self._sent, self._pace, self._line.number, addresses, self._checkpoints)
+        given = PsAssignment(self._sent, self._snapshot_schedule, self._line.number, addresses, self._checkpoints)
         path.write_bytes(pickle.dumps(given))
         return path
 

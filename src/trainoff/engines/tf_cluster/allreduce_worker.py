@@ -192,7 +192,7 @@ def train(
         first = len(resume.done) + 1
         for variable, value in zip(learner.state, resume.state, strict=True):
             variable.assign(value)
-        assignment.pace.taken(job.order.samples_after(first - 1))
+        assignment.snapshot_schedule.taken(job.order.samples_after(first - 1))
     times = np.zeros((job.order.steps, 2))
     together.tell_all(times[first - 1 :])  # for TensorFlow to compile what is told at the end
     if leader:

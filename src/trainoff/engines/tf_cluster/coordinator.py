@@ -26,7 +26,7 @@ class PsAssignment:
     """What the leading process is given by the driver: the job, its rows in files, and whom to work with."""
 
     job: Job
-    pace: SnapshotSchedule
+    snapshot_schedule: SnapshotSchedule
     number: Endpoint
     addresses: dict[str, list[str]]  # of the workers and servers; in tf-allreduce, of the workers
     checkpoints: CheckpointWriter
@@ -36,9 +36,9 @@ class PsAssignment:
         """The line to the driver, for who leads."""
 
         return (
-            TensorBoardWriter(self.number, self.pace, self.events)
+            TensorBoardWriter(self.number, self.snapshot_schedule, self.events)
             if self.events
-            else ControlClient(self.number, self.pace)
+            else ControlClient(self.number, self.snapshot_schedule)
         )
 
 
@@ -135,10 +135,10 @@ def labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
 class TensorBoardWriter(ControlClient):
     """A leader that also writes down what it tells: the loss and the samples seen, at the step."""
 
-    def __init__(self, number: Endpoint, pace: SnapshotSchedule, folder: str) -> None:
+    def __init__(self, number: Endpoint, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
         import tensorflow as tf
 
-        super().__init__(number, pace)
+        super().__init__(number, snapshot_schedule)
         self._tf = tf
         self._writer = tf.summary.create_file_writer(folder)
 

@@ -202,7 +202,7 @@ class Pipeline:
         """All steps after the checkpoint."""
         context, order = self._context, self._context.job.order
         first = len(resume.done) + 1 if resume else 1
-        context.leader.pace.taken(order.samples_after(first - 1))
+        context.leader.snapshot_schedule.taken(order.samples_after(first - 1))
         for step in range(first, order.steps + 1):
             loss, *busy = self._run(step, context.numbers(step))
             for number, seconds in enumerate(busy):

@@ -122,7 +122,7 @@ class Asynchronous:
             order, self._workers, self._pause_after, context.job.params.get("max_staleness"), done
         )
         if scheduler.samples:
-            context.leader.pace.taken(scheduler.samples)
+            context.leader.snapshot_schedule.taken(scheduler.samples)
         self._hands = [threading.Thread(target=self._work, args=(at,), daemon=True) for at in range(self._workers)]
         for hand in self._hands:
             hand.start()
@@ -141,7 +141,7 @@ class Asynchronous:
                 scheduler.go_on()
 
     def _pause_after(self, updates: int, samples: int) -> bool:
-        return self._context.leader.pace.wanted(updates, samples) or self._context.checkpoints.due(updates)
+        return self._context.leader.snapshot_schedule.wanted(updates, samples) or self._context.checkpoints.due(updates)
 
     def _work(self, number: int) -> None:
         """Be the hand of one worker."""
@@ -376,12 +376,14 @@ class Synchronous:
         """All steps after the checkpoint."""
         context, order = self._context, self._context.job.order
         first = len(resume.done) + 1 if resume else 1
-        context.leader.pace.taken(order.samples_after(first - 1))
+        context.leader.snapshot_schedule.taken(order.samples_after(first - 1))
         for number in range(self._workers):
             threading.Thread(target=self._work, args=(number,), daemon=True).start()
         for step in range(first, order.steps + 1):
             loss = self._step(step, order.batch(step))
-            if context.leader.pace.wanted(step, order.samples_after(step)) or context.checkpoints.due(step):
+            if context.leader.snapshot_schedule.wanted(step, order.samples_after(step)) or context.checkpoints.due(
+                step
+            ):
                 self._wait_for_the_late()
             context.checkpoints.step_done(context.leader, step, loss, context.store.weights, context.store.state)
         counts = {"gradients_dropped": float(self._dropped)} if self._needed < self._workers else {}

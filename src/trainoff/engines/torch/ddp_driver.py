@@ -61,5 +61,5 @@ class DdpAssignment:
 
     job: Job
     number: Endpoint
-    pace: SnapshotSchedule
+    snapshot_schedule: SnapshotSchedule
     checkpoints: CheckpointWriter | None = None

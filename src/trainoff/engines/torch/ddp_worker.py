@@ -81,7 +81,7 @@ def learn(assignment: DdpAssignment, fetch: Fetch) -> tuple[TorchNetwork, Contro
 
     `fetch` makes of the job that was assigned one with its rows at hand.
     """
-    leader = ControlClient(assignment.number, assignment.pace) if dist.get_rank() == 0 else None
+    leader = ControlClient(assignment.number, assignment.snapshot_schedule) if dist.get_rank() == 0 else None
     if leader:
         leader.say("connected")
     worker = make_worker(fetch(assignment.job))
@@ -117,7 +117,7 @@ class Training:
         if not found:
             return 1
         self.way.put(found.state)
-        self.assignment.pace.taken(self.worker.job.order.samples_after(len(found.done)))
+        self.assignment.snapshot_schedule.taken(self.worker.job.order.samples_after(len(found.done)))
         return len(found.done) + 1
 
     def run(self, start: int) -> NDArray[np.float64]:
@@ -162,11 +162,13 @@ def all_roles() -> list[str]:
     return found if len(set(found)) == len(found) else [f"worker-{number}" for number in range(len(found))]
 
 
-def learn_together(number: Endpoint, job: Job, pace: SnapshotSchedule, folder: str) -> None:
+def learn_together(number: Endpoint, job: Job, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
     """Be one worker of the group that the environment names, on the rows that lie in a folder, to the end."""
     join(job.cores)
     rows = fetch_rows(Path(folder))
-    _, leader = learn(DdpAssignment(job, number, pace), lambda job: replace(job, data=replace(job.data, **rows)))
+    _, leader = learn(
+        DdpAssignment(job, number, snapshot_schedule), lambda job: replace(job, data=replace(job.data, **rows))
+    )
     if leader:
         leader.close()
     dist.barrier()

@@ -61,7 +61,7 @@ class TorchDdp(Engine):
         with watch.phase("ship"):
             self._assignment = job.folder / "assignment"
             self._assignment.touch(mode=0o600)  # it holds the secret of the line
-            given = DdpAssignment(hand_over(job), self._recovery.number, watch.pace, checkpoints)
+            given = DdpAssignment(hand_over(job), self._recovery.number, watch.snapshot_schedule, checkpoints)
             self._assignment.write_bytes(pickle.dumps(given))
         with watch.phase("cluster_start"):
             self._agents = start_agents(job, self._assignment, RESTARTS)
