@@ -108,6 +108,17 @@ SHARE = "a target is a number above 0 and at most 1"
         (["advise", "out", "--nodes", "2.5"], "--nodes 2.5: expected a whole number"),
         (["advise", "out", "--target"], "--target lacks its value; `trainoff advise --help` says what it takes"),
         (["tune", "x.toml"], "--minutes is missing; `trainoff tune --help` says what it is"),
+        (["sql"], "DIR, QUESTION is missing; `trainoff sql --help` says what it is"),
+        (["tune", "x.toml", "--c", "2"], "--minutes is missing; `trainoff tune --help` says what it is"),
+        (["lab", "up", "--m", "2"], "ambiguous option: --m could match --memory-gb, --machine, --memory-scale"),
+        (["compare", "out", "--engines", "numpy"], "--engines lacks its value; `trainoff compare --help` says what"),
+        (["export", "out", "--to", "cvs"], "`cvs` is not a value of --to; did you mean `csv`?"),
+        (
+            ["export", "out", "--to", "x"],
+            "`x` is not a value of --to; the values are csv, parquet, tensorboard, mlflow",
+        ),
+        (["lab", "upp"], "`upp` is not a command; did you mean `up`?"),
+        (["two\nlines"], "`two\\nlines` is not a command; the commands are doctor, engines, workloads,"),
         (
             ["advise", "out", "--target", "97"],
             f"--target 97: {SHARE}; did you mean 0.97?",

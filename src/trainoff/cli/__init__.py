@@ -7,11 +7,10 @@ import difflib
 import importlib
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trainoff import __version__
 from trainoff.errors import TrainoffError
@@ -24,24 +23,55 @@ ABOUT = "Train the same neural network on many training systems, and learn which
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests the nearest command or value for one that does not exist."""
+    """A parser whose errors are one sentence that names the nearest command or value."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._given: set[argparse.Action] = set()
 
     def error(self, message: str) -> NoReturn:
-        wrong = re.search(r"argument (\S+): invalid choice: '(.+?)' \(choose from (.+)\)", message)
-        if wrong:
-            choices = re.findall(r"[\w-]+", wrong[3])
-            close = difflib.get_close_matches(wrong[2], choices, 1)
-            what = f"value of {wrong[1]}" if wrong[1].startswith("-") else "command"
-            hint = f"did you mean `{close[0]}`?" if close else f"the {what.split()[0]}s are {', '.join(choices)}"
-            message = f"`{wrong[2]}` is not a {what}; {hint}"
-        elif wrong := re.search(r"argument ([^\s:]+): invalid (int|float) value: '(.*)'", message):
-            message = f"{wrong[1]} {wrong[3]}: expected a {'whole ' if wrong[2] == 'int' else ''}number"
-        elif wrong := re.search(r"argument (\S+): expected (one|\d+|at least one) arguments?", message):
-            message = f"{wrong[1]} lacks its value; `{self.prog} --help` says what it takes"
-        elif wrong := re.search(r"arguments are required: (.+)", message):
-            message = f"{wrong[1]} is missing; `{self.prog} --help` says what it is"
+        missing = ", ".join(_name(one) for one in self._actions if one.required and one not in self._given)
+        if missing and message.endswith(missing):
+            message = f"{missing} is missing; `{self.prog} --help` says what it is"
         print(f"trainoff: {message}", file=sys.stderr)
         sys.exit(2)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        self._given.add(action)
+        return super()._get_values(action, arg_strings)
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        try:
+            return super()._match_argument(action, arg_strings_pattern)
+        except argparse.ArgumentError:
+            self.error(f"{_name(action)} lacks its value; `{self.prog} --help` says what it takes")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            expected = "a whole number" if action.type is int else "a number"
+            self.error(f"{_name(action)} {_escape(arg_string)}: expected {expected}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = list(action.choices)
+        close = difflib.get_close_matches(value, choices, 1)
+        noun = "value" if action.option_strings else "command"
+        what = f"value of {_name(action)}" if action.option_strings else noun
+        hint = f"did you mean `{close[0]}`?" if close else f"the {noun}s are {', '.join(choices)}"
+        self.error(f"`{_escape(value)}` is not a {what}; {hint}")
+
+
+def _name(action: argparse.Action) -> str:
+    """Return the name of an argument as argparse's own messages have it."""
+    return str(argparse.ArgumentError(action, "").argument_name)
+
+
+def _escape(text: str) -> str:
+    """Return a text on one line, without control characters."""
+    return repr(text)[1:-1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
