@@ -68,9 +68,9 @@ lint: $(STAMP)
 # Three hours: `make check` under conditions that must make no difference, and all that `make test` takes a sample of.
 soak: $(STAMP) $(CLASSES)
 	@$(BIN)/python tests/conditions.py check
-	@TRAINOFF_EXPLORE=yes $(BIN)/python -m pytest tests/test_scaling.py tests/test_study_property.py tests/test_tf_on_spark_parts.py
-	@$(BIN)/python -m pytest tests/test_kill.py tests/test_tf_cluster.py
-	@$(BIN)/python -m pytest -m soak --ignore tests/test_kill.py --ignore tests/test_tf_cluster.py
+	@TRAINOFF_EXPLORE=yes $(BIN)/python -m pytest tests/analysis/test_scaling.py tests/study/test_properties.py tests/engines/test_tf_on_spark_parts.py
+	@$(BIN)/python -m pytest tests/runner/test_kill.py tests/engines/test_tf_cluster.py
+	@$(BIN)/python -m pytest -m soak --ignore tests/runner/test_kill.py --ignore tests/engines/test_tf_cluster.py
 
 # make test as it is; and in random orders on one core, on a busy machine, and twice at once. An hour and a half.
 conditions: $(STAMP)

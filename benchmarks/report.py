@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from made import folder_of_made, many  # the tests' maker of records
+from helpers.records import folder_of_made, many  # the tests' maker of records
 from trainoff.report.html import gather, render  # after the path is set
 
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"

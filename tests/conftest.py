@@ -5,49 +5,41 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
-from machines import sshd
-from running import HANGS_S
-from trainoff.clusters import Processes, namespaces
+from helpers.sshd import sshd
+from trainoff.clusters import namespaces
 from trainoff.clusters.java import find_java
 from trainoff.clusters.lab import register
-from trainoff.clusters.spark import SparkFolder, start_standalone
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-    from pages import Watched
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
 ORDER = "TRAINOFF_TEST_ORDER"  # random: the files as pytest-randomly has shuffled them, and not the slowest first
 MISSING = "missing here:"  # how the reason begins why a marked test is skipped
 SLOW = (
-    "test_tf_on_spark.py",
-    "test_spark.py",
-    "test_tf_cluster.py",
-    "test_dask.py",
-    "test_ray.py",
-    "test_run.py",
-    "test_run_models.py",
-    "test_torch_ddp.py",
-    "test_conformance.py",
-    "test_faults_run.py",
-    "test_cli.py",
-    "test_tune.py",
-    "test_lab.py",
-    "test_hosts.py",
-    "test_page.py",
-    "test_page_choices.py",
-    "test_storage.py",
-    "test_export.py",
-    "test_view.py",
+    "engines/test_tf_on_spark.py",
+    "engines/test_spark.py",
+    "engines/test_tf_cluster.py",
+    "engines/test_dask.py",
+    "engines/test_ray.py",
+    "runner/test_runner.py",
+    "runner/test_models_in_trials.py",
+    "engines/test_torch_ddp.py",
+    "engines/test_conformance.py",
+    "runner/test_faults_in_trials.py",
+    "cli/test_cli.py",
+    "cli/test_tune.py",
+    "clusters/test_lab.py",
+    "clusters/test_ssh.py",
+    "report/test_html.py",
+    "report/test_html_choices.py",
+    "engines/test_storage.py",
+    "report/test_export.py",
+    "report/test_live.py",
 )  # the slowest first
 skipped_here: list[str] = []
 
@@ -88,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if reason := lacks(mark.name):
                 item.add_marker(pytest.mark.skip(reason=f"{MISSING} {reason}"))
     if os.environ.get(ORDER) != "random":
-        items.sort(key=lambda item: [f"/{name}" not in item.nodeid for name in SLOW])
+        items.sort(key=lambda item: [f"tests/{name}::" not in item.nodeid for name in SLOW])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -128,61 +120,3 @@ def gate(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     shutil.rmtree(folder)  # whoever still waits there, after a failure, ends
-
-
-@pytest.fixture
-def existing(tmp_path):
-    """A Spark cluster of two workers that is not a trial's; yields its address and secret."""
-    spark, secret = SparkFolder(tmp_path), "a secret of its owner"
-    owner = {"spark.authenticate": "true", "spark.authenticate.secret": secret.replace(" ", "-")}
-    spark.configure(owner, secret=False)
-    with Processes(2, tmp_path) as cluster:
-        yield start_standalone(cluster, spark, 1, 1024), owner["spark.authenticate.secret"]
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """A headless Chromium, this machine's own."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(
-            executable_path=shutil.which("chromium"),
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-            timeout=1000 * HANGS_S,
-        )
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="session")
-def free_pages() -> list[tuple[dict[str, Any], Watched]]:
-    """Pages that no test uses now, and what each is set to."""
-    return []
-
-
-@pytest.fixture
-def watched(browser: Browser, free_pages: list[tuple[dict[str, Any], Watched]]) -> Iterator[Callable[..., Watched]]:
-    """Opens pages; at the end of the test none of them may have complained."""
-    from pages import Watched
-
-    used: list[tuple[dict[str, Any], Watched]] = []
-
-    def open_page(path: Path, fragment: str = "", **more: Any) -> Watched:
-        place = next((at for at, (given, _) in enumerate(free_pages) if given == more), None)
-        used.append(free_pages.pop(place) if place is not None else (more, Watched(browser, **more)))
-        used[-1][1].open(path, fragment)
-        return used[-1][1]
-
-    yield open_page
-    for given, one in used:
-        one.leave()
-        free_pages.append((given, one))
-
-
-@pytest.fixture(scope="session")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a few made records, as a file."""
-    from pages import small_report
-
-    return small_report(tmp_path_factory.mktemp("report") / "made")

@@ -10,7 +10,7 @@ import pytest
 import trainoff
 from golden.answers import ANSWERS, EXPECTED, answer, differences
 from golden.questions import FOLDERS, PLUGINS, RECORDS
-from running import invoke
+from helpers.running import invoke
 
 STATUSES = {
     *("ok", "timeout", "out-of-memory", "diverged", "start-failed"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from recorded import record, store, trained
+from helpers.records import record, store, trained
 from trainoff.analysis import batch_lines, groups, start_costs, unnamed, unpriced
 from trainoff.analysis.format import called, shown
 from trainoff.analysis.scaling import curves

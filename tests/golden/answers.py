@@ -22,7 +22,7 @@ from typing import Any
 
 import trainoff
 from golden.questions import COMMANDS, FOLDERS, HERE, PLUGINS, PUBLISHED, RECORDS, REPRODUCED, STUDIES, TEXTS
-from running import invoke
+from helpers.running import invoke
 from trainoff import cli
 from trainoff.records import Record
 

@@ -1,0 +1,229 @@
+"""Cost in money: of every published run, to a target, and by a price book of one's own."""
+
+import json
+import math
+
+import pytest
+
+from helpers.records import folder_of_made, made
+from helpers.running import invoke as command
+from helpers.running import only_record, study
+from trainoff.analysis import cost_of_trial, cost_to, costs, groups, priced, unpriced
+from trainoff.analysis.format import dollars
+from trainoff.errors import TrainoffError
+from trainoff.reproductions.published import records
+from trainoff.study.machines import PriceBook, read_prices, shipped, shipped_prices
+
+# Appendix A times Appendix C, in dollars: seconds times price by 3600, to six places, worked out apart from the code.
+BY_HAND = {  # spark_small, spark_large, tf_small, tf_large
+    "c3.xlarge": (0.019394, None, 0.005289, 0.022515),
+    "m3.xlarge": (0.026303, 0.098804, 0.007220, 0.031257),
+    "m4.xlarge": (0.016910, 0.065733, 0.005103, 0.021503),
+    "r3.xlarge": (0.031790, 0.117515, 0.008611, 0.036868),
+    "c3.2xlarge": (0.030912, 0.096827, 0.007323, 0.031352),
+    "m3.2xlarge": (0.036849, 0.114621, 0.009702, 0.041469),
+    "m4.2xlarge": (0.021642, 0.067069, 0.006903, 0.029771),
+    "r3.2xlarge": (0.039358, 0.121875, 0.011736, 0.050797),
+    "c3.4xlarge": (0.050496, 0.102334, 0.011473, 0.049403),
+    "m4.4xlarge": (0.038703, 0.068467, 0.010340, 0.044370),
+    "r3.4xlarge": (0.071511, 0.128205, 0.018482, 0.078958),
+}
+COLUMNS = [("spark-mllib", "mnist-mlp"), ("spark-mllib", "emnist-mlp"), ("tensorflow", "mnist-mlp")]
+COLUMNS += [("tensorflow", "emnist-mlp")]
+OF_CLUSTERS = {  # of m4.xlarge at 0.2 dollars: nodes to the cost on the small data and on the large
+    3: (0.051568, 0.167212),
+    5: (0.084450, 0.188796),
+    17: (0.287216, 0.642166),
+}
+MINE = '[machine]\n"mine" = { cores = 2, memory_gb = 4, usd_per_hour = 0.36 }\n'
+
+
+def published(engine, workload, machine, workers):
+    (found,) = [
+        record
+        for record in records("machines-and-clusters")
+        if (record.engine, record.workload, record.params["machine"], record.workers)
+        == (engine, workload, machine, workers)
+    ]
+    return found
+
+
+@pytest.mark.parametrize("machine", BY_HAND)
+def test_the_cost_of_every_published_run_on_one_machine(machine):
+    for (engine, workload), usd in zip(COLUMNS, BY_HAND[machine], strict=True):
+        found = published(engine, workload, machine, 1).cost_usd
+        assert (found is None) if usd is None else found == pytest.approx(usd, abs=6e-7)
+
+
+@pytest.mark.parametrize("nodes", OF_CLUSTERS)
+def test_the_cost_of_every_published_run_on_a_cluster(nodes):
+    for workload, usd in zip(("mnist-mlp", "emnist-mlp"), OF_CLUSTERS[nodes], strict=True):
+        assert published("spark-mllib", workload, "m4.xlarge", nodes).cost_usd == pytest.approx(usd, abs=6e-7)
+
+
+def test_the_cheapest_published_run_is_on_the_cheapest_machine():
+    cheapest = [
+        min(
+            (record for record in records("machines-and-clusters") if (record.engine, record.workload) == column),
+            key=lambda record: math.inf if record.cost_usd is None else record.cost_usd,
+        )
+        for column in COLUMNS
+    ]
+    assert {record.params["machine"] for record in cheapest} == {"m4.xlarge"}
+
+
+def test_the_shipped_book_has_a_date_a_source_and_the_eleven_machines():
+    book = shipped_prices()
+    assert (book.date, len(book.machines)) == ("spring 2017", 11)
+    assert "Appendix C" in book.source
+    assert {name: facts.usd_per_hour for name, facts in book.machines.items()} == {
+        name: facts["usd_per_hour"] for name, facts in shipped().items()
+    }
+
+
+def test_cost_of_the_training_of_the_trial_and_to_a_target():
+    record = made("torch", usd_per_hour=3600.0)  # a dollar a second
+    assert (record.usd(record.train_s), cost_of_trial(record)) == (4.0, 6.0)
+    assert (cost_to(record, 0.95), cost_to(record, 0.97)) == (1.0, 2.0)
+    assert cost_to(record, 0.5) is None, "nobody timed that"
+    never = made("torch", usd_per_hour=3600.0, time_to_target={"0.95": 1.0, "0.97": None})
+    assert cost_to(never, 0.97) == math.inf
+    assert cost_of_trial(made("torch")) is None
+    assert cost_to(made("torch"), 0.95) is None
+
+
+def test_settings_are_ordered_by_what_the_target_costs():
+    dear = [made("dear", seed, 2.0, usd_per_hour=7200.0) for seed in (1, 2, 3)]
+    cheap = [made("cheap", seed, 1.5, usd_per_hour=3600.0) for seed in (1, 2, 3)]
+    never = [made("never", 1, usd_per_hour=1.0, time_to_target={"0.95": None, "0.97": None})]
+    found = costs(groups([*dear, *cheap, *never, made("unknown")]), 0.97)
+    assert [cost.group.first.engine for cost in found] == ["cheap", "dear", "never"]
+    assert [cost.to_target for cost in found] == pytest.approx([2 / 1.5, 2.0, math.inf])
+    assert [cost.run for cost in costs(groups(dear))] == [4.0]
+
+
+def test_what_never_gets_there_costs_without_end_even_where_nothing_has_a_price():
+    free = made("never", usd_per_hour=0.0, targets=[0.97], time_to_target={"0.97": None})
+    assert cost_to(free, 0.97) == math.inf
+
+
+def test_a_book_prices_by_name_by_part_and_by_size():
+    book = PriceBook(machines=shipped_prices().machines, usd_per_core_hour=0.1, usd_per_gb_hour=0.01)
+    assert book.usd_per_hour("m4.xlarge", 4, 16) == 0.2
+    assert book.usd_per_hour("m4.xlarge", 0.4, 3.2, scale=0.1) == pytest.approx(0.02)
+    assert book.usd_per_hour(None, 2, 4) == pytest.approx(0.24)
+    assert book.usd_per_hour("theirs", 2, 4) == pytest.approx(0.24)
+    assert book.usd_per_hour(None, 2, None) is None, "memory is charged and not known"
+    assert shipped_prices().usd_per_hour(None, 2, 4) is None
+
+
+def test_records_take_the_prices_of_another_book_in_the_place_of_their_own():
+    record = made("torch", usd_per_hour=1.0, cost_usd=9.0, workers=3, cores=2.0)
+    (found,) = priced([record], PriceBook(usd_per_core_hour=0.6))
+    assert (found.usd_per_hour, found.cost_usd) == pytest.approx((3.6, 0.004))
+    assert record.cost_usd == 9.0, "a record is never edited"
+    (unknown,) = priced([record], shipped_prices())
+    assert (unknown.usd_per_hour, unknown.cost_usd) == (None, None)
+    unlike = made("torch", params={"nodes": [{"cores": 1, "memory_gb": 1}, {"cores": 3, "memory_gb": 2}]}, workers=2)
+    assert priced([unlike], PriceBook(usd_per_core_hour=0.5))[0].usd_per_hour == 2.0
+
+
+def test_what_has_no_price_is_told():
+    assert unpriced([made("torch", usd_per_hour=1.0)]) is None
+    told = unpriced([made("torch", usd_per_hour=1.0), made("numpy", params={"machine": "x9.huge"})])
+    assert told == "1 of 2 trials has no price (x9.huge), so nothing is said of what it cost."
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "there is no price in it"),
+        ("x = [", "this is not TOML"),
+        (
+            "usd_per_core_huor = 1",
+            "`usd_per_core_huor` is not a key of a price book; did you mean `usd_per_core_hour`?",
+        ),
+        ("usd_per_core_hour = -1", "`usd_per_core_hour` is `-1`; expected a number, at least 0"),
+        ("usd_per_gb_hour = nan", "`usd_per_gb_hour` is `nan`; expected a number, at least 0"),
+        (f"usd_per_gb_hour = 1{'0' * 400}", "expected a number, at least 0"),
+        (f"usd_per_gb_hour = 1{'0' * 5000}", "this is not TOML"),
+        ("usd_per_gb_hour = true", "`usd_per_gb_hour` is `True`; expected a number"),
+        ("machine = 3", "`machine` must be a table of machine types"),
+        ("[machine]\nmine = 3", "machine `mine` must be a table"),
+        (MINE.replace("cores = 2, ", ""), "machine `mine` lacks `cores`"),
+        (MINE.replace("cores = 2", "cores = 0"), "machine `mine`: `cores` is `0`; expected a number, above 0"),
+        (MINE.replace("cores", "corse"), "machine `mine`: `corse` is not known; did you mean `cores`?"),
+        (MINE.replace("usd_per_hour = 0.36", 'usd_per_hour = "1"'), "`usd_per_hour` is `1`; expected a number"),
+        ("date = []\n" + MINE, "`date` must be a text"),
+    ],
+)
+def test_a_bad_price_book_is_one_sentence(tmp_path, text, sentence):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(TrainoffError) as caught:
+        read_prices(path)
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_price_book_that_cannot_be_read_is_one_sentence(tmp_path):
+    (tmp_path / "latin.toml").write_bytes(b"source = '\xe9'")
+    for name, sentence in (
+        ("nowhere.toml", "there is no such file"),
+        ("", "this is a folder"),
+        ("latin.toml", "UTF-8"),
+    ):
+        with pytest.raises(TrainoffError, match=sentence):
+            read_prices(tmp_path / name)
+
+
+def test_a_book_may_say_its_date_without_quotes(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("date = 2026-11-16\n" + MINE)
+    book = read_prices(path)
+    assert (book.date, book.machines["mine"].usd_per_hour) == ("2026-11-16", 0.36)
+
+
+def test_the_commands_take_a_price_book(tmp_path):
+    folder = folder_of_made(tmp_path / "made", [made("torch", 1, 2.0), made("numpy", 1)])
+    (tmp_path / "mine.toml").write_text("usd_per_core_hour = 0.9\n")
+    shown = command("show", folder, "--prices", tmp_path / "mine.toml", "--json")
+    found = {record["engine"]: record["cost_usd"] for record in json.loads(shown.stdout)}
+    assert found == pytest.approx({"torch": 0.0005, "numpy": 0.001})
+    assert "what digits-mlp costs in money" in command("show", folder, "--prices", tmp_path / "mine.toml").stdout
+    assert "in money" not in command("show", folder).stdout
+    both = command("report", folder, "--prices", tmp_path / "mine.toml", "--usd-per-core-hour", "1")
+    assert (both.returncode, both.stderr.count("\n")) == (2, 1)
+    assert "give one of them" in both.stderr
+    (tmp_path / "other.toml").write_text(MINE)
+    told = command("report", folder, "--prices", tmp_path / "other.toml")
+    assert "2 of 2 trials have no price (nodes of 1 core), so nothing is said of money." in told.stdout
+
+
+def test_money_is_an_axis_by_itself_where_every_trial_has_a_price(tmp_path):
+    own = [made("torch", usd_per_hour=1.0), made("numpy", usd_per_hour=2.0)]
+    folder_of_made(tmp_path / "all", own)
+    folder_of_made(tmp_path / "some", [own[0], made("numpy")])
+    for name in ("all", "some"):
+        assert command("report", tmp_path / name).returncode == 0
+        assert ("US dollars" in (tmp_path / name / "report.html").read_text()) == (name == "all")
+
+
+@pytest.mark.cluster
+@pytest.mark.lab
+def test_a_trial_on_a_machine_with_a_price_books_what_it_cost(tmp_path):
+    more = '[cluster]\nkind = "lab"\nmachine = "m4.xlarge"\nscale = 0.1\nmemory_scale = 0.2\n'
+    done = command("run", study(tmp_path, "numpy", more=more), "--out", tmp_path / "results")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = only_record(tmp_path / "results")
+    assert record["kind"] == "measured"
+    assert record["usd_per_hour"] == pytest.approx(0.02), "a tenth of the machine at a tenth of its price"
+    assert record["cost_usd"] == pytest.approx(record["train_s"] / 3600 * 0.02)
+
+
+@pytest.mark.parametrize(
+    ("usd", "told"), [(None, "-"), (math.inf, "never"), (0.0, "$0.00"), (1234.5, "$1,234.50"), (0.0169103, "$0.017")]
+)
+def test_money_is_told_with_two_digits(usd, told):
+    assert dollars(usd) == told

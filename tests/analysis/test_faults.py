@@ -1,0 +1,112 @@
+"""What is told of faults: the analysis, the table that `show` prints, and the marks on the report's curves."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from helpers.records import BACK, FAULT_RECORDS, KILL, LOST, PAUSE, SLOW, alone, folder_of_made, hit, made
+from trainoff.analysis import answer, groups, struck
+from trainoff.analysis.format import fault
+from trainoff.cli.show import print_board
+from trainoff.report.html import gather
+from trainoff.report.html.chart_data import ChartContext, SeriesCache
+from trainoff.report.html.charts import drawn, fault_rows
+from trainoff.report.html.style import looks
+
+
+def test_a_fault_is_compared_with_the_run_left_alone():
+    found = {(one.group.first.engine, one.action): one for one in struck(groups(FAULT_RECORDS))}
+    assert len(found) == 4
+    killed = found["torch-ddp", "kill-process"]
+    assert (killed.detected_s, killed.recovered_s, killed.samples_redone) == (0.25, 6.0, 2300)
+    assert killed.slowdown == pytest.approx(2.0)
+    assert killed.quality_lost == pytest.approx(0.01)
+    assert killed.name == "torch-ddp (sync, 2 workers)"
+    assert found["torch-ddp", "pause"].slowdown == pytest.approx(1.25)
+    gone = found["spark-torch", "kill-process"]
+    assert (gone.state, gone.slowdown, gone.quality_lost) == ("failed", None, None)
+    assert found["dask-average", "slow"].slowdown is None, "nobody was left alone"
+
+
+def test_repetitions_are_taken_together_each_beside_its_own_seed():
+    records = [alone("torch-ddp", seed) for seed in (1, 2, 3)]
+    records += [hit("torch-ddp", KILL, 1, 0.5, **BACK), hit("torch-ddp", KILL, 2, 0.25, **{**BACK, "detected_s": 0.75})]
+    records += [hit("torch-ddp", KILL, 3, status="crashed", **{**LOST, "detected_s": 0.5})]
+    (found,) = struck(groups(records))
+    assert found.slowdown == pytest.approx(3.0), "of those that ended well"
+    assert found.detected_s == 0.5
+    assert found.state == "recovered 2, failed 1"
+
+
+def test_of_an_error_less_is_better():
+    told = {"metric": "error", "targets": [], "time_to_target": {}}
+    base = made("torch-ddp", test_metrics={"error": 0.2}, **told)
+    worse = made("torch-ddp", params={"epochs": 4, "fault": KILL}, fault={"state": "recovered"},
+                 test_metrics={"error": 0.25}, **told)  # fmt: skip
+    (found,) = struck(groups([base, worse]))
+    assert found.quality_lost == pytest.approx(0.05)
+
+
+def test_engines_compete_only_where_they_were_left_alone():
+    faster = hit("torch-ddp", PAUSE, speed=9.0)
+    assert answer(groups([*FAULT_RECORDS, faster]))[0].startswith("spark-torch (sync, 2 workers) reached 97%")
+    only = [faster, hit("torch-ddp", KILL)]
+    assert "with fault pause" in answer(groups(only))[0], "if nobody was, they compete as they are"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (KILL, "kill-process"),
+        ({**KILL, "node": 2}, "kill-process node 2"),
+        (PAUSE, "pause for 1 s at 2 s"),
+        ({**SLOW, "at": 0}, "slow to 25% at 0%"),
+        ({"action": "limit", "at": 0.3, "bandwidth_mbit": 10.0, "for_s": 5.0}, "limit to 10 Mbit/s for 5 s"),
+    ],
+)
+def test_a_fault_is_told_in_few_words(asked, words):
+    assert fault(asked) == words
+
+
+def test_show_sets_the_faults_side_by_side(tmp_path):
+    console = Console(file=io.StringIO(), width=130)
+    print_board(FAULT_RECORDS, tmp_path, console)
+    lines = console.file.getvalue().splitlines()
+    table = lines[lines.index("what the faults did") + 1 :][:5]
+    assert [" ".join(line.split()) for line in table] == [
+        "engine mode fault noticed back gap redone took accuracy lost state",
+        "dask-average sync slow to 25% - - 0.5 s 0 - - unharmed",
+        "spark-torch sync kill-process 2.0 s - 2.0 s 0 - - failed",
+        "torch-ddp sync kill-process 0.2 s 6.0 s 5.5 s 2,300 2.0× 0.0100 recovered",
+        "torch-ddp sync pause for 1 s at 2 s - - 0.5 s 0 1.2× 0.0000 unharmed",
+    ]
+
+
+def test_without_faults_nothing_is_said_of_them(tmp_path):
+    console = Console(file=io.StringIO(), width=130)
+    print_board([alone("torch-ddp")], tmp_path, console)
+    assert "fault" not in console.file.getvalue()
+    folder = folder_of_made(tmp_path / "made", [alone("torch-ddp")])
+    (workload,) = gather(folder).workloads
+    assert workload.faults is None
+    assert "faults" not in workload.charts[0].data
+
+
+def test_the_curve_has_a_mark_where_the_fault_was_done_and_where_it_was_healed(tmp_path):
+    folder = folder_of_made(tmp_path / "made", FAULT_RECORDS)
+    found = groups(FAULT_RECORDS)
+    chart = drawn(ChartContext(found, SeriesCache(folder)), looks(record.engine for record in FAULT_RECORDS))[0]
+    marks = [row for row in chart.data["faults"] if row["engine"] == "torch-ddp" and "pause" in row["fault"]]
+    assert [(row["what"], row["train_s"]) for row in marks] == [("fault", 1.0), ("healed", 2.0)]
+    curve = [row for row in chart.data["curves"] if row["trial"] == marks[0]["trial"]]
+    before = [row for row in curve if row["train_s"] <= 1.0][-1]
+    after = next(row for row in curve if row["train_s"] > 1.0)
+    assert before["y"] <= marks[0]["y"] <= after["y"]
+    assert before["samples"] <= marks[0]["samples"] <= after["samples"]
+    assert "A cross: a fault was done" in chart.about
+
+
+def test_a_fault_that_was_not_done_has_no_mark():
+    line = [{"trial": "a.1", "train_s": 1.0, "y": 0.5, "error": 0.5}]
+    assert fault_rows(line, {"a.1": {"at_s": None, "state": "not done"}}) == []

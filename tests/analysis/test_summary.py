@@ -1,0 +1,427 @@
+"""What records say, in words: ranking, answer, figures as people read them."""
+
+import pytest
+
+from helpers.records import FAST, distributed, repeated, trial
+from trainoff.analysis import (
+    answer,
+    batch_lines,
+    bound,
+    bounds,
+    failure,
+    groups,
+    headline_target,
+    prices,
+    ranked,
+    resources,
+    spent,
+    staleness,
+    start_costs,
+    worker_lines,
+)
+from trainoff.analysis.format import about, count, seconds, size, span, times, told
+
+
+def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
+    found = groups([trial("slow", 8.0), trial("fast", 2.0)])
+    assert [group.first.engine for group in ranked(found)] == ["fast", "slow"]
+    assert answer(found) == [
+        "fast reached 97% first: 2.0 s of training; slow took 4.0 times as long.",
+        "One run each, so this is indicative: --repeat 5 makes it a ranking.",
+        "All of them did the same arithmetic, checked against the reference.",
+    ]
+
+
+def test_who_took_about_as_long_is_not_told_apart():
+    found = groups([trial("fast", 2.0), trial("close", 2.05)])
+    assert "close took about as long" in answer(found)[0]
+
+
+def test_what_an_engine_has_no_choice_about_does_not_set_it_apart():
+    plain = {"optimizer": "momentum", "train_rows": None}
+    other = {"optimizer": "l-bfgs", "train_rows": None}
+    found = groups([trial("numpy", 2.0, params=plain), trial("mllib", 9.0, params=other, settled=["optimizer"])])
+    assert [group.label for group in found] == [{}, {}]
+    found = groups([trial("numpy", 2.0, params=plain), trial("mllib", 9.0, params=other)])
+    assert [group.label for group in found] == [{"optimizer": "momentum"}, {"optimizer": "l-bfgs"}]
+
+
+def test_who_never_got_there_is_said_not_dropped():
+    found = groups([trial("fast", 2.0), trial("never", None)])
+    assert answer(found)[0] == ("fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s.")
+
+
+def test_a_median_of_repetitions_counts_those_that_never_got_there():
+    found = groups([trial("a", 1.0, 1), trial("a", None, 2), trial("a", None, 3)])
+    assert found[0].time_to(0.97) is None
+    assert found[0].time_to(0.95) == 1.0
+
+
+def test_five_repetitions_make_a_verdict_with_its_uncertainty_and_need_no_caution():
+    found = repeated(slow=[3.0, 3.2, 2.9, 3.1, 3.0], fast=FAST)
+    assert answer(found) == [
+        "fast reached 97% first: 1.0 s of training, 3.0 times faster than slow (2.9 to 3.2, n = 5).",
+        "All of them did the same arithmetic, checked against the reference.",
+    ]
+
+
+def test_a_tie_is_said_to_be_one_and_then_nobody_was_first():
+    found = repeated(a=FAST, b=[1.005 * time for time in FAST], slow=[2 * time for time in FAST])
+    assert answer(found)[0] == (
+        "a reached 97% after 1.0 s of training, "
+        "a tie with b (1.00 to 1.00 times as long, n = 5, inside the band of 10%, from the spread of repetitions), "
+        "2.0 times faster than slow (2.0 to 2.0, n = 5)."
+    )
+
+
+def test_what_five_repetitions_cannot_tell_apart_is_undecided():
+    found = repeated(a=FAST, b=[1.5, 0.9, 1.6, 0.8, 1.7])
+    assert answer(found)[0].startswith("a reached 97% after 1.0 s of training; b took 1.2")
+    assert "times as long, which is undecided (" in answer(found)[0]
+
+
+def test_who_got_there_only_sometimes_is_said_so():
+    assert answer(repeated(a=FAST, b=[None] * 5))[0] == (
+        "a reached 97% first: 1.0 s of training; b had not got there after 9.0 s and got there in 0 of 5 runs."
+    )
+    assert answer(repeated(a=FAST, b=[1.02, 1.0, None, 1.1, 0.9]))[0] == (
+        "a reached 97% after 1.0 s of training; b took about as long and got there in 4 of 5 runs, which is undecided."
+    )
+
+
+def test_the_headline_is_the_highest_target_that_half_of_them_reached():
+    most = [trial("a", 1.0), trial("b", None), trial("c", None)]
+    assert headline_target(groups(most)) == 0.95
+    assert headline_target(groups([trial("a", None, time_to_target={"0.95": None, "0.97": None})])) is None
+
+
+def test_who_was_first_is_asked_of_those_that_were_left_alone():
+    fault = {"epochs": 4, "fault": {"action": "slow", "node": 1, "at": 0.3, "share": 0.25, "for_s": None}}
+    alone = {"a": {"0.97": 5.0, "0.98": None}, "b": {"0.97": 6.0, "0.98": 9.0}}
+    made = [
+        trial(engine, None, seed, targets=[0.97, 0.98], time_to_target=times, params=params)
+        for engine, own in alone.items()
+        for seed, (times, params) in enumerate([(own, {"epochs": 4}), ({"0.97": 8.0, "0.98": None}, fault)])
+    ]
+    assert answer(groups(made))[0].startswith("b reached 98% first: 9.0 s of training; a had not got there")
+
+
+def test_what_solves_the_problem_another_way_is_named():
+    other = {"verdict": "different by design", "reason": "L-BFGS, whole data per step"}
+    said = answer(groups([trial("a", 1.0), trial("b", 2.0, equivalence=other)]))
+    assert said[-1] == (
+        "b solves the problem another way (L-BFGS, whole data per step); all others did the same arithmetic, checked."
+    )
+
+
+def test_who_differs_in_the_same_way_is_told_together():
+    other = {"verdict": "different by design", "reason": "10 steps alone"}
+    odd = [trial(name, 2.0, equivalence=other) for name in "bcd"]
+    alone = trial("e", 2.0, equivalence={**other, "reason": "L-BFGS"})
+    assert answer(groups([trial("a", 1.0), *odd, alone]))[-1] == (
+        "b, c and d solve the problem another way (10 steps alone); "
+        "e solves the problem another way (L-BFGS); all others did the same arithmetic, checked."
+    )
+
+
+def test_the_best_setting_speaks_for_its_engine():
+    design = {"verdict": "different by design", "reason": "L-BFGS"}
+    small = {"verdict": None, "reason": "too few steps"}
+    runs = [trial("b", 1.0, equivalence=design), trial("b", 2.0, params={"epochs": 1}, equivalence=small)]
+    assert answer(groups(runs))[-1] == "b solves the problem another way (L-BFGS)."
+
+
+def test_what_could_not_be_checked_is_not_called_checked():
+    small = {"verdict": None, "reason": "the steps are too small to be told from float32 rounding"}
+    said = answer(groups([trial("a", 1.0, equivalence=small), trial("b", 2.0, equivalence=small)]))
+    assert "same arithmetic" not in said[-1]
+    assert said[-1].startswith("a and b could not be checked against the reference (the steps are too small")
+
+
+def test_a_grid_is_told_apart_by_what_varies():
+    found = groups([trial("a", 1.0, params={"epochs": 2}), trial("a", 2.0, 2, params={"epochs": 4})])
+    assert [group.name for group in ranked(found)] == ["a with epochs 2", "a with epochs 4"]
+
+
+def test_a_target_is_told_as_it_was_given():
+    odd = trial("a", 1.0, targets=[0.945], time_to_target={"0.945": 1.0})
+    assert answer(groups([odd]))[0] == "a reached 94.5% after 1.0 s of training."
+
+
+def test_a_network_that_has_learnt_nothing_is_called_so():
+    lost = trial("a", None, time_to_target={}, test_accuracy=0.11, model={"classes": 10})
+    assert answer(groups([lost]))[0].endswith("an accuracy of 0.1100, no better than guessing.")
+
+
+def test_only_failures_is_said_plainly():
+    bad = trial("a", None, status="crashed", phase="train", cold_s=3.2, reason="worker-1: boom")
+    assert answer(groups([bad])) == ["No trial ended well."]
+    assert failure(bad) == "crashed in train after 3.2 s: worker-1: boom"
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "text"),
+    [
+        (seconds, None, "-"),
+        (seconds, 0.004, "4 ms"),
+        (seconds, 5.12, "5.1 s"),
+        (seconds, 98.4, "98.4 s"),
+        (seconds, 99.97, "1:40"),
+        (seconds, 7500, "2:05:00"),
+        (times, 0.476, "0.48"),
+        (times, 1.05, "1.05"),
+        (times, 1.26, "1.3"),
+        (times, 1234.0, "1,234"),
+        (about, 38, "40 s"),
+        (about, 260, "4 min"),
+        (about, 9000, "2.5 h"),
+        (size, 0, "-"),
+        (size, 999, "999 B"),
+        (size, 41_000_000, "41 MB"),
+        (size, 2_400_000_000, "2.4 GB"),
+    ],
+)
+def test_figures_as_a_person_reads_them(function, value, text):
+    assert function(value) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (3.2, 3.94, "3.2 to 3.9 s"),
+        (0.08, 0.2, "80 ms to 0.2 s"),
+        (0.02, 0.03, "20 to 30 ms"),
+        (98.0, 130.0, "98.0 s to 2:10"),
+        (3.0, float("inf"), "3.0 s to never"),
+        (float("inf"), float("inf"), "never"),
+    ],
+)
+def test_a_span_names_its_unit_once(low, high, text):
+    assert span(low, high) == text
+
+
+def test_a_number_has_its_noun():
+    assert (count(1, "trial"), count(13, "trial")) == ("1 trial", "13 trials")
+
+
+def test_of_an_error_less_is_better():
+    def clicks(engine: str, error: float, time: float | None):
+        return trial(
+            engine,
+            None,
+            workload="clicks-logreg",
+            metric="error",
+            targets=[0.2, 0.18],
+            time_to_target={"0.2": 1.0, "0.18": time},
+            test_metrics={"error": error},
+        )
+
+    found = groups([clicks("worse", 0.19, None), clicks("better", 0.175, 3.0)])
+    assert headline_target(found) == 0.18
+    assert [group.first.engine for group in ranked(found)] == ["better", "worse"]
+    assert answer(found)[0] == "better reached 18% error first: 3.0 s of training; worse had not got there after 9.0 s."
+    nowhere = groups([clicks("a", 0.24, None) for _ in range(1)])
+    nowhere[0].first.time_to_target = {}
+    assert answer(nowhere)[0] == "No engine reached a target; a came closest with error 0.2400."
+
+
+def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
+    def tried(engine: str, epochs: int, accuracy: float, cpu: float):
+        return trial(engine, None, epochs, params={"epochs": epochs}, test_accuracy=accuracy, cpu_s=cpu)
+
+    found = groups(
+        [tried("a", 1, 0.96, 2.0), tried("a", 2, 0.98, 4.0), tried("a", 9, 0.99, 20.0), tried("b", 1, 0.94, 1.0)]
+    )
+    told = [(price.target, price.group.first.engine, price.group.first.params["epochs"]) for price in prices(found)]
+    assert told == [(0.95, "a", 1), (0.97, "a", 2)]
+    assert prices(groups([tried("a", 1, 0.99, 2.0), tried("b", 1, 0.99, 1.0)])) == []
+
+
+@pytest.mark.parametrize(
+    ("computing", "communicating", "cpu", "said"),
+    [
+        (7.0, 2.0, 0.5, "computing-bound (70% of the workers' time)"),
+        (2.0, 7.0, 0.5, "network-bound (70% of the workers' time spent on calls and transfers)"),
+        (2.0, 1.0, 0.5, "wait-bound (70% of the workers' time spent waiting)"),
+        (2.0, 7.0, 0.97, "CPU-bound (97% of its CPUs busy)"),
+    ],
+)
+def test_a_bottleneck_is_named_with_the_figure_that_says_so(computing, communicating, cpu, said):
+    record = distributed("tf-ps", "sync", computing=computing, communicating=communicating, cpu=cpu)
+    assert str(bound(record)) == said
+
+
+def test_who_has_no_workers_has_no_bottleneck():
+    assert bound(trial("numpy", 2.0)) is None
+    assert worker_lines(groups([trial("numpy", 2.0)])) == []
+
+
+def test_staleness_is_told_as_mean_and_most():
+    record = distributed(
+        "tf-ps", "async", computing=2.0, communicating=7.0, breakdowns={"staleness": {"0": 5.0, "1": 4.0, "10": 1.0}}
+    )
+    assert staleness(record) == (1.4, 10)
+    ((name, parts),) = worker_lines(groups([record]))
+    assert name == "tf-ps (async, 2 workers)"
+    assert "gradients missed 1.4 updates, at most 10" in parts
+    assert "200 MB/s" in parts
+
+
+def test_what_a_training_used_is_told_role_by_role():
+    record = distributed("tf-ps", "async", computing=2.0, communicating=7.0, cpu=0.77)
+    record.training |= {"load": 1.5, "runnable": 2.25, "memory_share": 0.0912, "cpu_cores_by_role": {"ps-0": 0.381}}
+    record.network_bytes_by_role = {"ps-0": {"sent": 2_400_000_000, "received": 31_000_000}}
+    record.peak_memory_bytes_by_role = {"ps-0": 350_000_000}
+    assert resources(record) == [
+        "CPUs 77% busy, load 1.5, runnable 2.25, memory 9.1% of the machine's, network 200 MB/s",
+        "ps-0: 0.38 cores, at most 350 MB of memory, sent 2.4 GB and received 31 MB in all",
+    ]
+    assert resources(trial("numpy", 2.0)) == []
+
+
+def test_modes_are_told_apart_by_what_they_are_bound_by():
+    fault = {"fault": {"action": "slow", "node": 1, "at": 0.3, "share": 0.25, "for_s": None}}
+    found = groups(
+        [
+            distributed("tf-ps", "sync", computing=2.0, communicating=2.0),
+            distributed("tf-ps", "async", computing=2.0, communicating=7.0),
+            distributed("tf-ps", "async", computing=9.0, communicating=1.0, params=fault),
+        ]
+    )
+    assert bounds(found) == [
+        "On digits-mlp, tf-ps sync is wait-bound (60% of the workers' time spent waiting); "
+        "tf-ps async is network-bound (70% of the workers' time spent on calls and transfers)."
+    ]
+    assert "tf-ps (async, 2 workers) with fault slow node 1 to 25%" in [group.name for group in found]
+
+
+def batch(size: int, speed: float, accuracy: float, **more):
+    return trial(
+        "tf-ps",
+        None,
+        mode="async",
+        workers=2,
+        params={"batch_size": size},
+        samples_per_s=speed,
+        test_accuracy=accuracy,
+        **{"samples_seen": 10_000, **more},
+    )
+
+
+def test_batches_are_compared_by_speed_and_by_what_is_learnt_from_a_sample():
+    found = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95), batch(1000, 20_000, 0.6)])
+    assert batch_lines(found) == [
+        "tf-ps (async, 2 workers) on digits-mlp: batches of 1,000 were fastest, 20,000 samples/s (1: 90, 100: 9,000); "
+        "accuracy after the same 10,000 samples: 0.9500 with 1, 0.9000 with 100, 0.6000 with 1,000."
+    ]
+    unequal = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95, samples_seen=9), batch(1000, 20_000, 0.6)])
+    assert "after unequal numbers of samples" in batch_lines(unequal)[0]
+    assert batch_lines(found[:2]) == [], "two sizes are no series"
+    other = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95), batch(1000, 20_000, 0.6, cores=2.0)])
+    assert batch_lines(other) == [], "on nodes of other sizes they are none"
+
+
+def test_an_engine_that_is_exact_in_one_mode_is_named_with_the_other():
+    differs = {"verdict": "different by design", "reason": "it does"}
+    found = groups([trial("tf-ps", 2.0, mode="sync"), trial("tf-ps", 3.0, mode="async", equivalence=differs)])
+    assert answer(found)[-1] == (
+        "tf-ps async solves the problem another way (it does); all others did the same arithmetic, checked."
+    )
+
+
+PHASES = {
+    "import": 1.0,
+    "cluster_start": 20.0,
+    "compile": 2.0,
+    "data_load": 0.5,
+    "ship": 3.0,
+    "train": 10.0,
+    "test": 0.2,
+    "teardown": 4.0,
+}
+
+
+def on_spark(feeding, **more):
+    parts = {"computing_s": {"worker-0": 5.0, "worker-1": 5.0}, "feeding_s": feeding, "waiting_s": {"worker-0": 3.0}}
+    told = {"phases_s": PHASES, "train_s": 10.0, "mode": "sync", "workers": 2, "breakdowns": parts if feeding else {}}
+    return trial("tf-on-spark", 8.0, **{**told, **more})
+
+
+def test_where_the_time_went_adds_up_with_the_feed_apart():
+    (group,) = groups([on_spark({"worker-0": 1.0, "worker-1": 3.0})])
+    found = spent(group)
+    assert (found.start, found.rows, found.feed, found.training) == (23.0, 3.5, 2.0, 8.0)
+    assert found.whole == pytest.approx(sum(PHASES.values()))
+
+
+def test_who_pushes_no_rows_has_no_feed():
+    (group,) = groups([on_spark({})])
+    assert spent(group).feed is None
+    assert spent(group).training == 10.0
+
+
+def test_who_starts_longer_than_it_trains_is_told_so():
+    (said,) = start_costs(groups([on_spark({"worker-0": 2.0})]))
+    assert said.startswith("tf-on-spark (sync, 2 workers) spent 23.0 s starting, 2.0 s feeding and 8.0 s training")
+    assert start_costs(groups([on_spark({}, phases_s={**PHASES, "train": 30.0})])) == []
+    assert start_costs(groups([on_spark({}, mode="single", workers=1)])) == []
+
+
+def test_waiting_for_rows_is_told_apart():
+    ((_, told),) = worker_lines(groups([on_spark({"worker-0": 2.0, "worker-1": 2.0})]))
+    assert "waiting for rows 20%" in told
+
+
+def test_a_training_that_waits_for_rows_is_bound_by_the_feed():
+    parts = {"computing_s": {"worker-0": 1.0}, "feeding_s": {"worker-0": 8.0}, "waiting_s": {"worker-0": 1.0}}
+    found = bound(on_spark({}, breakdowns=parts, training={"cpu_share": 0.3}))
+    assert str(found) == "feed-bound (80% of the workers' time spent waiting for rows)"
+
+
+def crashed(engine, seed):
+    return trial(engine, None, seed, status="crashed", time_to_target={"0.95": None, "0.97": None}, train_s=None)
+
+
+def test_a_setting_that_mostly_crashes_does_not_win():
+    runs = [trial("fast", 1.0, 1), *(crashed("fast", seed) for seed in (2, 3, 4, 5))]
+    found = groups([*runs, *(trial("slow", 2.0, seed) for seed in (1, 2, 3, 4, 5))])
+    assert [group.first.engine for group in ranked(found)] == ["slow", "fast"]
+    assert answer(found)[0].startswith("slow reached 97% first: 2.0 s of training; fast had not got there")
+
+
+def test_whoever_did_not_always_get_there_is_told_so():
+    mixed = [trial("a", 1.0 if seed < 5 else None, seed) for seed in range(1, 7)]
+    found = groups([*mixed, *(trial("b", 2.3, seed) for seed in range(1, 7))])
+    said = answer(found)[0]
+    assert said == "a reached 97% after 1.0 s of training in 4 of 6 runs; b took 2.3 times as long, which is undecided."
+
+
+def test_a_target_that_was_not_asked_for_is_not_missed():
+    asked = [trial("a", 1.0, seed, study="x") for seed in (1, 2, 3)]
+    other = {"study": "y", "targets": [0.95], "time_to_target": {"0.95": 1.0}}
+    found = groups([*asked, *(trial("a", None, seed, **other) for seed in range(4, 9)), trial("b", 2.0, study="x")])
+    assert answer(found)[0].startswith("a reached 97% first")
+
+
+def test_who_did_other_arithmetic_is_told_first():
+    found = groups([trial("a", 1.0), trial("b", 2.0), trial("w", 0.5, status="wrong-result")])
+    assert "w did other arithmetic than the reference, and is out of the race." in answer(found)
+    assert "All others did the same arithmetic, checked against the reference." in answer(found)
+
+
+def test_only_who_has_few_runs_is_indicative():
+    found = groups([trial("b", 3.0), *(trial("a", 1.0, seed) for seed in range(1, 6))])
+    assert "Fewer than 5 runs of b, so what is said of them is indicative: --repeat 5." in answer(found)
+
+
+def test_phases_are_those_of_the_runs_that_ended_well():
+    early = trial("a", None, 1, status="start-failed", phases_s={"import": 1.0})
+    whole = [trial("a", 1.0, seed, phases_s={"import": 2.0, "train": 4.0}) for seed in (2, 3)]
+    assert groups([early, *whole])[0].phases_s() == {"import": 2.0, "train": 4.0}
+
+
+def test_unlike_nodes_are_told_by_how_many_there_are_of_each():
+    first, rest = {"cores": 0.1, "memory_gb": 3.0}, {"cores": 0.1, "memory_gb": 1.3}
+    assert told([first, rest, rest]) == "1 of 0.1 cores, 3 GB + 2 of 0.1 cores, 1.3 GB"
+    assert told([{"cores": 2.0}]) == "1 of 2 cores"
+    assert told([200, 100]) == "[200, 100]"

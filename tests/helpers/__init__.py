@@ -1,0 +1,1 @@
+"""What the tests of several packages share: runs, records, trainings, studies, machines, pages."""

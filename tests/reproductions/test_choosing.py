@@ -1,0 +1,67 @@
+"""What the documentation advises is backed: every sentence names a claim, and the verdict is that of a real run."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, names
+from trainoff.reproductions.published import claims
+
+DOCS = Path(__file__).parents[2] / "docs"
+CITED = re.compile(r"\[([a-z0-9-]+): (confirmed|refuted|not comparable)(, by design)?\]\(([^)]+)\)")
+
+
+def verdicts() -> dict[str, str]:
+    """The verdict on every claim, as the pages of the reproductions have them."""
+    found = {claim.id: CONFIRMED for claim in claims() if claim.because}
+    for name in names():
+        for one in json.loads((DOCS / "reproduced" / f"{name}.json").read_text()):
+            found[one["claim"]] = one["verdict"]
+    return found
+
+
+def advice() -> list[str]:
+    """The lines of the page that advise something."""
+    return [line for line in (DOCS / "choosing.md").read_text().splitlines() if line.startswith("- ")]
+
+
+def test_every_piece_of_advice_is_backed():
+    assert len(advice()) > 10
+    assert [line for line in advice() if not CITED.search(line)] == []
+
+
+def test_the_verdicts_are_those_of_the_runs():
+    known = verdicts()
+    cited = [found for line in advice() for found in CITED.finditer(line)]
+    assert [found[1] for found in cited if known.get(found[1]) != found[2]] == []
+    design = {claim.id for claim in claims() if claim.because}
+    assert {found[1] for found in cited if found[3]} == {found[1] for found in cited if found[1] in design}
+
+
+def test_the_page_of_all_claims_is_made_of_the_verdicts():
+    page = (DOCS / "claims.md").read_text()
+    assert page == runpy.run_path(str(DOCS / "claims.py"))["page"](), "python docs/claims.py makes it anew"
+    known = verdicts() | {claim.id: NOT_COMPARABLE for claim in claims() if claim.not_comparable}
+    for verdict in (CONFIRMED, REFUTED, NOT_COMPARABLE):
+        assert page.count(f"| **{verdict}** |") == list(known.values()).count(verdict)
+    linked = set(re.findall(r"\[page\]\(([^)#]+)", page))
+    assert [file for file in sorted(linked) if not (DOCS / file).is_file()] == []
+
+
+def test_the_pages_that_are_named_are_there():
+    pages = {found[4] for line in advice() for found in CITED.finditer(line)}
+    assert [page for page in sorted(pages) if not (DOCS / page.partition("#")[0]).is_file()] == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_reproduction_has_a_page_of_a_real_run(name):
+    page = (DOCS / "reproduced" / f"{name}.md").read_text()
+    assert "It has not run yet" not in page
+    assert f"trainoff reproduce {name}" in page
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page)
+    assert [file for file in pictures if not (DOCS / "reproduced" / file).is_file()] == []
+    judged = json.loads((DOCS / "reproduced" / f"{name}.json").read_text())
+    assert [one["claim"] for one in judged] == [claim.id for claim in claims() if claim.reproduction == name]

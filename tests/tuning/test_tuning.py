@@ -1,0 +1,265 @@
+"""The parts of tuning: what is searched, what comes next, when a candidate is given up, who wins, what is written."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helpers.records import record, trained
+from trainoff import data, engines, study
+from trainoff.errors import TrainoffError
+from trainoff.records import Record
+from trainoff.runner.events import SnapshotEvent, TrialState
+from trainoff.tuning import Tuned, TuneOptions, outcome, search
+from trainoff.tuning.engine_study import EngineStudy, engine_studies_of
+from trainoff.tuning.outcome import Bar, Tuning, badness, compared, goal
+from trainoff.tuning.search import Space, Tried, propose
+from trainoff.tuning.tuned_study import check_overrides, toml, tuned_tables
+from trainoff.tuning.tuner import BudgetShare
+
+STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.toml"))
+
+
+def engine_study(folder: Path, engine: str, more: str = "", workload: str = "digits-mlp", **asked: Any) -> EngineStudy:
+    path = folder / "study.toml"
+    path.write_text(f'workload = "{workload}"\nengines = ["{engine}"]\n{more}')
+    (found,) = engine_studies_of(study.read(path, engines.facts(), **asked))
+    data.get(found.recipe.data)
+    return found
+
+
+def keys(space: Space) -> set[str]:
+    return {each.key for each in space.dimensions}
+
+
+TRAINING = {"optimizer", "learning_rate", "momentum", "schedule", "batch_size", "epochs"}
+
+
+def test_an_engine_is_searched_by_what_it_takes(tmp_path: Path) -> None:
+    assert keys(engine_study(tmp_path, "numpy").space) == TRAINING
+    assert keys(engine_study(tmp_path, "tensorflow").space) == TRAINING | {"xla"}
+    assert keys(engine_study(tmp_path, "spark-mllib").space) == {"max_iter", "solver", "block_size", "tol"}
+    assert keys(engine_study(tmp_path, "dask-average", "[params]\nworkers = 2\nmode = 'local'").space) >= {"tau"}
+
+
+def test_what_the_study_sweeps_or_the_command_line_sets_stays(tmp_path: Path) -> None:
+    swept = engine_study(tmp_path, "numpy", "[grid]\nbatch_size = [16, 64]\n", overrides=["optimizer=momentum"])
+    assert keys(swept.space) == TRAINING - {"batch_size", "optimizer"}
+    assert swept.recipe.params["batch_size"] == 16
+    assert swept.trial({"learning_rate": 0.7}).params["learning_rate"] == 0.7
+
+
+def test_a_batch_is_as_the_study_writes_it(tmp_path: Path) -> None:
+    found = engine_study(tmp_path, "torch-ddp", '[params]\nworkers = 2\nbatch_per = "worker"\nbatch_size = 20\n')
+    assert found.recipe.params["batch_size"] == 40
+    assert found.space.recipe["batch_size"] == 20
+    assert found.trial({"batch_size": 10}).params["batch_size"] == 20
+
+
+def test_half_of_one_epoch_is_the_recipe_again_and_not_proposed(tmp_path: Path) -> None:
+    space = engine_study(tmp_path, "numpy", "[params]\nepochs = 1\n").space
+    assert propose(space, [Tried({}, 1.0)], 0) == {"learning_rate": 0.2}
+
+
+def test_rates_of_optimizers_are_searched_apart(tmp_path: Path) -> None:
+    space = engine_study(tmp_path, "numpy").space
+    ranges = {each.of: (each.low, each.high) for each in space.dimensions if each.key == "learning_rate"}
+    assert list(ranges["momentum"]) == pytest.approx([0.01, 1.0])
+    assert ranges["adam"][1] < 0.1 < ranges["sgd"][1]
+    assert space.points(space.full({})) is not None, "the recipe lies in its own space"
+    assert space.points({**space.full({}), "learning_rate": 5.0}) is None
+    assert space.changes({"optimizer": "adam", "learning_rate": 0.01, "momentum": 0.6}) == {
+        "optimizer": "adam",
+        "learning_rate": 0.01,
+    }
+
+
+def test_the_recipe_is_first_and_the_same_records_lead_to_the_same_candidate(tmp_path: Path) -> None:
+    space = engine_study(tmp_path, "numpy").space
+    tried: list[Tried] = []
+    for number in range(14):
+        candidate = propose(space, tried, 0)
+        assert candidate is not None
+        assert candidate == propose(space, list(tried), 0)
+        assert candidate not in [each.candidate for each in tried]
+        assert space.points(space.full(candidate)) is not None
+        tried.append(Tried(candidate, float(number)))
+    assert tried[0].candidate == {}
+
+
+def test_a_small_space_ends(tmp_path: Path) -> None:
+    names = ["optimizer=sgd", "learning_rate=0.1", "schedule=constant", "batch_size=32", "momentum=0.5", "epochs=3"]
+    space = engine_study(tmp_path, "tensorflow", overrides=names).space
+    assert propose(space, [], 0) == {}
+    assert propose(space, [Tried({}, 1.0)], 0) == {"xla": True}
+    assert propose(space, [Tried({}, 1.0), Tried({"xla": True}, 2.0)], 0) is None
+
+
+def test_optuna_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "find_spec", lambda name: None)
+    with pytest.raises(TrainoffError, match=r"run: pip install 'trainoff\[tune\]'"):
+        search.check_optuna()
+
+
+def run(seconds: float | None, accuracy: float = 0.9, seed: int = 1, **more: Any) -> Record:
+    """A run that reached 90 % after so many seconds, or never."""
+    return trained(
+        f"numpy-{seed}", seed=seed, time_to_target={"0.9": seconds}, test_metrics={"accuracy": accuracy}, **more
+    )
+
+
+def test_who_never_got_there_comes_after_all_who_did_by_how_close_it_came() -> None:
+    best_first = [
+        run(0.5),
+        run(0.7, status="timeout", reason="given up after 2 s of training: another candidate needed 0.5 s in all"),
+        run(700.0),
+        run(None, 0.89),
+        run(None, 0.5, status="timeout"),
+        run(0.1, status="crashed"),
+        record(status="unsupported"),
+    ]
+    order = sorted(best_first, key=lambda each: badness(each, 0.9))
+    assert order == best_first
+
+
+def test_less_is_better_where_the_metric_is_an_error() -> None:
+    near, far = (
+        trained(metric="error", time_to_target={"0.2": None}, test_metrics={"error": error}) for error in (0.21, 0.3)
+    )
+    assert badness(near, 0.2) < badness(far, 0.2)
+    reached = trained(
+        metric="error", time_to_target={"0.2": 1.0, "0.19": 2.0, "0.1": None}, test_metrics={"error": 0.18}
+    )
+    assert goal([0.2, 0.19, 0.1], reached, None) == 0.19
+
+
+def test_the_goal_is_the_hardest_target_the_recipe_reaches() -> None:
+    reached = trained(time_to_target={"0.5": 1.0, "0.9": 2.0, "0.95": None}, test_metrics={"accuracy": 0.92})
+    assert goal([0.5, 0.9, 0.95], reached, None) == 0.9
+    assert goal([0.5, 0.9, 0.95], reached, 0.5) == 0.5
+    assert goal([0.97, 0.98], trained(time_to_target={"0.97": None, "0.98": None}), None) == 0.97
+
+
+def test_a_target_that_is_only_just_reached_is_no_goal() -> None:
+    times = {"0.5": 1.0, "0.9": 2.0}
+    of_few = trained(time_to_target=times, test_metrics={"accuracy": 0.905}, dataset={"test_rows": 300})
+    assert goal([0.5, 0.9], of_few, None) == 0.5  # 300 rows are worth 1.7 % here
+    assert goal([0.5, 0.9], replace(of_few, dataset={"test_rows": 10_000}), None) == 0.9  # and 10,000 are worth 0.3 %
+
+
+NOW = 1000.0
+
+
+@pytest.fixture
+def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "time", SimpleNamespace(monotonic=lambda: NOW))
+
+
+def state(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> TrialState:
+    looks = [SnapshotEvent(t=NOW, step=1, samples_seen=1, train_s=trained_s, loss=loss, file="1")]
+    return TrialState(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
+
+
+@pytest.mark.usefixtures("_clock_stands")
+def test_a_candidate_is_given_up_once_it_cannot_win() -> None:
+    assert Bar(10.0).give_up(state(12.0)) is None
+    assert Bar(10.0).give_up(state(12.0, paused_s=60.0)) is None, "snapshots are no training"
+    assert "another candidate needed 10 s in all" in str(Bar(10.0).give_up(state(13.0)))
+    assert Bar(0.01).give_up(state(0.5)) is None, "so short a training is not worth ending"
+    assert Bar(10.0).give_up(TrialState(0.0)) is None, "it has not begun"
+
+
+@pytest.mark.usefixtures("_clock_stands")
+def test_a_candidate_is_given_up_when_its_loss_is_far_behind_halfway() -> None:
+    curves = [[(1.0, 2.0), (5.0, loss)] for loss in (0.1, 0.2, 0.3, 0.4)]
+    assert Bar(10.0, curves).give_up(state(6.0, loss=0.3)) is None
+    assert "its loss was 0.9, and 0.25 is usual by then" in str(Bar(10.0, curves).give_up(state(6.0, loss=0.9)))
+    assert Bar(10.0, curves).give_up(state(4.0, loss=9.0)) is None, "not before half of the best time"
+    assert Bar(10.0, curves[:3]).give_up(state(6.0, loss=0.9)) is None, "three curves are too few"
+
+
+def raced(times: list[tuple[float | None, float | None]]) -> Tuned:
+    """An engine whose challenger and recipe took so long in each round."""
+    pairs = [(run(a, seed=seed), run(b, seed=seed)) for seed, (a, b) in enumerate(times)]
+    tried = [({}, run(2.0)), ({"epochs": 1}, run(1.0))]
+    return compared([Tuned("numpy", 0.9, tried, {"epochs": 1}, pairs)])[0]
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict", "wins"),
+    [
+        ([(1.0, 2.0), (1.1, 2.0), (1.0, 2.1), (0.9, 2.0), (1.0, 1.9)], "faster", True),
+        ([(1.0, 1.0), (1.01, 1.0), (1.0, 1.01), (0.99, 1.0), (1.0, 1.0)], "within 5%", False),
+        ([(2.0, 1.0), (2.1, 1.0), (2.0, 1.1), (1.9, 1.0), (2.0, 1.0)], "within 5%", False),
+        ([(1.0, 2.0)], "undecided", True),
+        ([(2.0, 1.0)], "undecided", False),
+        ([(1.0, 3.0), (3.0, 1.0), (1.0, 2.0), (2.0, 1.5), (1.0, 1.1)], "undecided", True),
+        ([(1.0, None), (1.1, None), (1.0, None), (0.9, None), (1.0, None)], "faster", True),
+        ([(None, 1.0), (None, 1.1), (None, 1.0), (None, 0.9), (None, 1.0)], "within 5%", False),
+        ([(None, 1.0)], "undecided", False),
+        ([], "undecided", True),  # there was no race; in the search the challenger was ahead
+    ],
+)
+def test_the_race_decides_and_not_the_search(times: Any, verdict: str, wins: bool) -> None:
+    found = raced(times)
+    assert (found.verdict, bool(found.winner)) == (verdict, wins), found.sentence
+    assert found.sentence.startswith("numpy: ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "trials", "goes_on"), [(1000, 3, True), (20, 2, True), (20, 3, False), (5, 1, False)]
+)
+def test_the_race_has_its_time_kept_back_once_a_few_were_tried(seconds: float, trials: int, goes_on: bool) -> None:
+    share = BudgetShare(seconds, rounds=5)
+    for _ in range(trials):
+        share.book(record(), took_s=10.0)
+    assert share.for_search == goes_on
+    assert share.rounds_left == min(5, round(seconds / 20))
+
+
+def test_wishes_are_checked() -> None:
+    with pytest.raises(TrainoffError, match="--minutes -1"):
+        TuneOptions(-1)
+    assert replace(TuneOptions(5), rounds=0).rounds == 0
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: str(path.stem))
+def test_a_study_is_written_as_it_was_read(path: Path) -> None:
+    tables = tomllib.loads(path.read_text())
+    assert tomllib.loads("\n".join(toml(tables))) == tables
+
+
+def sweeping(folder: Path, *overrides: str) -> study.Study:
+    path = folder / "study.toml"
+    path.write_text(
+        'engines = ["numpy", "torch"]\n[grid]\nbatch_size = [16, 64]\n'
+        '[workload.mine]\ndata = "digits"\ntargets = [0.9]\n'
+    )
+    return study.read(path, engines.facts(), overrides=list(overrides))
+
+
+def test_the_targets_of_the_command_line_are_those_of_the_tuned_study(tmp_path: Path) -> None:
+    asked = sweeping(tmp_path, "targets=[0.8]", "batch_size=16")
+    again = tmp_path / "again.toml"
+    again.write_text("\n".join(toml(tuned_tables(asked, Tuning("study"), again))))
+    assert study.read(again, engines.facts()).workloads["mine"].targets == asked.workloads["mine"].targets == (0.8,)
+
+
+def test_one_engine_alone_cannot_have_a_value_of_what_the_study_sweeps(tmp_path: Path) -> None:
+    check_overrides(sweeping(tmp_path, "engine.numpy.learning_rate=0.2"))
+    with pytest.raises(TrainoffError, match=r"^--set engine\.numpy\.batch_size: the study sweeps batch_size"):
+        check_overrides(sweeping(tmp_path, "engine.numpy.batch_size=32"))
+
+
+def test_odd_values_survive_being_written() -> None:
+    tables = {
+        "name": 'a "b" é\n',
+        "list": [0.1, 1e-07, 3],
+        "engine": {"x": {"stop": {"tol": 1e-4, "patience": 3}, "on": True}, "empty": {}},
+        "cluster": {"spark": {"spark.ui.port": "1"}, "nodes": [{"cores": 1.0}, {"cores": 2.0}]},
+        "case": [{"workers": 2, "stop": {"tol": 0.1}}, {"workers": 3}],
+    }
+    assert tomllib.loads("\n".join(toml(tables))) == tables
