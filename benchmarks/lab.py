@@ -82,7 +82,7 @@ def nodes(spec: NodeSpec, count: int) -> Iterator[list[str]]:
 
 
 def start(node: int, program: str, *words: str) -> subprocess.Popen[str]:
-    argv = manage.enter(str(node), [sys.executable, "-c", program, *words], None)
+    argv = manage.enter_command(str(node), [sys.executable, "-c", program, *words], None)
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 

@@ -22,7 +22,7 @@ from trainoff.clusters.ssh.connection import SentFiles
 from trainoff.errors import TrainoffError
 from trainoff.runner.events import TrialState, make_event
 from trainoff.runner.job import AGENT
-from trainoff.runner.status import cannot
+from trainoff.runner.status import check_preconditions
 from trainoff.study import read
 
 pytestmark = pytest.mark.cluster
@@ -209,7 +209,7 @@ def test_what_hosts_cannot_do_is_refused(tmp_path, said, reason):
         f'[cluster]\nkind = "hosts"\nhosts = ["alpha", "beta"]\n[params]\n{said}\n'
     )
     (trial,) = read(tmp_path / "far.toml", engines.facts()).trials()
-    assert cannot(trial, engines.get("dask-average")).reason == reason
+    assert check_preconditions(trial, engines.get("dask-average")).reason == reason
 
 
 @pytest.fixture(scope="module")

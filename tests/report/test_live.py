@@ -257,28 +257,28 @@ def test_a_record_is_read_once(folder, monkeypatch):
     read, whole = [], reading.read
     monkeypatch.setattr(reading, "read", lambda path: read.append(Path(path).name) or whole(path))
     shelved = RecordCache(folder)
-    assert shelved.look()
+    assert shelved.refresh()
     assert sorted(read) == ["numpy-1", "torch-2"]
-    assert not shelved.look()
+    assert not shelved.refresh()
     store(folder, trained("jax-3"))
-    assert shelved.look()
+    assert shelved.refresh()
     assert sorted(read) == ["jax-3", "numpy-1", "torch-2"]
     (folder / "jax-3" / "record.json").unlink()
     (folder / "jax-3" / "curve.parquet").unlink()
     (folder / "jax-3" / "samples.parquet").unlink()
     (folder / "jax-3" / "log.txt").unlink()
     (folder / "jax-3").rmdir()
-    assert shelved.look()
+    assert shelved.refresh()
     assert sorted(record.trial_id for record in shelved.records) == ["numpy-1", "torch-2"]
 
 
 def test_a_folder_of_studies_that_is_not_there_yet_is_watched(tmp_path):
     out = tmp_path / "out"
     shelved = RecordCache(out)
-    assert not shelved.look()
+    assert not shelved.refresh()
     store(out / "a", trained("numpy-1", study="a"))
     store(out / "b", trained("numpy-1", study="b"))
-    assert shelved.look()
+    assert shelved.refresh()
     assert len(shelved.records) == 2
     assert shelved.folder_of("numpy-1").name == "numpy-1"
     assert shelved.folder_of("../b") is None
@@ -289,12 +289,12 @@ def test_a_damaged_record_is_left_out_until_it_is_whole(folder):
     (folder / "numpy-1" / "record.json").write_text("{")
     os.utime(folder / "numpy-1", (0, 0))  # some time ago: two changes within one tick of the disk's clock look like one
     shelved = RecordCache(folder)
-    shelved.look()
+    shelved.refresh()
     assert [record.trial_id for record in shelved.records] == ["torch-2"]
     part = folder / "numpy-1" / "record.json.part"
     part.write_bytes(whole)
     part.rename(folder / "numpy-1" / "record.json")
-    assert shelved.look()
+    assert shelved.refresh()
     assert len(shelved.records) == 2
 
 

@@ -28,7 +28,7 @@ from trainoff.runner.faults import (
     fault_of,
     send_all,
 )
-from trainoff.runner.status import cannot
+from trainoff.runner.status import check_preconditions
 from trainoff.study import read
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -123,10 +123,10 @@ class Patient(Engine):
 )  # fmt: skip
 def test_what_cannot_be_done_here_is_unsupported(fault, cluster, reason):
     trial = replace(make_trial("patient", fault={"node": -1, "at": 0.3, **fault}), cluster=cluster)
-    found = cannot(trial, Patient())
+    found = check_preconditions(trial, Patient())
     assert found.status == "unsupported"
     assert reason in found.reason
-    assert cannot(make_trial("patient", fault=PAUSE | {"node": -1}), Patient()) is None
+    assert check_preconditions(make_trial("patient", fault=PAUSE | {"node": -1}), Patient()) is None
 
 
 def test_the_last_node_is_the_one_that_is_meant():
@@ -209,7 +209,7 @@ def hand(fault, reach):
 def test_the_hand_does_a_fault_and_heals_it_once():
     reach = Toy()
     made, said = hand({"action": "cut", "for_s": 0.05}, reach)
-    made.strike()
+    made.inject()
     until(lambda: len(said) == 2)
     made.heal()
     assert reach.done == ["cut 1", "healed 1"]
@@ -221,7 +221,7 @@ def test_the_hand_does_a_fault_and_heals_it_once():
 def test_what_does_not_last_is_not_healed():
     reach = Toy()
     made, said = hand({"action": "kill-process"}, reach)
-    made.strike()
+    made.inject()
     made.heal()
     assert reach.done == ["looked for a worker"]
     assert [kind for kind, _ in said] == ["fault"]
@@ -229,12 +229,12 @@ def test_what_does_not_last_is_not_healed():
 
 def test_a_hand_that_finds_nobody_or_fails_says_so_and_goes_on():
     made, said = hand({"action": "cut"}, Toy(nodes=1))
-    made.strike()
+    made.inject()
     made.heal()
     assert [kind for kind, _ in said] == ["fault"]
     assert (said[0][1]["processes"], said[0][1]["why"]) == (0, "LookupError: no such process is there")
     made, said = hand({"action": "fill"}, Toy())
-    made.strike()
+    made.inject()
     assert (said[0][1]["processes"], said[0][1]["why"]) == (0, "OSError: no room")
 
 
@@ -361,7 +361,7 @@ def test_whoever_gives_up_has_noticed(phase, detected_s):
 
 def test_what_was_lost_before_is_not_the_faults():
     state = told()
-    state.losses.insert(0, make_event(lost(105.0, 40)))
+    state.lost.insert(0, make_event(lost(105.0, 40)))
     found = fault_impact(KILL, state, failed=False)
     assert (found["state"], found["samples_redone"]) == ("unharmed", 0)
 

@@ -28,7 +28,7 @@ from helpers.running import (
 )
 from trainoff import data, engines
 from trainoff.records import Record, Store
-from trainoff.runner.runner import NullObserver, Runner, finish_first, prepare
+from trainoff.runner.runner import NullObserver, Runner, defer_interrupts, prepare
 from trainoff.study import read
 
 pytestmark = pytest.mark.cluster
@@ -359,7 +359,7 @@ def test_ctrl_c_while_a_record_is_made_waits_for_it(number):
     done = []
 
     def make_a_record():
-        with finish_first():
+        with defer_interrupts():
             signal.raise_signal(number)
             done.append("the record")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trainoff.runner.events import ErrorEvent, TrialState, WorkerFailedEvent
-from trainoff.runner.status import judge
+from trainoff.runner.status import status_of
 from trainoff.runner.trial_process import ExitInfo
 
 OF_TENSORFLOW = """Traceback (most recent call last):
@@ -41,7 +41,7 @@ def test_a_workers_words_become_the_reason(said, reason):
         t=1.0, status="crashed", reason="a worker failed", phase="train", traceback=None, unfinished=False
     )
     state.worker_failed = WorkerFailedEvent(t=1.0, role="worker-1", exit=1, tail=said)
-    found = judge(ExitInfo(state, 1.0, 1, None, None))
+    found = status_of(ExitInfo(state, 1.0, 1, None, None))
     assert (found.status, found.phase, found.reason) == ("crashed", "train", f"worker-1: {reason}")
 
 
@@ -53,6 +53,6 @@ def test_a_workers_words_become_the_reason(said, reason):
     ],
 )
 def test_a_guard_that_failed_was_not_killed(code, reason, again):
-    found = judge(ExitInfo(TrialState(0.0), 1.0, code, None, None))
+    found = status_of(ExitInfo(TrialState(0.0), 1.0, code, None, None))
     assert (found.reason, found.unfinished) == (reason, again)
     assert found.status == ("crashed" if again else "start-failed")

@@ -96,11 +96,11 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def start_lab(options: argparse.Namespace) -> int:
-    from trainoff.runner.lab.manage import crowded, specs_of, up
+    from trainoff.runner.lab.manage import memory_warning, specs_of, up
 
     specs = specs_of(vars(options))
     entry = up(specs)
-    if warning := crowded(specs):
+    if warning := memory_warning(specs):
         print(warning)
     print(f"{len(entry.plan.specs)} nodes are up: {entry.plan.nodes[0].address} to {entry.plan.nodes[-1].address}")
     print("trainoff lab status        trainoff lab exec node-0 -- COMMAND        trainoff lab down")
@@ -108,16 +108,16 @@ def start_lab(options: argparse.Namespace) -> int:
 
 
 def execute_on_node(options: argparse.Namespace) -> int:
-    from trainoff.runner.lab.manage import enter
+    from trainoff.runner.lab.manage import enter_command
 
-    command = enter(options.node, options.words, options.lab)
+    command = enter_command(options.node, options.words, options.lab)
     os.execvp(command[0], command)
 
 
 def do_to_node(options: argparse.Namespace) -> int:
-    from trainoff.runner.lab.manage import do
+    from trainoff.runner.lab.manage import apply_action
 
-    print(do(options.action, options.node, options.lab, options.share))
+    print(apply_action(options.action, options.node, options.lab, options.share))
     return 0
 
 

@@ -14,7 +14,7 @@ from trainoff.records import Store, scan
 from trainoff.report.tables import Column, heading, setting, table
 from trainoff.runner.estimate import Estimator
 from trainoff.runner.runner import prepare
-from trainoff.runner.status import cannot
+from trainoff.runner.status import check_preconditions
 from trainoff.study import Study
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def plan_of(study: Study, out: Path) -> dict[str, Any]:
     estimator = estimator_for(out)
     trials = []
     for task in prepare(study, Store(out / study.name)):
-        refused = cannot(task.trial, task.engine)
+        refused = check_preconditions(task.trial, task.engine)
         trials.append(
             {
                 "trial_id": task.trial_id,

@@ -295,7 +295,7 @@ class RecordCache:
     def damaged(self) -> list[DamagedRecord]:
         return list(self._damaged.values())
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Read what is new and forget what is gone; whether there was any of it."""
         held: dict[tuple[str, int], Record] = {}
         damaged: dict[tuple[str, int, int], DamagedRecord] = {}

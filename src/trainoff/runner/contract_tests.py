@@ -13,7 +13,7 @@ from trainoff.engines import Engine
 from trainoff.models import ACTIVATIONS, OPTIMIZERS, SCHEDULES
 from trainoff.records import Record, Store
 from trainoff.runner.runner import Runner, RunObserver, Task
-from trainoff.runner.status import cannot
+from trainoff.runner.status import check_preconditions
 from trainoff.study import Limits, Trial
 from trainoff.study.grid import FOREIGN
 
@@ -180,7 +180,7 @@ def check(engine: Engine, store: Store, view: RunObserver) -> Iterator[TestFindi
         data.get(case.trial.data)
     runner = Runner(store, view)
     for case in cases(engine):
-        refused = cannot(case.trial, engine)
+        refused = check_preconditions(case.trial, engine)
         if refused and refused.status == "unsupported":
             yield TestFinding(case.name, None, f"refused: {refused.reason}")
             continue

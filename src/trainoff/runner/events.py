@@ -336,8 +336,8 @@ class TrialState:
     fault_at_s: float = 0.0  # how long the training had lasted then
     fault_step: int = 0
     healed: HealedEvent | None = None
-    losses: list[LostEvent] = field(default_factory=list)
-    beats: list[tuple[float, int]] = field(default_factory=list)  # when progress was told, and the samples seen by then
+    lost: list[LostEvent] = field(default_factory=list)
+    heartbeats: list[tuple[float, int]] = field(default_factory=list)  # time of each progress event, samples seen
     snapshots: list[SnapshotEvent] = field(default_factory=list)
     objectives: list[ObjectiveEvent] = field(default_factory=list)
     samples: list[SampleEvent] = field(default_factory=list)
@@ -390,7 +390,7 @@ class TrialState:
             case TaskEvent():
                 self.timeline[event.worker].append([event.start_s, event.end_s])
             case LostEvent():
-                self.losses.append(event)
+                self.lost.append(event)
             case WorkerFailedEvent():
                 self.worker_failed = event
             case WorkerLogEvent():
@@ -480,7 +480,7 @@ class TrialState:
     def _progress(self, event: ProgressEvent | SnapshotEvent) -> None:
         self.step, self.samples_seen, self.loss = event.step, event.samples_seen, event.loss
         self.last_progress = event.t
-        self.beats.append((event.t, event.samples_seen))
+        self.heartbeats.append((event.t, event.samples_seen))
 
     def _pause(self, event: PauseEvent) -> None:
         self.paused_s += event.seconds

@@ -208,7 +208,7 @@ class FaultInjector:
         self._lasts = False  # whether there is something to heal
         self._one = threading.Lock()  # the timer and the supervisor may both want to heal
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """Do it, say how many processes it hit, and see to its end; what cannot be done is said, too."""
         hit, why, when = 0, None, time.monotonic()
         self._struck = True
@@ -329,7 +329,7 @@ def fault_impact(asked: Mapping[str, Any], state: TrialState, failed: bool) -> d
         "detected_s": _since(state, noticed),
         "recovered_s": _since(state, None if noticed is None else _recovered(state, noticed)),
         "longest_gap_s": round(_longest_gap(state), 3),
-        "samples_redone": sum(loss.samples for loss in state.losses if loss.noticed >= done.t),
+        "samples_redone": sum(loss.samples for loss in state.lost if loss.noticed >= done.t),
         "why": None,
         "state": FAILED if failed else UNHARMED if noticed is None else RECOVERED,
     }
@@ -338,7 +338,7 @@ def fault_impact(asked: Mapping[str, Any], state: TrialState, failed: bool) -> d
 def _noticed(state: TrialState, failed: bool) -> float | None:
     """When the engine first said that somebody was gone, or gave up; None if it never noticed."""
     assert state.fault
-    told = [loss.noticed for loss in state.losses]
+    told = [loss.noticed for loss in state.lost]
     if failed and state.error:  # it is said when all is cleared away; where the training failed, that ended before
         in_training = state.error.phase == "train" and state.train_end
         told.append(in_training or state.error.t)
@@ -347,8 +347,8 @@ def _noticed(state: TrialState, failed: bool) -> float | None:
 
 def _recovered(state: TrialState, noticed: float) -> float | None:
     """When the training was for the first time further than it had ever been when the loss was noticed."""
-    furthest = max((seen for t, seen in state.beats if t <= noticed), default=0)
-    return next((t for t, seen in state.beats if t > noticed and seen > furthest), None)
+    furthest = max((seen for t, seen in state.heartbeats if t <= noticed), default=0)
+    return next((t for t, seen in state.heartbeats if t > noticed and seen > furthest), None)
 
 
 def _longest_gap(state: TrialState) -> float:
@@ -359,7 +359,7 @@ def _longest_gap(state: TrialState) -> float:
     assert state.fault
     start = state.fault.t
     end = [state.train_end] if state.train_end and state.train_end > start else []
-    moved = [t for (_, before), (t, seen) in pairwise(state.beats) if t > start and seen != before]
+    moved = [t for (_, before), (t, seen) in pairwise(state.heartbeats) if t > start and seen != before]
     told = [start, *moved, *end]
     return max((after - before for before, after in pairwise(told)), default=0.0)
 

@@ -30,7 +30,7 @@ from trainoff.runner.events import TrialState
 from trainoff.runner.job import make_job, model_of, rows_of
 from trainoff.runner.machine import ControlKernel
 from trainoff.runner.record_builder import Identity, bare_record, full_record
-from trainoff.runner.status import TrialStatus, cannot
+from trainoff.runner.status import TrialStatus, check_preconditions
 from trainoff.runner.trial_main import threads
 from trainoff.runner.trial_process import ExitInfo, Sandbox, TrialProcess, choose_cpus
 from trainoff.study import Study, Trial
@@ -83,7 +83,7 @@ class Runner:
     def _attempt(self, task: Task, attempt: int) -> None:
         """Make a record of the trial, whatever it takes and however it ends."""
         identity = Identity(task.trial_id, attempt, data.identity(task.trial.data))
-        verdict = cannot(task.trial, task.engine)
+        verdict = check_preconditions(task.trial, task.engine)
         record = bare_record(task.trial, task.engine, identity, verdict or TrialStatus("ok"))
         try:
             with self._store.stage(task.trial_id) as folder, ExitStack() as measured:
@@ -119,7 +119,7 @@ class Runner:
         record.noise["control_before"] = self._control.before(_cpu(record))
         with TrialProcess(trial, stage, lambda state: self._view.update(task, state), task.give_up) as trial_process:
             ending = trial_process.run()
-            measured.enter_context(finish_first())
+            measured.enter_context(defer_interrupts())
         self._interrupted = ending.stopped
         return ending
 
@@ -137,7 +137,7 @@ def _cpu(record: Record) -> int:
 
 
 @contextmanager
-def finish_first() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait until the block is done: what has been measured is not lost to impatience."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -218,7 +218,7 @@ def _deserves_another_try(record: Record, trial: Trial, engine: Engine, retry: S
     if record.unfinished or record.status in retry or ("failed" in retry and record.failed):
         return True
     refused = record.status == "unsupported" and record.phase in (None, "missing")
-    return refused and cannot(trial, engine) is None
+    return refused and check_preconditions(trial, engine) is None
 
 
 class RunObserver(Protocol):

@@ -43,7 +43,7 @@ class TrialStatus:
     unfinished: bool = False  # interrupted or killed from outside: says nothing about the engine
 
 
-def judge(ending: ExitInfo) -> TrialStatus:
+def status_of(ending: ExitInfo) -> TrialStatus:
     """Decide between the ways in which a trial can end."""
     state = ending.state
     phase = (state.error.phase if state.error else None) or state.phase
@@ -105,7 +105,7 @@ def _early_or_not(phase: str) -> str:
 FAULTY = ("processes", "lab")  # kinds of clusters whose nodes can be harmed
 
 
-def cannot(trial: Trial, engine: Engine) -> TrialStatus | None:
+def check_preconditions(trial: Trial, engine: Engine) -> TrialStatus | None:
     """Why a trial cannot run here, mostly as the verdict `unsupported`; None if it can."""
     try:
         return _refusal(trial, engine)

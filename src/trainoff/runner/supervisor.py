@@ -131,7 +131,7 @@ class Supervisor:
             self._end_by = 0.0  # no time for politeness
         for word in said.split():
             if self._injector:
-                {FAULT: self._injector.strike, HEAL: self._injector.heal}[word]()
+                {FAULT: self._injector.inject, HEAL: self._injector.heal}[word]()
 
     def _sample(self) -> None:
         rows, tick = self._sampler.sample(), time.monotonic()

@@ -17,7 +17,7 @@ from trainoff.runner.estimate import Estimator
 from trainoff.runner.events import TrialState
 from trainoff.runner.machine import seconds as control_s
 from trainoff.runner.runner import Runner, RunObserver
-from trainoff.runner.status import cannot
+from trainoff.runner.status import check_preconditions
 from trainoff.study import Study, Trial, derive
 from trainoff.tuning.engine_study import EngineStudy, engine_studies_of, with_rows
 from trainoff.tuning.outcome import Tuned, Tuning, badness, bar, check_targets, compared, goal, losses, time_of
@@ -75,7 +75,10 @@ def _one_by_one(place: TournamentEntry, engine_studies: Sequence[EngineStudy]) -
 
 def _ready(engine_studies: Sequence[EngineStudy]) -> tuple[list[EngineStudy], list[Tuned]]:
     """The lanes that can run here, and for the others why not."""
-    refused = {engine_study.name: cannot(engine_study.recipe, engine_study.engine) for engine_study in engine_studies}
+    refused = {
+        engine_study.name: check_preconditions(engine_study.recipe, engine_study.engine)
+        for engine_study in engine_studies
+    }
     ready = [engine_study for engine_study in engine_studies if refused[engine_study.name] is None]
     absent = [Tuned(name, why_not=verdict.reason) for name, verdict in refused.items() if verdict]
     if not ready:

@@ -131,7 +131,7 @@ class FolderWatcher:
                 return
             self._runs = runs(self._cache.folder)  # before the records: a run that has ended has left all of them
             with suppress(OSError):  # a folder went away meanwhile; the next look sees it
-                self._pending = self._cache.look() or self._pending
+                self._pending = self._cache.refresh() or self._pending
             progress = self._progress.progress(self._runs)
             self._looked = time.monotonic()
             tell = self._pending and self._looked >= self._rested

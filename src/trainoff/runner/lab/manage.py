@@ -24,7 +24,7 @@ from trainoff.clusters.lab.register import PLAYGROUND, LabEntry, labs, sweep
 from trainoff.clusters.local import cpus
 from trainoff.engines.shared.watch import Channel
 from trainoff.errors import TrainoffError
-from trainoff.records import BY_HAND
+from trainoff.records import MANUAL_NOTE
 from trainoff.runner.faults import send, send_all
 from trainoff.runner.lab.supervisor import UP
 from trainoff.study.keys import CLUSTER, checked
@@ -83,7 +83,7 @@ def up(specs: Sequence[NodeSpec]) -> LabEntry:
     return found[0]
 
 
-def crowded(specs: Sequence[NodeSpec]) -> str | None:
+def memory_warning(specs: Sequence[NodeSpec]) -> str | None:
     """A warning if the nodes may run out of the machine's memory before their own."""
     return register.too_much_memory(specs, psutil.virtual_memory().total)
 
@@ -131,7 +131,7 @@ def _row(entry: LabEntry, number: int, first: float, passed: float, traffic: tup
     }
 
 
-def enter(node: str, command: Sequence[str], lab: str | None) -> list[str]:
+def enter_command(node: str, command: Sequence[str], lab: str | None) -> list[str]:
     """The command that runs another one on a node."""
     entry = choose(lab)
     keeper = inner(entry)
@@ -219,7 +219,7 @@ ACTIONS: Mapping[str, Callable[[Victim], object]] = {
 }
 
 
-def do(action: str, node: str, lab: str | None, share: float) -> str:
+def apply_action(action: str, node: str, lab: str | None, share: float) -> str:
     """Do it to a node of the lab that is up, or of the one that is named; says what was done.
 
     The record of a trial that runs on it has a note of it, and counts as disturbed.
@@ -231,5 +231,5 @@ def do(action: str, node: str, lab: str | None, share: float) -> str:
     victim = Victim(entry.plan.group(number), port_of(number), inner(entry), entry.plan.specs[number].cores, share)
     ACTIONS[action](victim)
     with contextlib.suppress(OSError):  # a lab to play with keeps no record
-        Channel(Path(entry.folder) / "events").say("note", name=f"{BY_HAND}{action} node-{number}", text="done")
+        Channel(Path(entry.folder) / "events").say("note", name=f"{MANUAL_NOTE}{action} node-{number}", text="done")
     return f"{action}: node-{number} of {entry.about}"
