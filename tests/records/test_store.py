@@ -12,7 +12,7 @@ import pytest
 from helpers.records import commit, record
 from helpers.running import HANGS_S, command, environment, only_record, study, trainoff
 from trainoff.errors import TrainoffError
-from trainoff.records import METRICS, DamagedRecord, Record, Store, row_metrics, scan, table, time_to_target
+from trainoff.records import METRICS, DamagedRecord, Record, Store, measured, scan, table, time_to_target
 from trainoff.runner.events import AnyEvent
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -171,7 +171,7 @@ def test_an_error_crosses_its_target_downwards():
 def test_an_error_that_equals_its_target_has_reached_it():
     rows = [{"accuracy": accuracy, "loss": 1.0} for accuracy in (0.5, 0.7, 0.7)]
     assert 1 - 0.7 > 0.3, "this is how floating point has it"
-    assert time_to_target([1.0, 2.0, 3.0], [row_metrics(row)["error"] for row in rows], 0.3, METRICS["error"]) == 2.0
+    assert time_to_target([1.0, 2.0, 3.0], [measured(row)["error"] for row in rows], 0.3, METRICS["error"]) == 2.0
 
 
 def test_every_kind_of_event_is_documented():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from trainoff.analysis.format import count, percent
 from trainoff.analysis.groups import setting_of
-from trainoff.records import MANUAL_NOTE, Record
+from trainoff.records import BY_HAND, Record
 
 STEAL = 0.1  # cores; neighbours that one does not notice take less than half of that
 OTHERS = 0.25  # cores; runner, sampler and an idle system take about a tenth
@@ -87,7 +87,7 @@ def _speeds(record: Record) -> dict[str, float]:
 
 def _by_hand(record: Record) -> list[str]:
     """What somebody did to its nodes."""
-    done = [name.removeprefix(MANUAL_NOTE) for name in record.notes if name.startswith(MANUAL_NOTE)]
+    done = [name.removeprefix(BY_HAND) for name in record.notes if name.startswith(BY_HAND)]
     return [f"somebody's hand was on its nodes ({', '.join(done)})"] if done else []
 
 

@@ -1,7 +1,7 @@
 """What came out of trials: the record's schema, the folder store, the curve, the tables."""
 
 from trainoff.records.schema import (
-    MANUAL_NOTE,
+    BY_HAND,
     MEASURED,
     METRICS,
     PUBLISHED,
@@ -9,7 +9,7 @@ from trainoff.records.schema import (
     Metric,
     Record,
     error_of,
-    row_metrics,
+    measured,
     time_to_target,
 )
 from trainoff.records.store import (
@@ -29,8 +29,8 @@ from trainoff.records.store import (
 from trainoff.records.table import curves, samples, series_of, table
 
 __all__ = [
+    "BY_HAND",
     "EXPORTED",
-    "MANUAL_NOTE",
     "MEASURED",
     "METRICS",
     "PUBLISHED",
@@ -47,9 +47,9 @@ __all__ = [
     "curves",
     "error_of",
     "folder_of",
+    "measured",
     "no_folder",
     "no_records",
-    "row_metrics",
     "samples",
     "scan",
     "series_of",

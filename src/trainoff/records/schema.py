@@ -10,7 +10,7 @@ SCHEMA_VERSION = 1
 
 
 MEASURED, PUBLISHED = "measured", "published"  # the kinds of records
-MANUAL_NOTE = "by hand: "  # how the name of a note begins that tells what somebody did to a trial's nodes
+BY_HAND = "by hand: "  # how the name of a note begins that tells what somebody did to a trial's nodes
 
 
 @dataclass
@@ -133,7 +133,7 @@ METRICS = {
 }
 
 
-def row_metrics(row: Mapping[str, Any]) -> dict[str, float]:
+def measured(row: Mapping[str, Any]) -> dict[str, float]:
     """Every metric that a row of a learning curve gives."""
     found = {"accuracy": row["accuracy"], "error": error_of(row["accuracy"]), "log-loss": row["loss"]}
     return found | ({"auc": row["auc"]} if "auc" in row else {})

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainoff import engines
 from trainoff.engines import Engine, Job
-from trainoff.records import METRICS, Record, error_of, row_metrics, time_to_target
+from trainoff.records import METRICS, Record, error_of, measured, time_to_target
 from trainoff.runner.equivalence import certificate, curve, objectives
 from trainoff.runner.events import MACHINE, NodeEvent, SampleEvent, TrialState
 from trainoff.runner.faults import fault_impact, fault_of
@@ -136,11 +136,11 @@ def _book_times(record: Record, ending: ExitInfo) -> None:
 
 def _book_quality(record: Record, rows: list[dict[str, Any]], job: Job) -> None:
     metric = METRICS[record.metric]
-    times, values = [row["train_s"] for row in rows], [row_metrics(row)[metric.name] for row in rows]
+    times, values = [row["train_s"] for row in rows], [measured(row)[metric.name] for row in rows]
     for target in record.targets:
         record.time_to_target[str(target)] = time_to_target(times, values, target, metric)
     if rows:
-        record.test_metrics = {name: value for name, value in row_metrics(rows[-1]).items() if isfinite(value)}
+        record.test_metrics = {name: value for name, value in measured(rows[-1]).items() if isfinite(value)}
     predictions = job.folder / "predictions.npy"
     if predictions.exists():
         labels = np.load(predictions)

@@ -24,7 +24,7 @@ from trainoff.clusters.lab.register import PLAYGROUND, LabEntry, labs, sweep
 from trainoff.clusters.local import cpus
 from trainoff.engines.shared.watch import Channel
 from trainoff.errors import TrainoffError
-from trainoff.records import MANUAL_NOTE
+from trainoff.records import BY_HAND
 from trainoff.runner.faults import send, send_all
 from trainoff.runner.lab.supervisor import UP
 from trainoff.study.keys import CLUSTER, checked
@@ -231,5 +231,5 @@ def apply_action(action: str, node: str, lab: str | None, share: float) -> str:
     victim = Victim(entry.plan.group(number), port_of(number), inner(entry), entry.plan.specs[number].cores, share)
     ACTIONS[action](victim)
     with contextlib.suppress(OSError):  # a lab to play with keeps no record
-        Channel(Path(entry.folder) / "events").say("note", name=f"{MANUAL_NOTE}{action} node-{number}", text="done")
+        Channel(Path(entry.folder) / "events").say("note", name=f"{BY_HAND}{action} node-{number}", text="done")
     return f"{action}: node-{number} of {entry.about}"
