@@ -23,7 +23,7 @@ from pathlib import Path
 from made_up import Score, off, reliability, score
 
 from trainoff.analysis import SettingGroup, groups, newest
-from trainoff.analysis.advice import AdviceFilter, AdviceLimits, considered, decide, known_target
+from trainoff.analysis.advice import AdviceFilter, AdviceLimits, choose_target, decide, find_candidates
 from trainoff.analysis.advice.candidates import Place, clock, place_of
 from trainoff.analysis.format import seconds
 from trainoff.records import Record, scan
@@ -87,7 +87,7 @@ def tell_score(found: Score) -> bool:
 
 def held_out(records: Sequence[Record], target: float | None, cold: bool) -> list[Case]:
     """Every number of nodes and rows at which several engines got there, each kept from the advice in turn."""
-    wanted = known_target(records, target)
+    wanted = choose_target(records, target)
     places = sorted({place_of(record) for record in records})
     return [case for place in places if (case := _case(records, place, wanted, cold))]
 
@@ -99,7 +99,7 @@ def _case(records: Sequence[Record], place: Place, target: float, cold: bool) ->
     there = {key: value for key, value in took.items() if value is not None}
     if len(there) < 2 or not kept:
         return None
-    found = considered(kept, target, AdviceFilter(nodes=place[0], rows=place[1]), cold)
+    found = find_candidates(kept, target, AdviceFilter(nodes=place[0], rows=place[1]), cold)
     fields = [one for one in found.candidates if _key(one.record) in there]
     if len(fields) < 2:
         return None

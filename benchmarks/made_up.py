@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainoff.analysis.advice.belief import ALIKE, Array, Belief, RunEvidence, believe, weigh
+from trainoff.analysis.advice.posterior import ALIKE, Array, Posterior, RunEvidence, compute_standings, fit_posteriors
 from trainoff.analysis.statistics import LEVEL
 
 SETTINGS, RUNS = (2, 9), (1, 6)
@@ -89,18 +89,18 @@ def score(studies: int, seed: int, each: Callable[[int], None] = lambda done: No
         there = [place for place, one in enumerate(evidence) if one.seconds]
         if len(there) > 1:
             never = [one for one in evidence if not one.seconds]
-            beliefs = believe([evidence[place] for place in there], random, never)
+            beliefs = fit_posteriors([evidence[place] for place in there], random, never)
             _judge(found, truth.chosen(there), beliefs, random)
         each(done)
     return found
 
 
-def _judge(found: Score, truth: Truth, beliefs: Sequence[Belief], random: np.random.Generator) -> None:
-    standings = weigh([one.whole for one in beliefs])
+def _judge(found: Score, truth: Truth, beliefs: Sequence[Posterior], random: np.random.Generator) -> None:
+    standings = compute_standings([one.whole for one in beliefs])
     least, first = truth.whole.min(), int(truth.whole.argmin())
     for place, (belief, standing) in enumerate(zip(beliefs, standings, strict=True)):
         found.best.append((standing.best, place == first))
-        found.near.append((standing.near, bool(truth.whole[place] <= least * (1 + ALIKE))))
+        found.near.append((standing.near_best, bool(truth.whole[place] <= least * (1 + ALIKE))))
         low, high = np.quantile(belief.single, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         run = np.exp(truth.middles[place] + truth.noise[place] * random.standard_normal())
         found.covered.append(bool(low <= run <= high))

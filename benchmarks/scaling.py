@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from trainoff.analysis.format import seconds, span
-from trainoff.analysis.scaling import Curve, curves, fit, graded, mixed
+from trainoff.analysis.scaling import Curve, curves, fit, formula_text, graded
 from trainoff.records import scan
 
 STUDY = Path(__file__).parent.parent / "studies" / "scaling.toml"
@@ -53,7 +53,7 @@ def ahead(curve: Curve) -> float | None:
     one = model.predict(AHEAD)
     inside = "inside" if one.low <= unseen[0].seconds <= one.high else "outside"
     left_out = ", ".join(f"{nodes}: {value:+.0%}" for nodes, value in model.grade.left_out.items())
-    print(f"{curve.name}: {mixed(model)}, from {model.counts} nodes (off by {left_out or 'nobody knows'})")
+    print(f"{curve.name}: {formula_text(model)}, from {model.counts} nodes (off by {left_out or 'nobody knows'})")
     print(
         f"    {AHEAD} nodes: predicted {seconds(one.middle)} ({span(one.low, one.high)}), measured "
         f"{seconds(unseen[0].seconds)}, {inside} the interval: {error:+.1%}"

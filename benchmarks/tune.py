@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from trainoff import engines, study
-from trainoff.analysis.format import seconds, times
+from trainoff.analysis.format import ratio_text, seconds
 from trainoff.cli.tune import line
 from trainoff.runner.runner import NullObserver
 from trainoff.tuning import Tuned, TuneOptions, TuneStep, tune
@@ -64,11 +64,12 @@ def gain(one: Tuned) -> str:
         return one.sentence
     best, recipe = (seconds(group.median(race.figure.value)) for group in (race.a, race.b))
     if race.ratio and race.low and race.high:
-        told = f"{times(1 / race.ratio)} times as fast ({times(1 / race.high)} to {times(1 / race.low)}, n = {race.n})"
+        low, high = ratio_text(1 / race.high), ratio_text(1 / race.low)
+        told = f"{ratio_text(1 / race.ratio)} times as fast ({low} to {high}, n = {race.n})"
     else:
         told = f"reached in {race.reached[0]} of {race.n} runs, by the recipe in {race.reached[1]}"
     values = ", ".join(f"{key} {value}" for key, value in (one.challenger or {}).items())
-    return f"{one.engine:<14} {race.figure.words}: {recipe} -> {best}, {told}: {one.verdict}    {values}"
+    return f"{one.engine:<14} {race.figure.label}: {recipe} -> {best}, {told}: {one.verdict}    {values}"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from helpers.records import record, store, trained
-from trainoff.analysis import batch_lines, groups, start_costs, unnamed, unpriced
-from trainoff.analysis.format import called, shown
+from trainoff.analysis import batch_lines, groups, start_costs, unpriced, usual_settings
+from trainoff.analysis.format import display_value, key_text
 from trainoff.analysis.scaling import curves
 from trainoff.cli import main
 from trainoff.cli.plan import tell
@@ -37,11 +37,11 @@ def board(*records: Record, width: int = 80) -> str:
     [(15000, "15,000"), (16.0, "16"), (0.4, "0.4"), (None, "all"), (True, "True"), ("m4.xlarge", "m4.xlarge")],
 )
 def test_a_value_reads_alike_on_the_board_and_in_sentences(value, text):
-    assert shown(value) == text
+    assert display_value(value) == text
 
 
 def test_a_key_says_its_unit():
-    assert [called(key) for key in ("memory_gb", "batch_size")] == ["memory GB", "batch size"]
+    assert [key_text(key) for key in ("memory_gb", "batch_size")] == ["memory GB", "batch size"]
 
 
 def test_the_name_of_a_machine_tells_its_size():
@@ -90,15 +90,15 @@ def test_what_most_settings_have_is_said_once():
     own = grid((1.0, 10, 500), (2.0, 10, 500), (1.0, 10_000, 500), (1.0, 10, 1000))
     found = groups(own)
     assert [group.name for group in found[:3]] == ["numpy", "numpy with cores 2", "numpy with epochs 10,000"]
-    assert unnamed(found) == "Unless said otherwise: cores 1, epochs 10, train rows 500."
+    assert usual_settings(found) == "Unless said otherwise: cores 1, epochs 10, train rows 500."
     assert "Unless said otherwise: cores 1, epochs 10, train rows 500." in board(*own)
-    assert unnamed(groups(own[:2])) is None
+    assert usual_settings(groups(own[:2])) is None
 
 
 def test_what_no_setting_has_more_often_than_others_is_always_said():
     found = groups(grid(*itertools.product((1.0, 2.0), (10, 10_000), (500, 1000))))
     assert found[0].name == "numpy with cores 1, epochs 10, train rows 500"
-    assert unnamed(found) is None
+    assert usual_settings(found) is None
 
 
 def test_a_setting_that_lacks_what_others_have_is_named_like_them():
@@ -107,10 +107,10 @@ def test_a_setting_that_lacks_what_others_have_is_named_like_them():
         other.params["fault_node"] = node
     found = groups([undisturbed, *others])
     assert [group.name for group in found[:3]] == ["numpy with no fault node", "numpy", "numpy with cores 2"]
-    assert unnamed(found) == "Unless said otherwise: cores 1, epochs 10, fault node 1."
+    assert usual_settings(found) == "Unless said otherwise: cores 1, epochs 10, fault node 1."
     calm = groups([*grid((1.0, 10, 1), (1.0, 10, 2), (1.0, 20, 1)), others[1]])
     assert calm[0].name == "numpy"
-    assert unnamed(calm) == "Unless said otherwise: cores 1, epochs 10, train rows 1, no fault node."
+    assert usual_settings(calm) == "Unless said otherwise: cores 1, epochs 10, train rows 1, no fault node."
 
 
 def test_a_plan_says_why_something_cannot_run_however_narrow_it_is():

@@ -14,7 +14,7 @@ from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.records import Record, Store, table
 from trainoff.report.progress import ProgressFile
-from trainoff.reproductions.published import records_of
+from trainoff.reproductions.published import read_records
 from trainoff.runner.estimate import Clock
 from trainoff.runner.runner import Observers, Runner, get_data, prepare
 from trainoff.study import Study
@@ -68,7 +68,7 @@ def read(path: str | Path, *, sets: Sequence[str] = (), repeat: int | None = Non
 
 def load(folder: str | Path) -> Results:
     """The records below a folder, or of `published:NAME`; damaged ones are left out (`trainoff show` names them)."""
-    return Results(Path(folder), newest(records_of(folder)[0]))
+    return Results(Path(folder), newest(read_records(folder)[0]))
 
 
 def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequence[str] = ()) -> Results:

@@ -9,7 +9,7 @@ from scipy import stats
 
 from helpers.records import trial
 from trainoff.analysis import FIGURES, Band, band_of, compare, comparisons, groups, time_to
-from trainoff.analysis.compare import NARROWEST, WIDEST, against_best, holm, judge, measure
+from trainoff.analysis.compare import NARROWEST, WIDEST, against_best, holm, measure_ratio, verdict_of
 
 TO_97 = time_to(0.97, "accuracy")
 INF = math.inf
@@ -197,8 +197,8 @@ def simulated(scatter, n, band, *, factor=1.0, engines=2, studies=1000):
     winners = np.median(logs, axis=2).argmin(axis=1)
     for study, winner in zip(np.exp(logs).tolist(), winners, strict=True):
         others = [one for place, one in enumerate(study) if place != winner]
-        found = against_best([measure(list(zip(one, study[winner], strict=True))) for one in others])
-        yield [judge(each, Band(band)) for each in found]
+        found = against_best([measure_ratio(list(zip(one, study[winner], strict=True))) for one in others])
+        yield [verdict_of(each, Band(band)) for each in found]
 
 
 def misjudged(*options, **more):

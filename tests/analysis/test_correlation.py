@@ -4,29 +4,29 @@ import math
 
 import pytest
 
-from trainoff.analysis import correlation_lines, correlations, fit, groups
+from trainoff.analysis import correlation_lines, correlations, fit_line, groups
 from trainoff.reproductions.published import documents, records
 
 
 def test_points_on_a_line_give_that_line():
-    line = fit([1.0, 2.0, 4.0], [5.0, 7.0, 11.0])
+    line = fit_line([1.0, 2.0, 4.0], [5.0, 7.0, 11.0])
     assert (line.n, line.slope, line.intercept, line.r_squared) == pytest.approx((3, 2.0, 3.0, 1.0))
     assert line.at(10.0) == pytest.approx(23.0)
 
 
 def test_a_power_is_a_line_of_logarithms():
-    line = fit([1.0, 2.0, 4.0, 8.0], [3.0, 6.0 / 4, 3.0 / 4, 3.0 / 8], log=True)
+    line = fit_line([1.0, 2.0, 4.0, 8.0], [3.0, 6.0 / 4, 3.0 / 4, 3.0 / 8], log=True)
     assert (line.slope, math.exp(line.intercept), line.r_squared) == pytest.approx((-1.0, 3.0, 1.0))
     assert line.at(16.0) == pytest.approx(3.0 / 16)
 
 
 def test_a_known_answer_by_hand():
-    line = fit([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])
+    line = fit_line([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])
     assert (line.slope, line.intercept, line.r_squared) == pytest.approx((0.5, 1.0, 0.25))
 
 
 def test_what_does_not_change_is_not_explained():
-    assert fit([1.0, 2.0, 3.0], [5.0, 5.0, 5.0]).r_squared == 0.0
+    assert fit_line([1.0, 2.0, 3.0], [5.0, 5.0, 5.0]).r_squared == 0.0
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_what_does_not_change_is_not_explained():
     ],
 )
 def test_there_is_no_line_through_too_few_points_or_one_place(x, y, log):
-    assert fit(x, y, log) is None
+    assert fit_line(x, y, log) is None
 
 
 def test_points_need_both_coordinates():
     with pytest.raises(ValueError, match="a y for every x"):
-        fit([1.0, 2.0, 3.0], [1.0, 2.0])
+        fit_line([1.0, 2.0, 3.0], [1.0, 2.0])
 
 
 def test_both_published_values_come_out_of_the_published_data():

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from helpers.records import BACK, FAULT_RECORDS, KILL, LOST, PAUSE, SLOW, alone, folder_of_made, hit, made
-from trainoff.analysis import answer, groups, struck
-from trainoff.analysis.format import fault
+from trainoff.analysis import closing_sentences, fault_effects, groups
+from trainoff.analysis.format import fault_text
 from trainoff.cli.show import print_board
 from trainoff.report.html import gather
 from trainoff.report.html.chart_data import ChartContext, SeriesCache
@@ -16,7 +16,7 @@ from trainoff.report.html.style import looks
 
 
 def test_a_fault_is_compared_with_the_run_left_alone():
-    found = {(one.group.first.engine, one.action): one for one in struck(groups(FAULT_RECORDS))}
+    found = {(one.group.first.engine, one.action): one for one in fault_effects(groups(FAULT_RECORDS))}
     assert len(found) == 4
     killed = found["torch-ddp", "kill-process"]
     assert (killed.detected_s, killed.recovered_s, killed.samples_redone) == (0.25, 6.0, 2300)
@@ -33,7 +33,7 @@ def test_repetitions_are_taken_together_each_beside_its_own_seed():
     records = [alone("torch-ddp", seed) for seed in (1, 2, 3)]
     records += [hit("torch-ddp", KILL, 1, 0.5, **BACK), hit("torch-ddp", KILL, 2, 0.25, **{**BACK, "detected_s": 0.75})]
     records += [hit("torch-ddp", KILL, 3, status="crashed", **{**LOST, "detected_s": 0.5})]
-    (found,) = struck(groups(records))
+    (found,) = fault_effects(groups(records))
     assert found.slowdown == pytest.approx(3.0), "of those that ended well"
     assert found.detected_s == 0.5
     assert found.state == "recovered 2, failed 1"
@@ -44,15 +44,17 @@ def test_of_an_error_less_is_better():
     base = made("torch-ddp", test_metrics={"error": 0.2}, **told)
     worse = made("torch-ddp", params={"epochs": 4, "fault": KILL}, fault={"state": "recovered"},
                  test_metrics={"error": 0.25}, **told)  # fmt: skip
-    (found,) = struck(groups([base, worse]))
+    (found,) = fault_effects(groups([base, worse]))
     assert found.quality_lost == pytest.approx(0.05)
 
 
 def test_engines_compete_only_where_they_were_left_alone():
     faster = hit("torch-ddp", PAUSE, speed=9.0)
-    assert answer(groups([*FAULT_RECORDS, faster]))[0].startswith("spark-torch (sync, 2 workers) reached 97%")
+    assert closing_sentences(groups([*FAULT_RECORDS, faster]))[0].startswith(
+        "spark-torch (sync, 2 workers) reached 97%"
+    )
     only = [faster, hit("torch-ddp", KILL)]
-    assert "with fault pause" in answer(groups(only))[0], "if nobody was, they compete as they are"
+    assert "with fault pause" in closing_sentences(groups(only))[0], "if nobody was, they compete as they are"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_engines_compete_only_where_they_were_left_alone():
     ],
 )
 def test_a_fault_is_told_in_few_words(asked, words):
-    assert fault(asked) == words
+    assert fault_text(asked) == words
 
 
 def test_show_sets_the_faults_side_by_side(tmp_path):

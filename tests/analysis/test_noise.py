@@ -7,7 +7,7 @@ import pytest
 
 from helpers.records import trial
 from helpers.running import only_record, study, trainoff
-from trainoff.analysis import disturbances, quiet, quiets
+from trainoff.analysis import disturbances, noise_report, noise_reports
 from trainoff.errors import TrainoffError
 from trainoff.runner import machine
 from trainoff.runner.machine import ControlKernel
@@ -29,13 +29,13 @@ def run(seed=1, **noise):
 
 
 def test_a_quiet_trial_is_quiet_without_reasons():
-    assert quiet(run()) == quiet(run(), [run(seed) for seed in range(2, 6)])
-    assert (quiet(run()).verdict, quiet(run()).reasons) == ("quiet", [])
+    assert noise_report(run()) == noise_report(run(), [run(seed) for seed in range(2, 6)])
+    assert (noise_report(run()).verdict, noise_report(run()).reasons) == ("quiet", [])
 
 
 def test_a_hand_on_its_nodes_disturbs_a_trial():
     touched = trial("numpy", 1.0, 1, noise=CALM, notes={"by hand: cut node-1": "done", "blas": "fast"})
-    assert quiet(touched).reasons == ["somebody's hand was on its nodes (cut node-1)"]
+    assert noise_report(touched).reasons == ["somebody's hand was on its nodes (cut node-1)"]
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,17 @@ def test_a_hand_on_its_nodes_disturbs_a_trial():
     ],
 )
 def test_each_disturbance_is_told_with_its_figure(noise, reason):
-    found = quiet(run(**noise))
+    found = noise_report(run(**noise))
     assert (found.verdict, found.reasons) == ("disturbed", [reason])
 
 
 def test_the_kernel_is_compared_with_the_studys_own_median():
     slow = {"control_before": 150.0, "control_after": 150.0}
     others = [run(seed) for seed in range(2, 6)]
-    assert quiet(run(**slow)).verdict == "quiet", "alone it has nothing to be compared with"
-    assert len(quiet(run(**slow), others).reasons) == 2
+    assert noise_report(run(**slow)).verdict == "quiet", "alone it has nothing to be compared with"
+    assert len(noise_report(run(**slow), others).reasons) == 2
     elsewhere = [trial("numpy", 1.0, seed, noise=CALM, environment={"host": "fast"}) for seed in range(2, 6)]
-    assert quiet(run(**slow), elsewhere).verdict == "quiet", "another machine has another speed"
+    assert noise_report(run(**slow), elsewhere).verdict == "quiet", "another machine has another speed"
 
 
 def test_workers_that_wait_for_each_other_disturb_nobody():
@@ -69,10 +69,10 @@ def test_workers_that_wait_for_each_other_disturb_nobody():
         return trial("spark", 1.0, seed, mode="sync", workers=2, noise={**CALM, "cpu_pressure": pressure})
 
     runs = [spark(seed, 0.45) for seed in range(1, 5)]
-    assert quiet(runs[0]).verdict == "quiet"
+    assert noise_report(runs[0]).verdict == "quiet"
     odd = spark(9, 0.8)
-    assert quiet(odd, runs).reasons == ["something waited for a CPU in 80% of the time"]
-    assert [each.verdict for each in quiets([*runs, odd])] == ["quiet"] * 4 + ["disturbed"]
+    assert noise_report(odd, runs).reasons == ["something waited for a CPU in 80% of the time"]
+    assert [each.verdict for each in noise_reports([*runs, odd])] == ["quiet"] * 4 + ["disturbed"]
 
 
 def test_a_board_says_how_many_trials_were_disturbed():
@@ -84,10 +84,10 @@ def test_a_board_says_how_many_trials_were_disturbed():
 
 
 def test_without_samples_or_with_none_at_all_nothing_is_known():
-    assert quiet(trial("numpy", 1.0, noise={"load_before": 0.1})).verdict == "unknown"
-    assert quiet(trial("numpy", 1.0)).verdict == "unknown"
+    assert noise_report(trial("numpy", 1.0, noise={"load_before": 0.1})).verdict == "unknown"
+    assert noise_report(trial("numpy", 1.0)).verdict == "unknown"
     nulls = dict.fromkeys(CALM) | {"other_cores": 0.0}
-    assert quiet(trial("numpy", 1.0, noise=nulls)).verdict == "quiet"
+    assert noise_report(trial("numpy", 1.0, noise=nulls)).verdict == "quiet"
 
 
 @pytest.mark.cluster

@@ -11,7 +11,19 @@ from scipy import optimize
 
 from helpers.records import record
 from trainoff.analysis import time_to
-from trainoff.analysis.scaling import PER_1000, Config, checked, curves, fit, graded, mixed, nnls, rivals, sense, shape
+from trainoff.analysis.scaling import (
+    PER_1000,
+    Measurement,
+    alternative_range,
+    curves,
+    fit,
+    formula_text,
+    grade_text,
+    graded,
+    interpretation,
+    nnls,
+    shape_caution,
+)
 from trainoff.analysis.scaling.model import Solver, most_terms
 
 PUBLISHED = {  # train time in seconds on 1, 3, 5 and 17 machines m4.xlarge, from the cluster study of 2017, Appendix B
@@ -21,11 +33,13 @@ PUBLISHED = {  # train time in seconds on 1, 3, 5 and 17 machines m4.xlarge, fro
 
 
 def configs(seconds, counts=(1, 2, 4, 8), rows=1.0, repeats=1):
-    return [Config(nodes, rows, (seconds(nodes),) * repeats) for nodes in counts]
+    return [Measurement(nodes, rows, (seconds(nodes),) * repeats) for nodes in counts]
 
 
 def published(rows):
-    return [Config(nodes, float(rows), (value,)) for nodes, value in zip((1, 3, 5, 17), PUBLISHED[rows], strict=True)]
+    return [
+        Measurement(nodes, float(rows), (value,)) for nodes, value in zip((1, 3, 5, 17), PUBLISHED[rows], strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -54,9 +68,9 @@ def test_known_coefficients_come_back(terms, counts):
 def test_where_batches_grow_with_the_nodes_every_step_costs_its_messages():
     """136 steps on one node, 8 on 17; a step takes 0.1 s, and 0.08 s more for each doubling of the nodes."""
     law = lambda nodes: 136 / nodes * (0.1 + 0.08 * math.log2(nodes))  # noqa: E731  # a law is a formula
-    grows = [Config(nodes, 1.0, (law(nodes),), grows=True) for nodes in (1, 2, 4, 8)]
+    grows = [Measurement(nodes, 1.0, (law(nodes),), grows=True) for nodes in (1, 2, 4, 8)]
     assert fit(grows).predict(17).middle == pytest.approx(law(17), rel=0.01)
-    assert mixed(fit(grows)) == "13.6 s divided among the nodes + 10.9 s for each doubling, divided too"
+    assert formula_text(fit(grows)) == "13.6 s divided among the nodes + 10.9 s for each doubling, divided too"
     assert abs(fit(configs(law)).predict(17).middle / law(17) - 1) > 0.2, "no law of the others is of that shape"
 
 
@@ -68,12 +82,12 @@ def test_what_grows_is_seen_in_the_records():
             for n, batch in zip((1, 2, 4), batches, strict=True)
         ]
         (curve,) = curves(runs)
-        assert {config.grows for config in curve.configs} == {word == "each"}
+        assert {config.grows for config in curve.measurements} == {word == "each"}
 
 
 def test_seconds_count_relative_to_their_size():
     """At 16 nodes a second is a tenth; in plain least squares the hundred at one node would drown it."""
-    found = fit([Config(1, 1.0, (105.0,)), *configs(lambda n: 2 + 100 / n, (2, 4, 8, 16))])
+    found = fit([Measurement(1, 1.0, (105.0,)), *configs(lambda n: 2 + 100 / n, (2, 4, 8, 16))])
     assert found.predict(16).middle == pytest.approx(2 + 100 / 16, rel=0.03)
 
 
@@ -82,7 +96,7 @@ def test_one_model_of_small_and_large_data_predicts_both():
         return 4 + 3e-4 * rows / nodes + 1e-4 * rows
 
     places = [(nodes, rows) for nodes in (1, 2, 4, 8) for rows in (10_000.0, 100_000.0)]
-    found = fit([Config(nodes, rows, (seconds(nodes, rows),)) for nodes, rows in places])
+    found = fit([Measurement(nodes, rows, (seconds(nodes, rows),)) for nodes, rows in places])
     assert found.terms == pytest.approx({"constant": 4.0, "work": 30.0, "rows": 10.0})
     assert found.predict(16, 50_000).middle == pytest.approx(seconds(16, 50_000))
     assert found.predict(16, 50_000).extrapolated
@@ -130,16 +144,16 @@ def test_two_node_counts_give_amdahls_law_and_no_grade():
     assert found.terms == pytest.approx({"constant": 2.0, "work": 20.0})
     assert found.grade.left_out == {}
     assert found.predict(4).error is None
-    assert "a third one would" in checked(found)
+    assert "a third one would" in grade_text(found)
     near, far = found.predict(4), found.predict(16)
     assert far.high / far.middle > 1.8
     assert near.high / near.middle < far.high / far.middle, "further away is less certain"
 
 
 def test_more_than_twice_the_time_on_twice_the_nodes_still_takes_some_on_one():
-    model = fit([Config(2, 1.0, (10.0,)), Config(4, 1.0, (25.0,))])
+    model = fit([Measurement(2, 1.0, (10.0,)), Measurement(4, 1.0, (25.0,))])
     assert model.predict(1).middle > 0
-    assert sense(model).startswith("One node is the fastest")
+    assert interpretation(model).startswith("One node is the fastest")
 
 
 def test_one_node_count_is_no_curve():
@@ -148,7 +162,7 @@ def test_one_node_count_is_no_curve():
 
 
 def test_work_that_grows_with_the_nodes_cannot_be_told_from_a_constant():
-    found = fit([Config(nodes, 1000.0 * nodes, (7.0 + 0.1 * nodes,)) for nodes in (1, 2, 4, 8)])
+    found = fit([Measurement(nodes, 1000.0 * nodes, (7.0 + 0.1 * nodes,)) for nodes in (1, 2, 4, 8)])
     assert "work" not in found.terms
     assert any("divided among the nodes cannot be told from those constant" in each for each in found.remarks)
 
@@ -156,32 +170,32 @@ def test_work_that_grows_with_the_nodes_cannot_be_told_from_a_constant():
 def test_what_hangs_on_the_shape_alone_is_said():
     """Runs on 1, 2, 4 and 8 nodes take what grows with every node for what grows with every doubling."""
     law = {nodes: 2 + 40 / nodes + 0.5 * nodes for nodes in (1, 2, 4, 8, 17)}
-    found = fit([Config(nodes, 1.0, (law[nodes],)) for nodes in (1, 2, 4, 8)])
+    found = fit([Measurement(nodes, 1.0, (law[nodes],)) for nodes in (1, 2, 4, 8)])
     assert found.predict(17).middle < 0.85 * law[17]
-    low, high = rivals(found, 17)
+    low, high = alternative_range(found, 17)
     assert low < law[17] < high
-    assert shape(found, 17) == (
+    assert shape_caution(found, 17) == (
         "With 17 nodes much hangs on the shape of the model: others that fit these runs nearly as well say "
         f"{low:.1f} to {high:.1f} s. A run there, or nearer to it, would tell."
     )
-    assert shape(found, 8) is None, "inside the measured all of them say the same"
-    steep = fit([Config(nodes, 1.0, (40 / nodes,)) for nodes in (1, 2, 4, 8)])
-    assert shape(steep, 17) is None, "all that fit say the same there, too"
+    assert shape_caution(found, 8) is None, "inside the measured all of them say the same"
+    steep = fit([Measurement(nodes, 1.0, (40 / nodes,)) for nodes in (1, 2, 4, 8)])
+    assert shape_caution(steep, 17) is None, "all that fit say the same there, too"
 
 
 def test_a_model_that_sees_badly_is_not_sure_that_nodes_make_no_difference():
-    flat = fit([Config(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 5.0), (2, 5.1), (4, 4.9))])
-    assert sense(flat) == "Nodes make no difference: nothing of the time is divided among them."
-    wild = fit([Config(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 28.0), (3, 19.0), (5, 30.0))])
-    assert re.search(r"; but this model was off by up to \d+%, so it may not see it\.$", sense(wild))
+    flat = fit([Measurement(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 5.0), (2, 5.1), (4, 4.9))])
+    assert interpretation(flat) == "Nodes make no difference: nothing of the time is divided among them."
+    wild = fit([Measurement(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 28.0), (3, 19.0), (5, 30.0))])
+    assert re.search(r"; but this model was off by up to \d+%, so it may not see it\.$", interpretation(wild))
 
 
 def test_the_published_clusters_and_how_well_they_can_be_predicted():
     small, large = fit(published(60_000)), fit(published(240_000))
-    assert checked(small).endswith("its predictions were off by under 1% at 1, -2% at 3, +1% at 5, +1% at 17.")
-    assert checked(large).endswith("its predictions were off by +130% at 1, -35% at 3, +18% at 5, +26% at 17.")
+    assert grade_text(small).endswith("its predictions were off by under 1% at 1, -2% at 3, +1% at 5, +1% at 17.")
+    assert grade_text(large).endswith("its predictions were off by +130% at 1, -35% at 3, +18% at 5, +26% at 17.")
     assert small.terms.keys() == {"constant"}
-    assert "Nodes make no difference" in sense(small)
+    assert "Nodes make no difference" in interpretation(small)
     assert max(abs(error) for error in small.grade.left_out.values()) < 0.03
     assert large.terms.keys() == {"constant", "work"}
     assert 1.6 < large.speed_up(17) < 1.9
@@ -195,7 +209,7 @@ def test_the_published_clusters_and_how_well_they_can_be_predicted():
 def test_runs_that_were_held_out_grade_the_model():
     found = graded(fit(configs(lambda n: 2 + 20 / n)), configs(lambda n: (2 + 20 / n) * 1.25, (17,)))
     assert found.grade.held_out == {(17, 1.0): pytest.approx(-0.2)}
-    assert "held out it was off by -20% at 17" in checked(found)
+    assert "held out it was off by -20% at 17" in grade_text(found)
     assert found.grade.worst == pytest.approx(0.2, abs=0.01)
 
 
@@ -205,9 +219,9 @@ def test_the_best_number_of_nodes_and_what_is_enough():
     assert found.enough() == 7
     assert found.speed_up(10) == pytest.approx(101 / 20)
     assert found.efficiency(10) == pytest.approx(10.1 / 20)
-    assert "10 nodes are the fastest (5.0 times one), more are slower; more than 7 nodes bring" in sense(found)
-    assert mixed(found) == "1:40 divided among the nodes + 1.0 s for each node"
-    assert sense(fit(configs(lambda n: 1.0 + n))).startswith("One node is the fastest")
+    assert "10 nodes are the fastest (5.0 times one), more are slower; more than 7 nodes bring" in interpretation(found)
+    assert formula_text(found) == "1:40 divided among the nodes + 1.0 s for each node"
+    assert interpretation(fit(configs(lambda n: 1.0 + n))).startswith("One node is the fastest")
 
 
 times = st.floats(0.01, 1e5)
@@ -216,12 +230,12 @@ times = st.floats(0.01, 1e5)
 @given(st.lists(times, min_size=2, max_size=6), st.integers(1, 200))
 @settings(max_examples=40)
 def test_whatever_was_measured_predictions_are_times(values, at):
-    found = fit([Config(2**place, 1.0, (value,)) for place, value in enumerate(values)])
+    found = fit([Measurement(2**place, 1.0, (value,)) for place, value in enumerate(values)])
     one = found.predict(at)
     assert 0 < one.low <= one.middle <= one.high < math.inf
     assert one.extrapolated == (at > 2 ** (len(values) - 1))
     assert all(value > 0 for value in found.terms.values())
-    assert found.mix.seconds(found.best()) <= found.mix.seconds(at) or at > found.horizon
+    assert found.formula.seconds(found.best()) <= found.formula.seconds(at) or at > found.horizon
     assert found.enough() <= found.best()
     assert found.predict(at) == one, "the same runs give the same interval"
 
@@ -230,8 +244,8 @@ def test_whatever_was_measured_predictions_are_times(values, at):
 @settings(max_examples=25)
 @example([5311.09, 340.82, 5311.09], 188.0)
 def test_another_unit_of_time_is_another_unit_and_nothing_else(values, unit):
-    one = fit([Config(2**place, 1.0, (value,)) for place, value in enumerate(values)])
-    other = fit([Config(2**place, 1.0, (value * unit,)) for place, value in enumerate(values)])
+    one = fit([Measurement(2**place, 1.0, (value,)) for place, value in enumerate(values)])
+    other = fit([Measurement(2**place, 1.0, (value * unit,)) for place, value in enumerate(values)])
     assert other.predict(40).middle == pytest.approx(one.predict(40).middle * unit, rel=1e-6)
 
 
@@ -255,7 +269,7 @@ def test_intervals_hold_a_new_run_about_as_often_as_they_say(truth, repeats, noi
 
     held, widths = [], []
     for _ in range(60):
-        found = fit([Config(nodes, 1.0, tuple(run(nodes) for _ in range(repeats))) for nodes in (1, 2, 4, 8)])
+        found = fit([Measurement(nodes, 1.0, tuple(run(nodes) for _ in range(repeats))) for nodes in (1, 2, 4, 8)])
         for nodes in (3, 6, 17):
             one = found.predict(nodes)
             held.append(one.low <= run(nodes) <= one.high)
@@ -267,7 +281,8 @@ def test_intervals_hold_a_new_run_about_as_often_as_they_say(truth, repeats, noi
 def test_with_many_runs_intervals_are_narrow():
     random = np.random.default_rng(5)
     made = [
-        Config(nodes, 1.0, tuple((2 + 20 / nodes) * np.exp(0.02 * random.normal(size=9)))) for nodes in (1, 2, 4, 8, 16)
+        Measurement(nodes, 1.0, tuple((2 + 20 / nodes) * np.exp(0.02 * random.normal(size=9))))
+        for nodes in (1, 2, 4, 8, 16)
     ]
     one = fit(made).predict(12)
     assert one.high / one.low < 1.2
@@ -287,7 +302,7 @@ def test_curves_join_what_differs_in_nodes_only():
     ]
     a, b = curves(records)
     assert (a.name, a.counts, b.counts) == ("a", [1, 2, 4], [1, 2, 4])
-    assert [config.seconds for config in a.configs] == [10, 5, 2.5]
+    assert [config.seconds for config in a.measurements] == [10, 5, 2.5]
     assert len(b.censored) == 1
     assert a.overhead_s == 5.0
 
@@ -325,6 +340,6 @@ def test_other_figures_can_be_modelled():
     (curve,) = curves(records, time_to(0.9, "accuracy"))
     assert (curve.counts, len(curve.censored)) == ([1, 2], 1)
     (curve,) = curves(records, PER_1000)
-    assert [config.seconds for config in curve.configs] == pytest.approx([5, 2.5, 1.25])
+    assert [config.seconds for config in curve.measurements] == pytest.approx([5, 2.5, 1.25])
     rows = [ran("a", 1, 9.0, dataset={"train_rows": 500}), ran("a", 1, 3.0, 2, params={"epochs": 2, "train_rows": 100})]
-    assert [config.rows for config in curves(rows)[0].configs] == [100, 500]
+    assert [config.rows for config in curves(rows)[0].measurements] == [100, 500]

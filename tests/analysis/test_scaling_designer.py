@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from trainoff.analysis.scaling import Config, RunCandidate, Subject, design, expected_width, fit, grid
+from trainoff.analysis.scaling import Measurement, RunCandidate, Subject, design, expected_width, fit, grid
 
 
 def seconds(nodes):
@@ -14,12 +14,12 @@ def seconds(nodes):
 
 
 def pilot(counts=(1, 2)):
-    return fit([Config(nodes, 1.0, (seconds(nodes),)) for nodes in counts])
+    return fit([Measurement(nodes, 1.0, (seconds(nodes),)) for nodes in counts])
 
 
 def candidates(model, most, overhead=3.0, curve="a"):
-    places = grid(model.counts, [model.mix.rows], most)
-    return [RunCandidate(curve, nodes, rows, overhead + model.mix.seconds(nodes, rows)) for nodes, rows in places]
+    places = grid(model.counts, [model.formula.rows], most)
+    return [RunCandidate(curve, nodes, rows, overhead + model.formula.seconds(nodes, rows)) for nodes, rows in places]
 
 
 def test_the_budget_is_kept_and_widths_shrink():
@@ -46,12 +46,12 @@ def test_no_run_fits_and_none_is_chosen():
 
 
 def test_what_is_known_well_is_left_alone():
-    model = fit([Config(nodes, 1.0, (seconds(nodes),) * 30) for nodes in (1, 2, 4, 8, 16)])
+    model = fit([Measurement(nodes, 1.0, (seconds(nodes),) * 30) for nodes in (1, 2, 4, 8, 16)])
     assert design({"a": Subject.of_fit(model, [8])}, candidates(model, 16), 1e6) == []
 
 
 def test_time_goes_to_the_curve_that_is_known_worse():
-    good = fit([Config(nodes, 1.0, (seconds(nodes),) * 9) for nodes in (1, 2, 4, 8, 16)])
+    good = fit([Measurement(nodes, 1.0, (seconds(nodes),) * 9) for nodes in (1, 2, 4, 8, 16)])
     bad = pilot()
     subjects = {"good": Subject.of_fit(good, [17]), "bad": Subject.of_fit(bad, [17])}
     offered = [*candidates(good, 17, curve="good"), *candidates(bad, 17, curve="bad")]
@@ -59,9 +59,9 @@ def test_time_goes_to_the_curve_that_is_known_worse():
 
 
 def test_one_number_of_nodes_is_enough_to_begin():
-    subject = Subject.of_one_count([Config(2, 1.0, (11.0,))], [17])
-    assert subject.mix.seconds(2) == pytest.approx(11.0)
-    offered = [RunCandidate("a", nodes, 1.0, 5 + subject.mix.seconds(nodes)) for nodes in (1, 2, 4, 8)]
+    subject = Subject.of_one_count([Measurement(2, 1.0, (11.0,))], [17])
+    assert subject.formula.seconds(2) == pytest.approx(11.0)
+    offered = [RunCandidate("a", nodes, 1.0, 5 + subject.formula.seconds(nodes)) for nodes in (1, 2, 4, 8)]
     assert 2 not in {choice.candidate.nodes for choice in design({"a": subject}, offered, 40)}
 
 
@@ -80,7 +80,7 @@ def test_designed_runs_predict_better_than_equal_spending():
         def run(nodes, constant=constant, work=work, each=each):
             return (constant + work / nodes + each * nodes) * math.exp(0.04 * random.normal())
 
-        begun = [Config(nodes, 1.0, (run(nodes),)) for nodes in (1, 2)]
+        begun = [Measurement(nodes, 1.0, (run(nodes),)) for nodes in (1, 2)]
         model = fit(begun)
         offered = candidates(model, 8)
         plan = [choice.candidate.nodes for choice in design({"a": Subject.of_fit(model, [17])}, offered, 120)]
@@ -89,9 +89,9 @@ def test_designed_runs_predict_better_than_equal_spending():
             runs = {one.nodes: [*one.runs] for one in begun}
             for nodes in counts:
                 runs.setdefault(nodes, []).append(run(nodes))
-            found = fit([Config(nodes, 1.0, tuple(values)) for nodes, values in runs.items()])
+            found = fit([Measurement(nodes, 1.0, tuple(values)) for nodes, values in runs.items()])
             truth = constant + work / 17 + each * 17
-            off[name].append(abs(math.log(found.mix.seconds(17) / truth)))
+            off[name].append(abs(math.log(found.formula.seconds(17) / truth)))
     assert np.mean(off["designed"]) < np.mean(off["equal"])
 
 

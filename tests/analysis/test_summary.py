@@ -4,28 +4,28 @@ import pytest
 
 from helpers.records import FAST, distributed, repeated, trial
 from trainoff.analysis import (
-    answer,
     batch_lines,
     bound,
-    bounds,
+    bound_sentences,
+    cheapest_settings,
+    closing_sentences,
     failure,
     groups,
     headline_target,
-    prices,
     ranked,
-    resources,
-    spent,
+    resource_lines,
     staleness,
     start_costs,
+    time_split,
     worker_lines,
 )
-from trainoff.analysis.format import about, count, seconds, size, span, times, told
+from trainoff.analysis.format import about, count, ratio_text, seconds, size, span, value_text
 
 
 def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
     found = groups([trial("slow", 8.0), trial("fast", 2.0)])
     assert [group.first.engine for group in ranked(found)] == ["fast", "slow"]
-    assert answer(found) == [
+    assert closing_sentences(found) == [
         "fast reached 97% first: 2.0 s of training; slow took 4.0 times as long.",
         "One run each, so this is indicative: --repeat 5 makes it a ranking.",
         "All of them did the same arithmetic, checked against the reference.",
@@ -34,7 +34,7 @@ def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
 
 def test_who_took_about_as_long_is_not_told_apart():
     found = groups([trial("fast", 2.0), trial("close", 2.05)])
-    assert "close took about as long" in answer(found)[0]
+    assert "close took about as long" in closing_sentences(found)[0]
 
 
 def test_what_an_engine_has_no_choice_about_does_not_set_it_apart():
@@ -48,7 +48,9 @@ def test_what_an_engine_has_no_choice_about_does_not_set_it_apart():
 
 def test_who_never_got_there_is_said_not_dropped():
     found = groups([trial("fast", 2.0), trial("never", None)])
-    assert answer(found)[0] == ("fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s.")
+    assert closing_sentences(found)[0] == (
+        "fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s."
+    )
 
 
 def test_a_median_of_repetitions_counts_those_that_never_got_there():
@@ -59,7 +61,7 @@ def test_a_median_of_repetitions_counts_those_that_never_got_there():
 
 def test_five_repetitions_make_a_verdict_with_its_uncertainty_and_need_no_caution():
     found = repeated(slow=[3.0, 3.2, 2.9, 3.1, 3.0], fast=FAST)
-    assert answer(found) == [
+    assert closing_sentences(found) == [
         "fast reached 97% first: 1.0 s of training, 3.0 times faster than slow (2.9 to 3.2, n = 5).",
         "All of them did the same arithmetic, checked against the reference.",
     ]
@@ -67,7 +69,7 @@ def test_five_repetitions_make_a_verdict_with_its_uncertainty_and_need_no_cautio
 
 def test_a_tie_is_said_to_be_one_and_then_nobody_was_first():
     found = repeated(a=FAST, b=[1.005 * time for time in FAST], slow=[2 * time for time in FAST])
-    assert answer(found)[0] == (
+    assert closing_sentences(found)[0] == (
         "a reached 97% after 1.0 s of training, "
         "a tie with b (1.00 to 1.00 times as long, n = 5, inside the band of 10%, from the spread of repetitions), "
         "2.0 times faster than slow (2.0 to 2.0, n = 5)."
@@ -76,15 +78,15 @@ def test_a_tie_is_said_to_be_one_and_then_nobody_was_first():
 
 def test_what_five_repetitions_cannot_tell_apart_is_undecided():
     found = repeated(a=FAST, b=[1.5, 0.9, 1.6, 0.8, 1.7])
-    assert answer(found)[0].startswith("a reached 97% after 1.0 s of training; b took 1.2")
-    assert "times as long, which is undecided (" in answer(found)[0]
+    assert closing_sentences(found)[0].startswith("a reached 97% after 1.0 s of training; b took 1.2")
+    assert "times as long, which is undecided (" in closing_sentences(found)[0]
 
 
 def test_who_got_there_only_sometimes_is_said_so():
-    assert answer(repeated(a=FAST, b=[None] * 5))[0] == (
+    assert closing_sentences(repeated(a=FAST, b=[None] * 5))[0] == (
         "a reached 97% first: 1.0 s of training; b had not got there after 9.0 s and got there in 0 of 5 runs."
     )
-    assert answer(repeated(a=FAST, b=[1.02, 1.0, None, 1.1, 0.9]))[0] == (
+    assert closing_sentences(repeated(a=FAST, b=[1.02, 1.0, None, 1.1, 0.9]))[0] == (
         "a reached 97% after 1.0 s of training; b took about as long and got there in 4 of 5 runs, which is undecided."
     )
 
@@ -103,12 +105,12 @@ def test_who_was_first_is_asked_of_those_that_were_left_alone():
         for engine, own in alone.items()
         for seed, (times, params) in enumerate([(own, {"epochs": 4}), ({"0.97": 8.0, "0.98": None}, fault)])
     ]
-    assert answer(groups(made))[0].startswith("b reached 98% first: 9.0 s of training; a had not got there")
+    assert closing_sentences(groups(made))[0].startswith("b reached 98% first: 9.0 s of training; a had not got there")
 
 
 def test_what_solves_the_problem_another_way_is_named():
     other = {"verdict": "different by design", "reason": "L-BFGS, whole data per step"}
-    said = answer(groups([trial("a", 1.0), trial("b", 2.0, equivalence=other)]))
+    said = closing_sentences(groups([trial("a", 1.0), trial("b", 2.0, equivalence=other)]))
     assert said[-1] == (
         "b solves the problem another way (L-BFGS, whole data per step); all others did the same arithmetic, checked."
     )
@@ -118,7 +120,7 @@ def test_who_differs_in_the_same_way_is_told_together():
     other = {"verdict": "different by design", "reason": "10 steps alone"}
     odd = [trial(name, 2.0, equivalence=other) for name in "bcd"]
     alone = trial("e", 2.0, equivalence={**other, "reason": "L-BFGS"})
-    assert answer(groups([trial("a", 1.0), *odd, alone]))[-1] == (
+    assert closing_sentences(groups([trial("a", 1.0), *odd, alone]))[-1] == (
         "b, c and d solve the problem another way (10 steps alone); "
         "e solves the problem another way (L-BFGS); all others did the same arithmetic, checked."
     )
@@ -128,12 +130,12 @@ def test_the_best_setting_speaks_for_its_engine():
     design = {"verdict": "different by design", "reason": "L-BFGS"}
     small = {"verdict": None, "reason": "too few steps"}
     runs = [trial("b", 1.0, equivalence=design), trial("b", 2.0, params={"epochs": 1}, equivalence=small)]
-    assert answer(groups(runs))[-1] == "b solves the problem another way (L-BFGS)."
+    assert closing_sentences(groups(runs))[-1] == "b solves the problem another way (L-BFGS)."
 
 
 def test_what_could_not_be_checked_is_not_called_checked():
     small = {"verdict": None, "reason": "the steps are too small to be told from float32 rounding"}
-    said = answer(groups([trial("a", 1.0, equivalence=small), trial("b", 2.0, equivalence=small)]))
+    said = closing_sentences(groups([trial("a", 1.0, equivalence=small), trial("b", 2.0, equivalence=small)]))
     assert "same arithmetic" not in said[-1]
     assert said[-1].startswith("a and b could not be checked against the reference (the steps are too small")
 
@@ -145,17 +147,17 @@ def test_a_grid_is_told_apart_by_what_varies():
 
 def test_a_target_is_told_as_it_was_given():
     odd = trial("a", 1.0, targets=[0.945], time_to_target={"0.945": 1.0})
-    assert answer(groups([odd]))[0] == "a reached 94.5% after 1.0 s of training."
+    assert closing_sentences(groups([odd]))[0] == "a reached 94.5% after 1.0 s of training."
 
 
 def test_a_network_that_has_learnt_nothing_is_called_so():
     lost = trial("a", None, time_to_target={}, test_accuracy=0.11, model={"classes": 10})
-    assert answer(groups([lost]))[0].endswith("an accuracy of 0.1100, no better than guessing.")
+    assert closing_sentences(groups([lost]))[0].endswith("an accuracy of 0.1100, no better than guessing.")
 
 
 def test_only_failures_is_said_plainly():
     bad = trial("a", None, status="crashed", phase="train", cold_s=3.2, reason="worker-1: boom")
-    assert answer(groups([bad])) == ["No trial ended well."]
+    assert closing_sentences(groups([bad])) == ["No trial ended well."]
     assert failure(bad) == "crashed in train after 3.2 s: worker-1: boom"
 
 
@@ -168,10 +170,10 @@ def test_only_failures_is_said_plainly():
         (seconds, 98.4, "98.4 s"),
         (seconds, 99.97, "1:40"),
         (seconds, 7500, "2:05:00"),
-        (times, 0.476, "0.48"),
-        (times, 1.05, "1.05"),
-        (times, 1.26, "1.3"),
-        (times, 1234.0, "1,234"),
+        (ratio_text, 0.476, "0.48"),
+        (ratio_text, 1.05, "1.05"),
+        (ratio_text, 1.26, "1.3"),
+        (ratio_text, 1234.0, "1,234"),
         (about, 38, "40 s"),
         (about, 260, "4 min"),
         (about, 9000, "2.5 h"),
@@ -219,10 +221,13 @@ def test_of_an_error_less_is_better():
     found = groups([clicks("worse", 0.19, None), clicks("better", 0.175, 3.0)])
     assert headline_target(found) == 0.18
     assert [group.first.engine for group in ranked(found)] == ["better", "worse"]
-    assert answer(found)[0] == "better reached 18% error first: 3.0 s of training; worse had not got there after 9.0 s."
+    assert (
+        closing_sentences(found)[0]
+        == "better reached 18% error first: 3.0 s of training; worse had not got there after 9.0 s."
+    )
     nowhere = groups([clicks("a", 0.24, None) for _ in range(1)])
     nowhere[0].first.time_to_target = {}
-    assert answer(nowhere)[0] == "No engine reached a target; a came closest with error 0.2400."
+    assert closing_sentences(nowhere)[0] == "No engine reached a target; a came closest with error 0.2400."
 
 
 def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
@@ -232,9 +237,12 @@ def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
     found = groups(
         [tried("a", 1, 0.96, 2.0), tried("a", 2, 0.98, 4.0), tried("a", 9, 0.99, 20.0), tried("b", 1, 0.94, 1.0)]
     )
-    told = [(price.target, price.group.first.engine, price.group.first.params["epochs"]) for price in prices(found)]
+    told = [
+        (price.target, price.group.first.engine, price.group.first.params["epochs"])
+        for price in cheapest_settings(found)
+    ]
     assert told == [(0.95, "a", 1), (0.97, "a", 2)]
-    assert prices(groups([tried("a", 1, 0.99, 2.0), tried("b", 1, 0.99, 1.0)])) == []
+    assert cheapest_settings(groups([tried("a", 1, 0.99, 2.0), tried("b", 1, 0.99, 1.0)])) == []
 
 
 @pytest.mark.parametrize(
@@ -272,11 +280,11 @@ def test_what_a_training_used_is_told_role_by_role():
     record.training |= {"load": 1.5, "runnable": 2.25, "memory_share": 0.0912, "cpu_cores_by_role": {"ps-0": 0.381}}
     record.network_bytes_by_role = {"ps-0": {"sent": 2_400_000_000, "received": 31_000_000}}
     record.peak_memory_bytes_by_role = {"ps-0": 350_000_000}
-    assert resources(record) == [
+    assert resource_lines(record) == [
         "CPUs 77% busy, load 1.5, runnable 2.25, memory 9.1% of the machine's, network 200 MB/s",
         "ps-0: 0.38 cores, at most 350 MB of memory, sent 2.4 GB and received 31 MB in all",
     ]
-    assert resources(trial("numpy", 2.0)) == []
+    assert resource_lines(trial("numpy", 2.0)) == []
 
 
 def test_modes_are_told_apart_by_what_they_are_bound_by():
@@ -288,7 +296,7 @@ def test_modes_are_told_apart_by_what_they_are_bound_by():
             distributed("tf-ps", "async", computing=9.0, communicating=1.0, params=fault),
         ]
     )
-    assert bounds(found) == [
+    assert bound_sentences(found) == [
         "On digits-mlp, tf-ps sync is wait-bound (60% of the workers' time spent waiting); "
         "tf-ps async is network-bound (70% of the workers' time spent on calls and transfers)."
     ]
@@ -324,7 +332,7 @@ def test_batches_are_compared_by_speed_and_by_what_is_learnt_from_a_sample():
 def test_an_engine_that_is_exact_in_one_mode_is_named_with_the_other():
     differs = {"verdict": "different by design", "reason": "it does"}
     found = groups([trial("tf-ps", 2.0, mode="sync"), trial("tf-ps", 3.0, mode="async", equivalence=differs)])
-    assert answer(found)[-1] == (
+    assert closing_sentences(found)[-1] == (
         "tf-ps async solves the problem another way (it does); all others did the same arithmetic, checked."
     )
 
@@ -349,15 +357,15 @@ def on_spark(feeding, **more):
 
 def test_where_the_time_went_adds_up_with_the_feed_apart():
     (group,) = groups([on_spark({"worker-0": 1.0, "worker-1": 3.0})])
-    found = spent(group)
+    found = time_split(group)
     assert (found.start, found.rows, found.feed, found.training) == (23.0, 3.5, 2.0, 8.0)
     assert found.whole == pytest.approx(sum(PHASES.values()))
 
 
 def test_who_pushes_no_rows_has_no_feed():
     (group,) = groups([on_spark({})])
-    assert spent(group).feed is None
-    assert spent(group).training == 10.0
+    assert time_split(group).feed is None
+    assert time_split(group).training == 10.0
 
 
 def test_who_starts_longer_than_it_trains_is_told_so():
@@ -386,13 +394,13 @@ def test_a_setting_that_mostly_crashes_does_not_win():
     runs = [trial("fast", 1.0, 1), *(crashed("fast", seed) for seed in (2, 3, 4, 5))]
     found = groups([*runs, *(trial("slow", 2.0, seed) for seed in (1, 2, 3, 4, 5))])
     assert [group.first.engine for group in ranked(found)] == ["slow", "fast"]
-    assert answer(found)[0].startswith("slow reached 97% first: 2.0 s of training; fast had not got there")
+    assert closing_sentences(found)[0].startswith("slow reached 97% first: 2.0 s of training; fast had not got there")
 
 
 def test_whoever_did_not_always_get_there_is_told_so():
     mixed = [trial("a", 1.0 if seed < 5 else None, seed) for seed in range(1, 7)]
     found = groups([*mixed, *(trial("b", 2.3, seed) for seed in range(1, 7))])
-    said = answer(found)[0]
+    said = closing_sentences(found)[0]
     assert said == "a reached 97% after 1.0 s of training in 4 of 6 runs; b took 2.3 times as long, which is undecided."
 
 
@@ -400,18 +408,18 @@ def test_a_target_that_was_not_asked_for_is_not_missed():
     asked = [trial("a", 1.0, seed, study="x") for seed in (1, 2, 3)]
     other = {"study": "y", "targets": [0.95], "time_to_target": {"0.95": 1.0}}
     found = groups([*asked, *(trial("a", None, seed, **other) for seed in range(4, 9)), trial("b", 2.0, study="x")])
-    assert answer(found)[0].startswith("a reached 97% first")
+    assert closing_sentences(found)[0].startswith("a reached 97% first")
 
 
 def test_who_did_other_arithmetic_is_told_first():
     found = groups([trial("a", 1.0), trial("b", 2.0), trial("w", 0.5, status="wrong-result")])
-    assert "w did other arithmetic than the reference, and is out of the race." in answer(found)
-    assert "All others did the same arithmetic, checked against the reference." in answer(found)
+    assert "w did other arithmetic than the reference, and is out of the race." in closing_sentences(found)
+    assert "All others did the same arithmetic, checked against the reference." in closing_sentences(found)
 
 
 def test_only_who_has_few_runs_is_indicative():
     found = groups([trial("b", 3.0), *(trial("a", 1.0, seed) for seed in range(1, 6))])
-    assert "Fewer than 5 runs of b, so what is said of them is indicative: --repeat 5." in answer(found)
+    assert "Fewer than 5 runs of b, so what is said of them is indicative: --repeat 5." in closing_sentences(found)
 
 
 def test_phases_are_those_of_the_runs_that_ended_well():
@@ -422,6 +430,6 @@ def test_phases_are_those_of_the_runs_that_ended_well():
 
 def test_unlike_nodes_are_told_by_how_many_there_are_of_each():
     first, rest = {"cores": 0.1, "memory_gb": 3.0}, {"cores": 0.1, "memory_gb": 1.3}
-    assert told([first, rest, rest]) == "1 of 0.1 cores, 3 GB + 2 of 0.1 cores, 1.3 GB"
-    assert told([{"cores": 2.0}]) == "1 of 2 cores"
-    assert told([200, 100]) == "[200, 100]"
+    assert value_text([first, rest, rest]) == "1 of 0.1 cores, 3 GB + 2 of 0.1 cores, 1.3 GB"
+    assert value_text([{"cores": 2.0}]) == "1 of 2 cores"
+    assert value_text([200, 100]) == "[200, 100]"

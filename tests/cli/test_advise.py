@@ -8,7 +8,7 @@ import pytest
 from made_up import off, reliability, score
 
 from helpers.records import record, store
-from trainoff.analysis.advice import RunEvidence, believe, weigh
+from trainoff.analysis.advice import RunEvidence, compute_standings, fit_posteriors
 from trainoff.cli import main
 from trainoff.cli.run import next_step
 
@@ -454,11 +454,11 @@ def test_calibration_is_a_test_that_can_fail():
 
 
 def test_of_many_that_are_alike_none_is_likely_the_best_and_all_are_good():
-    beliefs = believe(
+    beliefs = fit_posteriors(
         [RunEvidence((10.0, 10.2, 9.8))] * 10 + [RunEvidence((20.0, 20.1, 19.9))], np.random.default_rng(1)
     )
-    standings = weigh([one.whole for one in beliefs])
-    assert all(one.best < 0.25 and one.near > 0.7 and one.regret < 0.06 for one in standings[:10])
+    standings = compute_standings([one.whole for one in beliefs])
+    assert all(one.best < 0.25 and one.near_best > 0.7 and one.regret < 0.06 for one in standings[:10])
     assert standings[10].regret == pytest.approx(1.0, abs=0.15)
 
 
@@ -466,7 +466,7 @@ def test_a_setting_with_few_runs_borrows_what_others_know_of_noise():
     quiet, wild = (RunEvidence((10.0, 10.0 * (1 + noise), 10.0 / (1 + noise))) for noise in (0.002, 0.3))
     widths = []
     for others in (quiet, wild):
-        belief = believe([RunEvidence((15.0,)), *[others] * 6], np.random.default_rng(1))[0]
+        belief = fit_posteriors([RunEvidence((15.0,)), *[others] * 6], np.random.default_rng(1))[0]
         widths.append(np.ptp(np.quantile(np.log(belief.single), [0.025, 0.975])))
     assert widths[1] > 5 * widths[0]
 

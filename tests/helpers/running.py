@@ -21,7 +21,7 @@ import psutil
 from trainoff import engines
 from trainoff.analysis import newest
 from trainoff.cli import main
-from trainoff.reproductions.published import records_of
+from trainoff.reproductions.published import read_records
 
 PLUGIN = Path(__file__).parents[1] / "plugin"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -94,7 +94,7 @@ def invoke(*words: object, cwd: Path | None = None, **more: str) -> subprocess.C
 
 def records(out: Path) -> list[dict[str, Any]]:
     """The newest attempts below a folder, as `show --json` prints them."""
-    found, damaged = records_of(out)
+    found, damaged = read_records(out)
     assert damaged == []
     made: list[dict[str, Any]] = json.loads(json.dumps([record.to_json() for record in newest(found)]))
     return made

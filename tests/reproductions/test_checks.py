@@ -16,13 +16,13 @@ from trainoff.reproductions import (
     CONFIRMED,
     NOT_COMPARABLE,
     REFUTED,
-    drawings,
-    judge,
-    judge_all,
+    evaluate,
+    evaluate_all,
     names,
-    scale,
-    studies,
-    summary,
+    ratio_charts,
+    scale_text,
+    study_files,
+    verdict_counts,
 )
 from trainoff.reproductions.evidence import CHECKS, Evidence
 from trainoff.reproductions.published import claims
@@ -32,7 +32,7 @@ SMALL, LARGE = 15_000, 60_000
 
 
 def verdicts(name: str, records: Sequence[Record]) -> dict[str, str]:
-    return {one.claim.id: one.finding.verdict for one in judge(name, records)}
+    return {one.claim.id: one.finding.verdict for one in evaluate(name, records)}
 
 
 def test_every_claim_has_its_check_and_every_check_its_claim():
@@ -41,23 +41,23 @@ def test_every_claim_has_its_check_and_every_check_its_claim():
 
 @pytest.mark.parametrize("name", names())
 def test_its_studies_can_be_read_and_say_their_scale(name):
-    paths = studies(name)
+    paths = study_files(name)
     assert paths
     for path in paths:
         assert study.read(path, engines.facts(), overrides=(), repeat=None).name == path.stem
-        assert len(scale(path)) > 40
+        assert len(scale_text(path)) > 40
 
 
 @pytest.mark.parametrize("name", names())
 def test_without_evidence_nothing_is_judged(name):
-    judged = [one for one in judge(name, []) if one.claim.test]
+    judged = [one for one in evaluate(name, []) if one.claim.test]
     assert judged
     assert {one.finding.verdict for one in judged} == {NOT_COMPARABLE}
     assert all(one.finding.reason for one in judged)
 
 
 def test_by_design_and_not_comparable_need_no_records():
-    every = judge_all({})
+    every = evaluate_all({})
     assert len(every) == len(claims())
     assert {one.finding.verdict for one in every if one.claim.because} == {CONFIRMED}
     assert {one.finding.verdict for one in every if one.claim.not_comparable} == {NOT_COMPARABLE}
@@ -109,7 +109,7 @@ def test_another_outcome_refutes_it():
 
 
 def test_the_figures_stand_side_by_side():
-    found = {drawing.name: drawing for drawing in drawings("machines-and-clusters", as_published())}
+    found = {drawing.name: drawing for drawing in ratio_charts("machines-and-clusters", as_published())}
     assert set(found) == {"machines", "cores", "memory_gb", "clusters"}
     sides = {row["source"] for row in found["clusters"].rows}
     assert sides == {"published", "measured here"}
@@ -196,7 +196,7 @@ def test_executors_as_the_document_saw_them():
     assert refuted == {"accuracy-grows-with-cores", "speed-against-accuracy"}
     crowded = [executor("dask-sklearn", 1, 10, 9.0, 0.9, cores=float(cores), oversubscribed=True) for cores in (5, 6)]
     assert verdicts("executors", crowded)["more-than-five-cores-hurts"] == NOT_COMPARABLE
-    assert {drawing.name for drawing in drawings("executors", records)} == {"times", "accuracy"}
+    assert {drawing.name for drawing in ratio_charts("executors", records)} == {"times", "accuracy"}
 
 
 def learnt(engine: str, train_s: float, accuracy: float, **params: object) -> Record:
@@ -251,7 +251,7 @@ def test_the_command_judges_and_writes_a_page(tmp_path):
     assert "machines-and-clusters-clusters.svg" in page
     assert (tmp_path / "out" / "machines-and-clusters" / "machines-and-clusters-clusters.svg").is_file()
     assert "| **refuted**" in page
-    assert summary(judge("machines-and-clusters", as_published())) in page
+    assert verdict_counts(evaluate("machines-and-clusters", as_published())) in page
 
 
 def test_what_it_cannot_judge_by_is_said(tmp_path):
@@ -269,7 +269,7 @@ def test_what_it_cannot_judge_by_is_said(tmp_path):
 
 def test_the_verdict_stands_before_where_the_claim_does():
     paper = io.StringIO()
-    tell(judge("machines-and-clusters", as_published()), Console(file=paper, width=80))
+    tell(evaluate("machines-and-clusters", as_published()), Console(file=paper, width=80))
     heads = [line for line in paper.getvalue().splitlines() if line.startswith("tensorflow-beats-mllib")]
     assert heads[0].startswith("tensorflow-beats-mllib: confirmed  (002, ")
 

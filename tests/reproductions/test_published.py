@@ -12,7 +12,7 @@ from trainoff.analysis import SettingGroup, groups, newest
 from trainoff.clusters.spark import allocate
 from trainoff.errors import TrainoffError
 from trainoff.records import PUBLISHED, table
-from trainoff.reproductions.published import documents, names, number, records, seconds, share
+from trainoff.reproductions.published import documents, names, parse_number, parse_seconds, parse_share, records
 from trainoff.study.machines import shipped
 from trainoff.study.workloads import workloads
 
@@ -107,7 +107,7 @@ def test_what_was_not_published_stays_null():
 def test_machines_have_the_sizes_and_prices_of_the_appendix():
     printed = BY_ID["002"].the_table("Appendix C")
     sizes = {
-        row[1]: {"cores": number(row[2]), "memory_gb": number(row[3]), "usd_per_hour": number(row[4])}
+        row[1]: {"cores": parse_number(row[2]), "memory_gb": parse_number(row[3]), "usd_per_hour": parse_number(row[4])}
         for row in printed.rows
     }
     assert sizes == shipped(), "the catalogue of machines is the one place for them"
@@ -133,13 +133,15 @@ def test_the_speed_up_of_figure_4():
 def test_the_resource_table_follows_from_the_arithmetic_but_for_one_rounding():
     facts = {fact.name: fact.value for fact in BY_ID["004"].fact}
     nodes, cores, memory = facts["nodes"], facts["cores"] / facts["nodes"], facts["memory per node"]
-    printed = [[number(cell) for cell in row] for row in BY_ID["004"].the_table("Table 1: Spark configurations").rows]
+    printed = [
+        [parse_number(cell) for cell in row] for row in BY_ID["004"].the_table("Table 1: Spark configurations").rows
+    ]
     found = [allocate(int(nodes), int(cores), memory, each) for each, _, _ in printed]
     assert [[each.cores, each.count] for each in found] == [row[:2] for row in printed]
     assert [each.memory_gb for each in found] == [10, 13, 19]
     assert [row[2] for row in printed] == [11, 13, 19], "10.6 was rounded up, 13.75 down"
     dask = BY_ID["004"].the_table("Table 2: Dask configurations").rows
-    assert [[number(cell) for cell in row] for row in dask] == printed
+    assert [[parse_number(cell) for cell in row] for row in dask] == printed
 
 
 def test_typing_errors_are_kept_and_noted():
@@ -157,10 +159,10 @@ def test_typing_errors_are_kept_and_noted():
     [("332.476", 332.476), ("128s", 128), ("9.45 s", 9.45), ("4min 25s", 265), ("1 min 32 s", 92), ("5 min 12s", 312)],
 )
 def test_times_are_read_as_they_are_printed(printed, value):
-    assert seconds(printed) == value
+    assert parse_seconds(printed) == value
 
 
-@pytest.mark.parametrize("read", [seconds, number, share])
+@pytest.mark.parametrize("read", [parse_seconds, parse_number, parse_share])
 @pytest.mark.parametrize("printed", ["", "above 8", "min", "12 parsecs", "-3"])
 def test_what_is_no_figure_is_not_taken_for_one(read, printed):
     with pytest.raises(ValueError, match="is not"):
@@ -168,9 +170,9 @@ def test_what_is_no_figure_is_not_taken_for_one(read, printed):
 
 
 def test_shares_are_exact_to_the_printed_digit():
-    assert [share(text) for text in ("91.64%", "97%", "100%")] == [0.9164, 0.97, 1.0]
+    assert [parse_share(text) for text in ("91.64%", "97%", "100%")] == [0.9164, 0.97, 1.0]
     with pytest.raises(ValueError, match="is not per cent"):
-        share("0.97")
+        parse_share("0.97")
 
 
 def test_published_and_measured_records_are_not_grouped_together():

@@ -6,27 +6,34 @@ from trainoff.analysis.bottleneck import (
     bottleneck,
     bottleneck_sentence,
     bound,
-    bounds,
+    bound_sentences,
     node_lines,
     node_rows,
-    resources,
-    spent,
+    resource_lines,
     staleness,
     start_costs,
-    work,
+    time_split,
     worker_lines,
+    worker_times,
 )
 from trainoff.analysis.compare import Band, Comparison, Match, band_of, compare, compare_all, comparisons
-from trainoff.analysis.correlation import Correlation, FittedLine, batch_lines, correlation_lines, correlations, fit
+from trainoff.analysis.correlation import (
+    Correlation,
+    FittedLine,
+    batch_lines,
+    correlation_lines,
+    correlations,
+    fit_line,
+)
 from trainoff.analysis.cost import Cost, cost_of_trial, cost_to, costs, priced, unpriced
-from trainoff.analysis.faults import FaultOutcome, left_alone, struck
+from trainoff.analysis.faults import FaultEffect, fault_effects, without_faults
 from trainoff.analysis.figures import FIGURES, Figure, time_to
-from trainoff.analysis.groups import SettingGroup, by_workload, groups, newest, setting_of, unnamed, varying
-from trainoff.analysis.noise import NoiseReport, disturbances, quiet, quiets
-from trainoff.analysis.pareto import COSTS, Front, Point, Price, fronts, pareto, prices
+from trainoff.analysis.groups import SettingGroup, by_workload, groups, newest, setting_of, usual_settings, varying_keys
+from trainoff.analysis.noise import NoiseReport, disturbances, noise_report, noise_reports
+from trainoff.analysis.pareto import COSTS, CheapestSetting, Front, Point, cheapest_settings, fronts, pareto
 from trainoff.analysis.ranking import headline_target, ranked
 from trainoff.analysis.statistics import Interval, interval
-from trainoff.analysis.summary import SAME, answer, arithmetic, cautions, failure, headline
+from trainoff.analysis.summary import SAME, arithmetic, cautions, closing_sentences, failure, headline
 
 __all__ = [
     "COSTS",
@@ -34,10 +41,11 @@ __all__ = [
     "SAME",
     "Band",
     "Bound",
+    "CheapestSetting",
     "Comparison",
     "Correlation",
     "Cost",
-    "FaultOutcome",
+    "FaultEffect",
     "Figure",
     "FittedLine",
     "Front",
@@ -45,19 +53,19 @@ __all__ = [
     "Match",
     "NoiseReport",
     "Point",
-    "Price",
     "SettingGroup",
     "TimeSplit",
-    "answer",
     "arithmetic",
     "band_of",
     "batch_lines",
     "bottleneck",
     "bottleneck_sentence",
     "bound",
-    "bounds",
+    "bound_sentences",
     "by_workload",
     "cautions",
+    "cheapest_settings",
+    "closing_sentences",
     "compare",
     "compare_all",
     "comparisons",
@@ -68,32 +76,31 @@ __all__ = [
     "costs",
     "disturbances",
     "failure",
-    "fit",
+    "fault_effects",
+    "fit_line",
     "fronts",
     "groups",
     "headline",
     "headline_target",
     "interval",
-    "left_alone",
     "newest",
     "node_lines",
     "node_rows",
+    "noise_report",
+    "noise_reports",
     "pareto",
     "priced",
-    "prices",
-    "quiet",
-    "quiets",
     "ranked",
-    "resources",
+    "resource_lines",
     "setting_of",
-    "spent",
     "staleness",
     "start_costs",
-    "struck",
+    "time_split",
     "time_to",
-    "unnamed",
     "unpriced",
-    "varying",
-    "work",
+    "usual_settings",
+    "varying_keys",
+    "without_faults",
     "worker_lines",
+    "worker_times",
 ]

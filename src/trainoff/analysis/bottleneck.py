@@ -39,7 +39,7 @@ class WorkerTimes:
     fed: float | None = None  # waiting for rows, where somebody pushes them
 
 
-def work(record: Record) -> WorkerTimes | None:
+def worker_times(record: Record) -> WorkerTimes | None:
     """How the workers of one trial spent its training; None where that is not known."""
     train, parts = record.train_s, record.breakdowns
     if not train or "waiting_s" not in parts:
@@ -64,7 +64,7 @@ class Bound:
 
 def bound(record: Record) -> Bound | None:
     """What held the training up: the CPUs where all are busy, else what the workers spent most of their time on."""
-    done, busy = work(record), record.training.get("cpu_share")
+    done, busy = worker_times(record), record.training.get("cpu_share")
     if done is None or busy is None:
         return None
     if busy >= BUSY:
@@ -92,7 +92,7 @@ def worker_lines(groups: Sequence[SettingGroup]) -> list[tuple[str, list[str]]]:
     """For every distributed setting that ended well what its workers did, as a name and the parts of a line."""
     found = []
     for group in groups:
-        if group.good and (done := work(group.good[0])):
+        if group.good and (done := worker_times(group.good[0])):
             found.append((group.name, [*_shares(done), *_by_worker(group.good[0]), *_rest(group.good[0])]))
     return found
 
@@ -124,7 +124,7 @@ def _rest(record: Record) -> list[str]:
     return told
 
 
-def resources(record: Record) -> list[str]:
+def resource_lines(record: Record) -> list[str]:
     """What a training used, as lines: the machine first, then role by role."""
     found = record.training
     if not found:
@@ -145,7 +145,7 @@ def _role(record: Record, role: str, cores: float) -> str:
     return f"{role}: {cores:.2f} cores, at most {size(memory)} of memory{moved}"
 
 
-def bounds(groups: Sequence[SettingGroup]) -> list[str]:
+def bound_sentences(groups: Sequence[SettingGroup]) -> list[str]:
     """What each engine and mode was bound by, workload by workload, in one sentence each; faults left aside."""
     found: dict[str, dict[str, list[Bound]]] = {}
     for group in groups:
@@ -229,7 +229,7 @@ class TimeSplit:
         return self.start + self.rows + (self.feed or 0.0) + self.training + self.test + self.end
 
 
-def spent(group: SettingGroup) -> TimeSplit | None:
+def time_split(group: SettingGroup) -> TimeSplit | None:
     """Where the time of a setting went; None if nothing is known."""
     phases, feed = group.phases_s(), group.median(feed_s)
     if not phases:
@@ -248,7 +248,7 @@ def feed_s(record: Record) -> float | None:
 def start_costs(groups: Sequence[SettingGroup]) -> list[str]:
     """For the distributed settings that took longer to start than to train, how long, in one sentence."""
     distributed = [group for group in groups if group.good and group.first.mode != "single"]
-    told = [(group, found) for group in distributed if (found := spent(group))]
+    told = [(group, found) for group in distributed if (found := time_split(group))]
     slow = [(group, found) for group, found in told if found.start > found.training + (found.feed or 0.0)]
     if not slow:
         return []
@@ -266,7 +266,7 @@ def start_costs(groups: Sequence[SettingGroup]) -> list[str]:
 HEADINGS = ("node", "cores", "used", "throttled", "memory", "at most", "link", "sent", "received")
 
 
-def crowding(record: Record) -> str | None:
+def oversubscription(record: Record) -> str | None:
     """What a trial asked for beyond what the machine has: cores, or memory of its nodes; None if it all fits."""
     if not record.oversubscribed:
         return None

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainoff.analysis.figures import TIME_TO_TARGET, Figure, time_to
-from trainoff.analysis.format import chance, count, percent, times
+from trainoff.analysis.format import count, p_value_text, percent, ratio_text
 from trainoff.analysis.groups import SettingGroup, setting_of
 from trainoff.analysis.statistics import quantile, rank_test, two_sided
 from trainoff.records import Record
@@ -32,7 +32,7 @@ class Ratio:
     less: bool = False  # whether the first one's figures are the smaller ones
 
 
-def measure(both: Sequence[tuple[float, float]]) -> Ratio:
+def measure_ratio(both: Sequence[tuple[float, float]]) -> Ratio:
     """The ratio that pairs of figures show, with its interval and how often chance alone would show as much."""
     if not both:
         return Ratio()
@@ -61,7 +61,7 @@ def _by_order(both: Sequence[tuple[float, float]], enough: bool) -> Ratio:
     return Ratio(ratio, p=rank_test(a, b) if enough else None, test=RANKS if enough else None, less=ahead > 0)
 
 
-def judge(found: Ratio, band: Band, higher: bool = False) -> str:
+def verdict_of(found: Ratio, band: Band, higher: bool = False) -> str:
     """The verdict on the first one: a tie inside the band, else ahead or behind where chance is unlikely."""
     if found.p is None:
         return "undecided"
@@ -224,7 +224,7 @@ def compare(a: SettingGroup, b: SettingGroup, figure: Figure, band: Band = DEFAU
 def compare_all(matches: Sequence[Match], adjust: Adjust = adjusted) -> list[Comparison]:
     """Several comparisons that are read together, so that their chances of error add up."""
     values = [pairs(match) for match in matches]
-    sure = adjust([measure(both) for both in values])
+    sure = adjust([measure_ratio(both) for both in values])
     return [_compared(match, both, each) for match, both, each in zip(matches, values, sure, strict=True)]
 
 
@@ -232,7 +232,7 @@ def _compared(match: Match, both: Sequence[tuple[float, float]], found: Ratio) -
     return Comparison(
         match.a, match.b, match.figure, match.band, match.names or (match.a.name, match.b.name),
         found.ratio, found.low, found.high, len(both), found.p, found.test,
-        judge(found, match.band, match.figure.higher),
+        verdict_of(found, match.band, match.figure.higher_is_better),
         (sum(math.isfinite(first) for first, _ in both), sum(math.isfinite(second) for _, second in both)),
     )  # fmt: skip
 
@@ -255,19 +255,19 @@ def _finite(value: float | None) -> float | None:
 
 def _sentence(found: Comparison) -> str:
     a, b = found.names
-    words, figure = found.figure.words, found.figure
+    words, figure = found.figure.label, found.figure
     if not found.n:
         return f"{a} and {b} have no repetition in common, so nothing can be said of their {words}."
     told = _ratio_told(found) if found.low is not None else _order_told(found)
     if found.indicative:
         return f"{told}; with fewer than {RANKING} pairs this is indicative."
     if found.verdict == "tie":
-        spread = f"{times(found.ratio)} times ({_spread(found)})"
+        spread = f"{ratio_text(found.ratio)} times ({_spread(found)})"
         return f"{a} and {b} tie in their {words}: {spread} is inside the band of {found.band}."
     if found.verdict == "undecided":
         return f"{told}: undecided, with a band of {found.band}."
     if found.low is None:
-        return f"{told}: {found.verdict} ({found.test}, p {chance(found.p)})."
+        return f"{told}: {found.verdict} ({found.test}, p {p_value_text(found.p)})."
     ahead = found.verdict == "faster" and figure.better != figure.neutral
     return f"{_ratio_told(found, ahead)}."
 
@@ -276,30 +276,30 @@ def _ratio_told(found: Comparison, ahead: bool = False) -> str:
     """The ratio in words; where the first one is `ahead` as how many times, above 1."""
     a, b = found.names
     ratio, phrase = found.ratio or 0.0, found.figure.better if ahead else found.figure.neutral
-    return f"{a} {phrase.format(ratio=times(1 / ratio if ahead else ratio), other=b)} ({_spread(found, ahead)})"
+    return f"{a} {phrase.format(ratio=ratio_text(1 / ratio if ahead else ratio), other=b)} ({_spread(found, ahead)})"
 
 
 def _spread(found: Comparison, ahead: bool = False) -> str:
     low, high = found.low or 0.0, found.high or 0.0
     low, high = (1 / high, 1 / low) if ahead else (low, high)
     if found.indicative:
-        return f"{times(low)} to {times(high)} in {found.n} pairs" if found.n > 1 else "one pair"
-    return f"{times(low)} to {times(high)}, n = {found.n}"
+        return f"{ratio_text(low)} to {ratio_text(high)} in {found.n} pairs" if found.n > 1 else "one pair"
+    return f"{ratio_text(low)} to {ratio_text(high)}, n = {found.n}"
 
 
 def _order_told(found: Comparison) -> str:
     a, b = found.names
     if found.figure.name == TIME_TO_TARGET:
-        goal = found.figure.words.removeprefix("time ")
+        goal = found.figure.label.removeprefix("time ")
         return f"{a} got {goal} in {found.reached[0]} of {count(found.n, 'run')} and {b} in {found.reached[1]}"
-    medians = [found.figure.told(group.median(found.figure.value)) for group in (found.a, found.b)]
-    return f"{a} has a {found.figure.words} of {medians[0]} and {b} of {medians[1]}"
+    medians = [found.figure.format(group.median(found.figure.value)) for group in (found.a, found.b)]
+    return f"{a} has a {found.figure.label} of {medians[0]} and {b} of {medians[1]}"
 
 
 Pair = tuple[SettingGroup, SettingGroup]
 
 
-def of_engines(groups: Sequence[SettingGroup], one: str, other: str) -> list[Pair]:
+def engine_pairs(groups: Sequence[SettingGroup], one: str, other: str) -> list[Pair]:
     """Every setting of one engine with those of another that differ in nothing that both can be told.
 
     Where the other was tried with the same number of workers, or even in the same mode, only that one is meant.
@@ -325,7 +325,7 @@ def _nearest(a: SettingGroup, others: Sequence[SettingGroup]) -> Sequence[Settin
     return others
 
 
-def of_folders(first: Sequence[SettingGroup], second: Sequence[SettingGroup]) -> list[Pair]:
+def folder_pairs(first: Sequence[SettingGroup], second: Sequence[SettingGroup]) -> list[Pair]:
     """The settings that are in both folders, each as it is in the second and in the first."""
     before = {_key(group): group for group in first}
     return [(group, before[_key(group)]) for group in second if _key(group) in before]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainoff.analysis.format import count, named, quality
+from trainoff.analysis.format import count, quality, settings_text
 from trainoff.analysis.groups import SettingGroup, setting_of
 from trainoff.records import Record
 
@@ -59,7 +59,7 @@ class Correlation:
         return f"{self.engine}{workers}{f' with {self.setting}' if self.setting else ''}"
 
 
-def fit(x: Sequence[float], y: Sequence[float], log: bool = False) -> FittedLine | None:
+def fit_line(x: Sequence[float], y: Sequence[float], log: bool = False) -> FittedLine | None:
     """The least-squares line; None for fewer than three points, for one x, and for a logarithm of what has none."""
     if len(x) != len(y):
         raise ValueError("a line needs a y for every x")
@@ -84,7 +84,7 @@ def correlations(groups: Sequence[SettingGroup]) -> list[Correlation]:
         for against, size in SIZES.items():
             points = [(had, took) for one in own if (had := size(one.first)) and (took := one.median(_train))]
             x, y = [had for had, _ in points], [took for _, took in points]
-            linear, log = fit(x, y), fit(x, y, log=True)
+            linear, log = fit_line(x, y), fit_line(x, y, log=True)
             if linear and log:
                 first, setting = own[0].first, _apart(own[0])
                 whose = (first.engine, first.workload, first.mode, first.workers)
@@ -110,7 +110,7 @@ def correlation_lines(groups: Sequence[SettingGroup]) -> list[str]:
 
 def _apart(group: SettingGroup) -> str:
     """What sets a group apart besides its size and workload, in words."""
-    return named({key: value for key, value in group.label.items() if key not in (*_OF_SIZE, "workload")})
+    return settings_text({key: value for key, value in group.label.items() if key not in (*_OF_SIZE, "workload")})
 
 
 def _train(record: Record) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trainoff.analysis.format import fault
+from trainoff.analysis.format import fault_text
 from trainoff.analysis.groups import SettingGroup, setting_of
 from trainoff.records import METRICS, Record
 from trainoff.study.keys import FIELDS
@@ -18,7 +18,7 @@ Alone = Mapping[str, Record]  # the runs that were left alone, by setting and se
 
 
 @dataclass(frozen=True)
-class FaultOutcome:
+class FaultEffect:
     """A setting that a fault was done to; figures are medians over the repetitions that have them."""
 
     group: SettingGroup
@@ -33,10 +33,10 @@ class FaultOutcome:
     @property
     def name(self) -> str:
         """The setting without its fault."""
-        return self.alike.name
+        return self.without_fault.name
 
     @property
-    def alike(self) -> SettingGroup:
+    def without_fault(self) -> SettingGroup:
         """The group as if there were no fault, for its name and its setting."""
         label = {key: value for key, value in self.group.label.items() if key != "fault"}
         return replace(self.group, label=label)
@@ -48,7 +48,7 @@ class FaultOutcome:
     @property
     def fault(self) -> str:
         """What was done, in words."""
-        return fault(self.group.first.params["fault"])
+        return fault_text(self.group.first.params["fault"])
 
     @property
     def state(self) -> str:
@@ -58,23 +58,23 @@ class FaultOutcome:
         return ", ".join(f"{state} {count}" for state, count in self.states.items())
 
 
-def struck(groups: Sequence[SettingGroup]) -> list[FaultOutcome]:
+def fault_effects(groups: Sequence[SettingGroup]) -> list[FaultEffect]:
     """Every setting with a fault that was run, engine by engine, the faults in one order."""
     alone = {_key(record): record for group in groups for record in group.good if not record.params.get("fault")}
     found = [_struck(group, alone) for group in groups if any(record.fault for record in group.records)]
     return sorted(found, key=lambda one: (one.name, list(FIELDS).index(one.action), one.fault))
 
 
-def left_alone(groups: Sequence[SettingGroup]) -> list[SettingGroup]:
+def without_faults(groups: Sequence[SettingGroup]) -> list[SettingGroup]:
     """The settings without a fault, among which engines compete; all of them if there are no others."""
     return [group for group in groups if not group.first.params.get("fault")] or list(groups)
 
 
-def _struck(group: SettingGroup, alone: Alone) -> FaultOutcome:
+def _struck(group: SettingGroup, alone: Alone) -> FaultEffect:
     records = [record for record in group.records if record.fault]
     pairs = [(record, alone[_key(record)]) for record in records if record.status == "ok" and _key(record) in alone]
     told = partial(_median_of, records)
-    return FaultOutcome(
+    return FaultEffect(
         group,
         told("detected_s"),
         told("recovered_s"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from trainoff.analysis.format import dollars, mark, seconds, size
+from trainoff.analysis.format import dollars, seconds, size, target_text
 from trainoff.records import Record
 
 TIME_TO_TARGET = "time_to_target"
@@ -16,15 +16,15 @@ NO_SAY = ("unsupported", "interrupted")  # how a trial ends that says nothing of
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a record, and its words. `ratio` is the first one's figure as a multiple of the other's."""
+    """One figure of a record, and its label. `ratio` is the first one's figure as a multiple of the other's."""
 
     name: str  # as `--figure` and JSON have it
-    words: str
+    label: str
     value: Callable[[Record], float | None]  # None: this record does not say; infinite: it never got there
-    told: Callable[[float | None], str]
+    format: Callable[[float | None], str]
     neutral: str  # "took {ratio} times as long as {other}"
     better: str  # the same where the first one is ahead; here `ratio` is at least 1
-    higher: bool = False  # whether more is better
+    higher_is_better: bool = False
     target: float | None = None
 
 
@@ -37,7 +37,7 @@ def time_to(target: float, metric: str) -> Figure:
         reached = record.time_to_target[str(target)] if record.status == "ok" else None
         return math.inf if reached is None else reached
 
-    goal = mark(metric, target)
+    goal = target_text(metric, target)
     neutral, better = f"took {{ratio}} times as long as {{other}} to {goal}", "{ratio} times faster than {other}"
     return Figure(TIME_TO_TARGET, f"time to {goal}", value, seconds, neutral, f"was {better} to {goal}", target=target)
 
@@ -78,7 +78,7 @@ FIGURES = {
             _rate,
             "trained on {ratio} times the samples per second of {other}",
             "trained on {ratio} times the samples per second of {other}",
-            higher=True,
+            higher_is_better=True,
         ),
     )
 }

@@ -62,7 +62,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.6g}%"
 
 
-def mark(metric: str, target: float) -> str:
+def target_text(metric: str, target: float) -> str:
     """A target as people say it: `97%` of accuracy, `20% error`, `auc 0.75`."""
     if metric == "accuracy":
         return percent(target)
@@ -74,28 +74,28 @@ def quality(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def told(value: object) -> str:
+def value_text(value: object) -> str:
     """The value of a parameter; a fault as what is done, unlike nodes as how many there are of each."""
     if isinstance(value, list) and value and all(isinstance(node, dict) for node in value):
         return " + ".join(f"{len(list(alike))} of {_node(node)}" for node, alike in groupby(value))
-    return fault(value) if isinstance(value, dict) and "action" in value else str(value)
+    return fault_text(value) if isinstance(value, dict) and "action" in value else str(value)
 
 
-def shown(value: object) -> str:
+def display_value(value: object) -> str:
     """The value of a parameter as boards and sentences have it: `15,000`, `4`, `0.4`; `all` where none was set."""
     if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer():
         return f"{value:,.0f}"
-    return "all" if value is None else told(value)
+    return "all" if value is None else value_text(value)
 
 
-def called(key: str) -> str:
+def key_text(key: str) -> str:
     """The key of a parameter, in words: `batch size`, `memory GB`."""
     return UNITS.get(key, key.replace("_", " "))
 
 
-def named(values: Mapping[str, object]) -> str:
+def settings_text(values: Mapping[str, object]) -> str:
     """Keys and values, in words: `cores 2, batch size 128`."""
-    return ", ".join(f"{called(key)} {shown(value)}" for key, value in values.items())
+    return ", ".join(f"{key_text(key)} {display_value(value)}" for key, value in values.items())
 
 
 def node_size(cores: float, memory_gb: float | None) -> str:
@@ -111,7 +111,7 @@ def _node(facts: Mapping[str, Any]) -> str:
     return ", ".join([*(word for key, word in parts.items() if facts.get(key)), *rest])
 
 
-def fault(asked: Mapping[str, Any]) -> str:
+def fault_text(asked: Mapping[str, Any]) -> str:
     """What is done to a node, less what is usual: `kill-process`, `pause for 10 s`, `slow node 1 to 25% at 0%`."""
     parts = [str(asked["action"])]
     if asked.get("node", LAST) != LAST:
@@ -133,12 +133,12 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Names in a sentence: `a`, `a and b`, `a, b and c`."""
     return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
 
 
-def times(ratio: float | None) -> str:
+def ratio_text(ratio: float | None) -> str:
     """A ratio to two digits, or two places near 1: `0.48`, `1.05`, `2.1`, `12`."""
     if ratio is None:
         return "-"
@@ -147,6 +147,6 @@ def times(ratio: float | None) -> str:
     return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
 
 
-def chance(p: float | None) -> str:
+def p_value_text(p: float | None) -> str:
     """A probability behind its sign: `= 0.031`, `< 0.001`."""
     return "unknown" if p is None else "< 0.001" if p < 0.001 else f"= {p:.2g}"

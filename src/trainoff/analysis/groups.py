@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from trainoff.analysis.figures import time_to
-from trainoff.analysis.format import called, count, listed, shown
+from trainoff.analysis.format import count, display_value, join_names, key_text
 from trainoff.analysis.statistics import Interval, interval
 from trainoff.records import Record
 
@@ -91,8 +91,10 @@ class SettingGroup:
 
 def _worded(values: dict[str, Any]) -> str:
     """Keys and values in words; not the workload, which has a place of its own."""
-    told = {called(key): value for key, value in values.items() if key != "workload"}
-    return ", ".join(f"no {key}" if value is LACKING else f"{key} {shown(value)}" for key, value in told.items())
+    told = {key_text(key): value for key, value in values.items() if key != "workload"}
+    return ", ".join(
+        f"no {key}" if value is LACKING else f"{key} {display_value(value)}" for key, value in told.items()
+    )
 
 
 def _phase(record: Record, name: str) -> float | None:
@@ -113,7 +115,7 @@ def groups(records: Iterable[Record]) -> list[SettingGroup]:
     for record in newest(records):
         found.setdefault(json.dumps(setting_of(record), sort_keys=True, default=str), []).append(record)
     settings = [setting_of(members[0]) for members in found.values()]
-    keys = [key for key in untold(varying(settings), settings) if key not in _SHOWN]
+    keys = [key for key in without_implied_sizes(varying_keys(settings), settings) if key not in _SHOWN]
     made = [SettingGroup(_label(setting_of(members[0]), keys), members) for members in found.values()]
     if len(keys) <= MOST_NAMED:
         return made
@@ -137,7 +139,7 @@ def _commonest(values: Sequence[Any]) -> list[Any]:
     return [] if others and others[0][1] == most else [values[told_apart.index(first)]]
 
 
-def unnamed(found: Sequence[SettingGroup]) -> str | None:
+def usual_settings(found: Sequence[SettingGroup]) -> str | None:
     """What names leave out because most settings have it, in one sentence; None where names say everything."""
     usual = {group.first.engine: group.usual for group in found if group.usual}
     told = {engine: _worded(each) for engine, each in usual.items()}
@@ -146,7 +148,7 @@ def unnamed(found: Sequence[SettingGroup]) -> str | None:
     if len(set(told.values())) == 1:
         return f"Unless said otherwise: {next(iter(told.values()))}."
     alike = {each: [engine for engine, own in told.items() if own == each] for each in told.values() if each}
-    return f"Unless said otherwise: {'; '.join(f'{listed(names)} with {each}' for each, names in alike.items())}."
+    return f"Unless said otherwise: {'; '.join(f'{join_names(names)} with {each}' for each, names in alike.items())}."
 
 
 def by_workload(found: Iterable[SettingGroup]) -> list[list[SettingGroup]]:
@@ -162,7 +164,7 @@ def setting_of(record: Record) -> dict[str, Any]:
     return {**{name: getattr(record, name) for name in _FIELDS}, **record.params, "settled": record.settled}
 
 
-def varying(settings: Sequence[dict[str, Any]]) -> list[str]:
+def varying_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
     """The keys in which settings differ; a key that only some engines have does not tell engines apart.
 
     What differs only from workload to workload, as the parts of their recipes do, is told by the workload's name. What
@@ -184,7 +186,7 @@ def _differs(settings: Sequence[dict[str, Any]], key: str) -> bool:
     return any(len(found) > 1 for found in values.values()) or any(len(found) > 1 for found in said.values())
 
 
-def untold(keys: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
+def without_implied_sizes(keys: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
     """These keys without the size of a node where the name of its machine tells it."""
     if "machine" not in keys:
         return list(keys)

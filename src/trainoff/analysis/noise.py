@@ -35,12 +35,12 @@ class Baseline:
     waits: dict[str, float] = field(default_factory=dict)
 
 
-def quiet(record: Record, others: Iterable[Record] = ()) -> NoiseReport:
+def noise_report(record: Record, others: Iterable[Record] = ()) -> NoiseReport:
     """How quiet the machine was during a trial, compared with `others` of its study where that helps."""
     return _judged(record, _usual([record, *(other for other in others if other is not record)]))
 
 
-def quiets(records: Sequence[Record]) -> list[NoiseReport]:
+def noise_reports(records: Sequence[Record]) -> list[NoiseReport]:
     """The same of every record, each compared with all the others."""
     usual = _usual(records)
     return [_judged(record, usual) for record in records]
@@ -48,7 +48,7 @@ def quiets(records: Sequence[Record]) -> list[NoiseReport]:
 
 def disturbances(records: Sequence[Record]) -> list[str]:
     """How many trials were disturbed, with an example; nothing where none was."""
-    judged = zip(records, quiets(records), strict=True)
+    judged = zip(records, noise_reports(records), strict=True)
     found = [(record, one) for record, one in judged if one.verdict == "disturbed"]
     if not found:
         return []

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from trainoff.analysis.groups import SettingGroup
 from trainoff.records import METRICS, Record
 
-Cost = Callable[[Record], float | None]
-COSTS: dict[str, Cost] = {
+CostFunction = Callable[[Record], float | None]
+COSTS: dict[str, CostFunction] = {
     "seconds": lambda record: record.train_s,
     "core-seconds": lambda record: record.cpu_s,
     "memory": lambda record: record.peak_memory_bytes,
@@ -47,7 +47,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
     return best
 
 
-def fronts(groups: Sequence[SettingGroup], costs: Mapping[str, Cost] = COSTS) -> list[Front]:
+def fronts(groups: Sequence[SettingGroup], costs: Mapping[str, CostFunction] = COSTS) -> list[Front]:
     """A front for every kind of cost that is known, over the settings of one workload that ended well."""
     found = []
     for against, cost in costs.items():
@@ -66,14 +66,14 @@ def fronts(groups: Sequence[SettingGroup], costs: Mapping[str, Cost] = COSTS) ->
 
 
 @dataclass(frozen=True)
-class Price:
+class CheapestSetting:
     """The cheapest way of one engine to a target."""
 
     target: float
     group: SettingGroup
 
 
-def prices(groups: Sequence[SettingGroup]) -> list[Price]:
+def cheapest_settings(groups: Sequence[SettingGroup]) -> list[CheapestSetting]:
     """The cheapest settings, the easiest target first; empty unless some engine was tried in several settings.
 
     A setting counts if its final result reached the target in the median, and costs the whole trial's CPU seconds.
@@ -87,7 +87,7 @@ def prices(groups: Sequence[SettingGroup]) -> list[Price]:
         for engine in engines:
             own = [group for group in groups if group.first.engine == engine and _reached(group, target)]
             if own:
-                found.append(Price(target, min(own, key=_cpu)))
+                found.append(CheapestSetting(target, min(own, key=_cpu)))
     return found
 
 

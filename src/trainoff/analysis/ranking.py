@@ -39,10 +39,10 @@ def ranked(groups: Sequence[SettingGroup]) -> list[SettingGroup]:
     return sorted(groups, key=key)
 
 
-def order(groups: Sequence[SettingGroup], figure: Figure) -> list[SettingGroup]:
+def sort_by_figure(groups: Sequence[SettingGroup], figure: Figure) -> list[SettingGroup]:
     """The groups that have a figure, the best median first."""
     values = [[value for record in group.records if (value := figure.value(record)) is not None] for group in groups]
-    sign = -1 if figure.higher else 1
+    sign = -1 if figure.higher_is_better else 1
     known = [(sign * statistics.median(own), group) for own, group in zip(values, groups, strict=True) if own]
     return [group for _, group in sorted(known, key=lambda one: one[0])]
 

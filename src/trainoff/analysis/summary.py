@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from trainoff.analysis.compare import RANKING, Comparison, comparisons
-from trainoff.analysis.faults import left_alone
-from trainoff.analysis.format import listed, mark, seconds, times
+from trainoff.analysis.faults import without_faults
+from trainoff.analysis.format import join_names, ratio_text, seconds, target_text
 from trainoff.analysis.groups import SettingGroup
 from trainoff.analysis.ranking import headline_target, ranked
 from trainoff.records import PUBLISHED, Record
@@ -20,7 +20,7 @@ SAME = "All of them did the same arithmetic, checked against the reference."
 SAME_OTHERS = "All others did the same arithmetic, checked against the reference."
 
 
-def answer(groups: Sequence[SettingGroup]) -> list[str]:
+def closing_sentences(groups: Sequence[SettingGroup]) -> list[str]:
     """The closing sentences of a run, workload by workload, the most important one first."""
     workloads = list(dict.fromkeys(group.first.workload for group in groups))
     said = []
@@ -34,7 +34,7 @@ def answer(groups: Sequence[SettingGroup]) -> list[str]:
 
 def headline(groups: Sequence[SettingGroup]) -> tuple[str, str]:
     """The first sentence on one workload, whose settings are ranked, in two parts: who won, and how the others did."""
-    groups = ranked(left_alone(groups))
+    groups = ranked(without_faults(groups))
     target = headline_target(groups)
     best = groups[0]
     if not best.good:
@@ -43,7 +43,7 @@ def headline(groups: Sequence[SettingGroup]) -> tuple[str, str]:
         if not any(group.first.targets for group in groups):
             return f"There was no target to reach{_furthest(best)}", "."
         return f"No engine reached a target; {best.name} came closest with {_closest(best)}", "."
-    time, goal = best.time_to(target) or 0.0, mark(best.first.metric, target)
+    time, goal = best.time_to(target) or 0.0, target_text(best.first.metric, target)
     found = [one for one in comparisons(groups, target) if one.a.good]
     if not found:
         return f"{best.name} reached {goal} after {seconds(time)} of training{_partly(best, target)}", "."
@@ -87,13 +87,15 @@ def _beside(found: Comparison, target: float, best: float) -> str:
     """How another setting did beside the best: with a comma what says more of the best, else with a semicolon."""
     name, time = found.names[0], found.a.time_to(target)
     if not found.indicative and found.low is not None:
-        spread = f"{times(found.low)} to {times(found.high)}"
+        spread = f"{ratio_text(found.low)} to {ratio_text(found.high)}"
         if found.verdict == "slower":
-            return f", {times(found.ratio)} times faster than {name} ({spread}, n = {found.n})"
+            return f", {ratio_text(found.ratio)} times faster than {name} ({spread}, n = {found.n})"
         if found.verdict == "tie":
             return f", a tie with {name} ({spread} times as long, n = {found.n}, inside the band of {found.band})"
         if found.verdict == "undecided":
-            return f"; {name} took {times(found.ratio)} times as long, which is undecided ({spread}, n = {found.n})"
+            return (
+                f"; {name} took {ratio_text(found.ratio)} times as long, which is undecided ({spread}, n = {found.n})"
+            )
     if time is None:
         spent = found.a.median(lambda record: record.train_s) or 0.0
         return f"; {name} had not got there after {seconds(spent)}{_share(found)}"
@@ -164,8 +166,8 @@ def arithmetic(groups: Sequence[SettingGroup]) -> list[str]:
 
 def _odd(names: Sequence[str], meant: bool, reason: str) -> str:
     if meant:
-        return f"{listed(names)} {'solves' if len(names) == 1 else 'solve'} the problem another way ({reason})"
-    return f"{listed(names)} could not be checked against the reference" + (f" ({reason})" if reason else "")
+        return f"{join_names(names)} {'solves' if len(names) == 1 else 'solve'} the problem another way ({reason})"
+    return f"{join_names(names)} could not be checked against the reference" + (f" ({reason})" if reason else "")
 
 
 def failure(record: Record) -> str:

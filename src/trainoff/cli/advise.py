@@ -13,29 +13,29 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainoff.analysis import newest, priced, unnamed, unpriced
+from trainoff.analysis import newest, priced, unpriced, usual_settings
 from trainoff.analysis.advice import (
     Advice,
     AdviceFilter,
     AdviceLimits,
     Candidate,
-    Weighed,
-    chances,
-    considered,
+    RankedCandidate,
+    check_filter,
+    choose_target,
     decide,
-    expected,
+    expectation_sentence,
+    find_candidates,
     headline,
-    known_target,
-    known_wish,
-    likely,
-    limit,
-    one_workload,
-    runner_up,
-    what_for,
-    why,
-    why_nothing,
+    limit_sentence,
+    next_runs_sentence,
+    no_candidate_reason,
+    probability_sentence,
+    probability_text,
+    reasons,
+    runner_up_sentences,
+    select_workload,
 )
-from trainoff.analysis.format import dollars, mark, seconds, span
+from trainoff.analysis.format import dollars, seconds, span, target_text
 from trainoff.analysis.ranking import check_target
 from trainoff.analysis.scaling import nodes_key
 from trainoff.cli import common
@@ -44,7 +44,7 @@ from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.report.tables import ALWAYS, Column, table
-from trainoff.reproductions.published import records_of, some_of
+from trainoff.reproductions.published import read_records, require_records
 from trainoff.study.machines import PriceBook
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class AdviceResult:
 def advise(question: AdviseOptions, book: PriceBook | None, as_json: bool, console: Console) -> int:
     """Answer with sentences and a table, or as JSON; 1 if a record is damaged."""
     _check(question)
-    records, damaged = some_of(question.folder)
+    records, damaged = require_records(question.folder)
     kept = newest(records)
     answer = answer_to(question, priced(kept, book) if book else kept, book)
     if as_json:
@@ -96,12 +96,12 @@ def advise(question: AdviseOptions, book: PriceBook | None, as_json: bool, conso
 
 def answer_to(question: AdviseOptions, records: Sequence[Record], book: PriceBook | None = None) -> AdviceResult:
     """The answer that records give; what they cannot say is one sentence."""
-    own = one_workload(records, question.workload)
+    own = select_workload(records, question.workload)
     lack = unpriced(own, book) if book else None
     if lack and question.limits.max_cost is not None and all(record.usd_per_hour is None for record in own):
         raise TrainoffError(f"--max-cost {question.limits.max_cost:g}: {lack.removesuffix('.')}")
-    target = known_target(own, question.target)
-    known_wish(own, question.wish)
+    target = choose_target(own, question.target)
+    check_filter(own, question.wish)
     advice = _advice(question, own, target, question.cold)
     return AdviceResult(
         advice, target, own[0].metric, own[0].workload, question.cold,
@@ -123,9 +123,9 @@ def _check(question: AdviseOptions) -> None:
 
 
 def _advice(question: AdviseOptions, own: Sequence[Record], target: float, cold: bool) -> Advice:
-    found = considered(own, target, question.wish, cold)
+    found = find_candidates(own, target, question.wish, cold)
     if not found.candidates:
-        why = why_nothing(found, own, target, question.wish)
+        why = no_candidate_reason(found, own, target, question.wish)
         raise TrainoffError(f"{question.folder}: {why}; {_remedy(question, own)}")
     return decide(found, question.limits)
 
@@ -134,7 +134,7 @@ def _other_clock(question: AdviseOptions, own: Sequence[Record], target: float, 
     """What would be chosen by the other clock, where that is another setting; only without limits."""
     if question.limits != AdviceLimits() or len(advice.ranked) == 1:
         return None
-    found = considered(own, target, question.wish, not question.cold)
+    found = find_candidates(own, target, question.wish, not question.cold)
     if not found.candidates:
         return None
     other = decide(found, AdviceLimits()).choice.candidate.name
@@ -176,16 +176,16 @@ def _with(words: Sequence[str], sets: Mapping[str, str]) -> list[str]:
 def _command(question: AdviseOptions, own: Sequence[Record], advice: Advice) -> str | None:
     """The command of the runs that would tell more; several, where one cannot make them all."""
     more = advice.more
-    if more is None or not more.worth_it:
+    if more is None or not more.practical:
         return None
-    if more.why == "engines":
+    if more.reason == "engines":
         first = more.candidates[0].record
-        others = _untried(question.folder, first, advice.field.engines)
+        others = _untried(question.folder, first, advice.candidate_set.engines)
         return shlex.join([*said(question.folder, first.study, ()), *others]) if others else None
-    several = len({record.workload for record in records_of(question.folder)[0]}) > 1
+    several = len({record.workload for record in read_records(question.folder)[0]}) > 1
     engines: dict[tuple[str, ...], list[str]] = {}
     for one in more.candidates:
-        words = _words(question.folder, one, own, more.why == "predicted")
+        words = _words(question.folder, one, own, more.reason == "predicted")
         words += ["--set", f"workload={one.record.workload}"] if several else []
         engines.setdefault(tuple(words), []).append(one.record.engine)
     ends = ["--repeat", str(more.repeat)] if more.repeat > 1 else []
@@ -254,7 +254,7 @@ def show(answer: Answered, console: Console) -> None:
         console.print(_table(answer, console.width))
         if len(advice.ranked) > MOST_SHOWN:
             console.print(f"and {len(advice.ranked) - MOST_SHOWN} more", style="dim")
-    if told := what_for(advice, bool(answer.command)):
+    if told := next_runs_sentence(advice, bool(answer.command)):
         console.print(f"\n{told}")
     if answer.command:
         console.print(f"  {answer.command}", soft_wrap=True)
@@ -262,28 +262,30 @@ def show(answer: Answered, console: Console) -> None:
 
 def _facts(answer: Answered) -> Iterator[str]:
     advice = answer.advice
-    yield expected(advice.choice.candidate, answer.metric, answer.target, answer.cold)
-    for line in (limit(advice), chances(advice)):
+    yield expectation_sentence(advice.choice.candidate, answer.metric, answer.target, answer.cold)
+    for line in (limit_sentence(advice), probability_sentence(advice)):
         if line:
             yield line
-    yield from runner_up(advice)
+    yield from runner_up_sentences(advice)
 
 
 def _reasons(answer: Answered) -> Iterator[str]:
-    yield from why(answer.advice, answer.metric, answer.target)
+    yield from reasons(answer.advice, answer.metric, answer.target)
     if answer.other_clock:
         clock = "of the training alone" if answer.cold else "from cold (--cold)"
         yield f"By the time {clock} the choice would be {answer.other_clock}."
     if answer.unpriced and not answer.advice.unpriced:
         yield answer.unpriced
-    if usual := unnamed([*(one.candidate.group for one in answer.advice.ranked), *answer.advice.field.never]):
+    if usual := usual_settings(
+        [*(one.candidate.group for one in answer.advice.ranked), *answer.advice.candidate_set.never]
+    ):
         yield usual
 
 
 def _table(answer: Answered, width: int) -> Table:
     shown = answer.advice.ranked[:MOST_SHOWN]
     candidates = [one.candidate for one in shown]
-    goal = f"to {mark(answer.metric, answer.target)}"
+    goal = f"to {target_text(answer.metric, answer.target)}"
     money = any(one.usd for one in candidates)
     limited = any(one.kept < 1 for one in shown) and bool(str(answer.advice.limits))
     columns = [
@@ -292,19 +294,19 @@ def _table(answer: Answered, width: int) -> Table:
         Column(goal, [seconds(one.seconds.middle) for one in candidates], right=True),
         Column("from to", [span(one.seconds.low, one.seconds.high) for one in candidates], 60, right=True),
         *([Column("cost", [dollars(one.usd.middle if one.usd else None) for one in candidates], right=True)] * money),
-        *([Column("keeps limits", [likely(one.kept) for one in shown], 50, right=True)] * limited),
-        Column("best", [likely(_best(one)) for one in shown], ALWAYS, right=True),
+        *([Column("keeps limits", [probability_text(one.kept) for one in shown], 50, right=True)] * limited),
+        Column("best", [probability_text(_best(one)) for one in shown], ALWAYS, right=True),
         Column("runs", [str(one.evidence.runs) if one.measured else "-" for one in candidates], 30, right=True),
         Column("", [_mark(one) for one in shown], 70),
     ]
     return table(columns, width, [None] * len(shown), folds=True)
 
 
-def _best(one: Weighed) -> float:
+def _best(one: RankedCandidate) -> float:
     return one.standing.best if one.standing else 0.0
 
 
-def _mark(one: Weighed) -> str:
+def _mark(one: RankedCandidate) -> str:
     if one.candidate.measured:
         return ""
     return "extrapolated" if one.candidate.extrapolated else "predicted"
@@ -318,7 +320,7 @@ def for_programs(answer: Answered) -> dict[str, Any]:
         "metric": answer.metric,
         "target": answer.target,
         "clock": "cold" if answer.cold else "training",
-        "goal": advice.goal,
+        "goal": advice.objective,
         "max_seconds": advice.limits.max_seconds,
         "max_cost": advice.limits.max_cost,
         "verdict": advice.verdict,
@@ -327,10 +329,10 @@ def for_programs(answer: Answered) -> dict[str, Any]:
         "runner_up": _behind(advice),
         "ranked": [_weighed(one) for one in advice.ranked],
         "too_much": [_weighed(one) for one in advice.too_much],
-        "never": [group.name for group in advice.field.never],
+        "never": [group.name for group in advice.candidate_set.never],
         "unpriced": [one.name for one in advice.unpriced],
         "other_clock": answer.other_clock,
-        "next": what_for(advice, bool(answer.command)),
+        "next": next_runs_sentence(advice, bool(answer.command)),
         "command": answer.command,
         "sentences": _sentences(answer),
     }
@@ -347,13 +349,13 @@ def _behind(advice: Advice) -> dict[str, Any] | None:
     return {**_weighed(advice.runner_up), "times_as_much": {"low": low, "middle": middle, "high": high}}
 
 
-def _weighed(one: Weighed) -> dict[str, Any]:
+def _weighed(one: RankedCandidate) -> dict[str, Any]:
     standing = one.standing
     return {
         **one.candidate.to_json(),
         "keeps_limits": one.kept,
         "best": standing.best if standing else None,
-        "near_best": standing.near if standing else None,
+        "near_best": standing.near_best if standing else None,
         "regret": standing.regret if standing else None,
     }
 

@@ -24,18 +24,18 @@ from trainoff.analysis import (
     disturbances,
     groups,
     newest,
-    unnamed,
+    usual_settings,
 )
-from trainoff.analysis.compare import RANKING, Pair, adjusted, against_best, of_engines, of_folders
+from trainoff.analysis.compare import RANKING, Pair, adjusted, against_best, engine_pairs, folder_pairs
 from trainoff.analysis.figures import TIME_TO_TARGET, time_to
-from trainoff.analysis.format import count, listed, times
-from trainoff.analysis.ranking import check_target, headline_target, not_timed, order
+from trainoff.analysis.format import count, join_names, ratio_text
+from trainoff.analysis.ranking import check_target, headline_target, not_timed, sort_by_figure
 from trainoff.cli import common
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import PUBLISHED, DamagedRecord, Record
 from trainoff.report.tables import ALWAYS, Column, table
-from trainoff.reproductions.published import some_of
+from trainoff.reproductions.published import require_records
 from trainoff.study.suggestions import quote, suggest
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _check(question: CompareOptions) -> None:
 
 
 def _records(folder: Path) -> tuple[list[Record], list[DamagedRecord]]:
-    records, damaged = some_of(folder)
+    records, damaged = require_records(folder)
     return newest(records), damaged
 
 
@@ -118,12 +118,12 @@ def _pairs(
     """What is to be compared with what; a sentence if there is nothing."""
     where = " and ".join(map(str, question.folders))
     if len(found) == 2:
-        pairs = of_folders(*found)
+        pairs = folder_pairs(*found)
         if question.engines:
             pairs = [pair for pair in pairs if pair[0].first.engine in question.engines]
         lack = "have no setting in common: engine, workload, cluster and parameters must be alike"
     elif question.engines:
-        pairs = of_engines(found[0], *question.engines)
+        pairs = engine_pairs(found[0], *question.engines)
         lack = f"has no workload and parameters that {' and '.join(question.engines)} have in common"
     else:
         pairs = [pair for own in by_workload(found[0]) for pair in _against_best(own, figures)]
@@ -136,7 +136,7 @@ def _pairs(
 def _against_best(own: Sequence[SettingGroup], figures: Mapping[str, Figure]) -> list[Pair]:
     """All settings of one workload, each with the best of them by its figure; those that were not run left out."""
     figure = figures.get(own[0].first.workload)
-    ranked = order(own, figure) if figure else []
+    ranked = sort_by_figure(own, figure) if figure else []
     return [(group, ranked[0]) for group in ranked[1:]]
 
 
@@ -145,7 +145,7 @@ def _figures(question: CompareOptions, found: Sequence[SettingGroup]) -> dict[st
     if question.figure != TIME_TO_TARGET:
         figure = FIGURES[question.figure]
         if all(figure.value(record) is None for group in found for record in group.records):
-            raise TrainoffError(f"no trial here has its {figure.words} on record; {_instead(question)}")
+            raise TrainoffError(f"no trial here has its {figure.label} on record; {_instead(question)}")
         return {group.first.workload: figure for group in found}
     figures = {}
     for own in by_workload(found):
@@ -172,7 +172,7 @@ def _out_of_reach(question: CompareOptions, found: Sequence[SettingGroup], figur
     if not names:
         return []
     why = "nobody reached a target" if question.target is None else f"{question.target:g} was not timed"
-    return [f"{listed(names)} {'is' if len(names) == 1 else 'are'} left out, for {why}; try --figure train_s."]
+    return [f"{join_names(names)} {'is' if len(names) == 1 else 'are'} left out, for {why}; try --figure train_s."]
 
 
 def _check_pairs(compared: Sequence[Comparison]) -> None:
@@ -204,7 +204,7 @@ def _alone(question: CompareOptions, found: Sequence[Sequence[SettingGroup]]) ->
     first, second = (
         [group for group in side if not question.engines or group.first.engine in question.engines] for side in found
     )
-    pairs = of_folders(first, second)
+    pairs = folder_pairs(first, second)
     return len(first) - len({id(b) for _, b in pairs}), len(second) - len(pairs)
 
 
@@ -234,7 +234,7 @@ class ComparisonTable:
 
     def show(self, console: Console) -> None:
         """Print table, sentence and caveats."""
-        words = list(dict.fromkeys(one.figure.words for one in self.compared))
+        words = list(dict.fromkeys(one.figure.label for one in self.compared))
         console.print(f"{', '.join(words)}: {self.sides[0]} as a multiple of {self.sides[1]}", style="dim")
         console.print(table(_columns(self), console.width, [None] * len(self.compared), folds=True))
         console.print(f"\n{self.sentence}")
@@ -247,7 +247,7 @@ def told(compared: Sequence[Comparison], first: str, other: str, alone: tuple[in
     caveats = [*_indicative(compared), *_bands(compared), *_left_out(compared, (first, other), alone)]
     records = [record for _, record in _measured(compared)]
     caveats += [*_places(compared, (first, other)), *disturbances(records), *arithmetic(_groups(compared))]
-    caveats += [usual] if (usual := unnamed(_groups(compared))) else []
+    caveats += [usual] if (usual := usual_settings(_groups(compared))) else []
     return ComparisonTable(compared, (first, other), _sentence(compared, (first, other)), caveats)
 
 
@@ -255,12 +255,12 @@ def _columns(answer: ComparisonTable) -> list[Column]:
     compared = answer.compared
 
     def medians(which: int) -> list[str]:
-        return [one.figure.told((one.a, one.b)[which].median(one.figure.value)) for one in compared]
+        return [one.figure.format((one.a, one.b)[which].median(one.figure.value)) for one in compared]
 
-    several = len({one.figure.words for one in compared}) > 1
+    several = len({one.figure.label for one in compared}) > 1
     return [
         Column("setting", _settings(answer), shrinks=True),
-        *([Column("figure", [one.figure.words for one in compared], 50)] if several else []),
+        *([Column("figure", [one.figure.label for one in compared], 50)] if several else []),
         Column(_heading(answer.sides[0]), medians(0), ALWAYS, right=True),
         Column(_heading(answer.sides[1]), medians(1), ALWAYS, right=True),
         Column("ratio", [_ratio(one) for one in compared], ALWAYS, right=True),
@@ -286,11 +286,11 @@ def _heading(side: str) -> str:
 
 def _ratio(one: Comparison) -> str:
     """The ratio; there is none where one of the two never got there."""
-    return times(one.ratio) if one.ratio and math.isfinite(one.ratio) else "-"
+    return ratio_text(one.ratio) if one.ratio and math.isfinite(one.ratio) else "-"
 
 
 def _interval(one: Comparison) -> str:
-    return "-" if one.low is None or one.n == 1 else f"{times(one.low)} to {times(one.high)}"
+    return "-" if one.low is None or one.n == 1 else f"{ratio_text(one.low)} to {ratio_text(one.high)}"
 
 
 def _verdict(one: Comparison) -> str:
@@ -305,10 +305,10 @@ def _sentence(compared: Sequence[Comparison], sides: tuple[str, str]) -> str:
     verdicts = Counter(_verdict(one) for one in compared)
     counts = ", ".join(f"{number} {'tied' if word == 'tie' else word}" for word, number in verdicts.items())
     if len({id(one.b) for one in compared}) == 1:
-        return f"{compared[0].names[1]} has the best {compared[0].figure.words}; of {len(compared)} others: {counts}."
+        return f"{compared[0].names[1]} has the best {compared[0].figure.label}; of {len(compared)} others: {counts}."
     known = [one.ratio for one in compared if one.ratio and math.isfinite(one.ratio)]
     mean = math.exp(math.fsum(map(math.log, known)) / len(known)) if known else None
-    over = f"; over all of them {times(mean)} times (geometric mean)" if len(known) == len(compared) else ""
+    over = f"; over all of them {ratio_text(mean)} times (geometric mean)" if len(known) == len(compared) else ""
     return f"{count(len(compared), 'setting')}, {sides[0]} beside {sides[1]}: {counts}{over}."
 
 

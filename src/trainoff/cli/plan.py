@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analysis import varying
-from trainoff.analysis.format import about, count, seconds, told
+from trainoff.analysis import varying_keys
+from trainoff.analysis.format import about, count, seconds, value_text
 from trainoff.cli import common
 from trainoff.records import Store, scan
 from trainoff.report.tables import Column, heading, setting, table
@@ -59,10 +59,10 @@ def tell(planned: dict[str, Any], console: Console) -> None:
         by_setting.setdefault(json.dumps(_settings(trial), sort_keys=True), []).append(trial)
     lines = list(by_setting.values())
     settings = [_settings(line[0]) for line in lines]
-    keys = varying(settings)
+    keys = varying_keys(settings)
     shared = {key: value for key, value in settings[0].items() if value is not None and _shared(settings, key)}
     console.print(table(_columns(lines, settings, keys), console.width, [None] * len(lines), folds=True))
-    alike = ", ".join(f"{key} {told(value)}" for key, value in shared.items() if key != "engine")
+    alike = ", ".join(f"{key} {value_text(value)}" for key, value in shared.items() if key != "engine")
     console.print(f"\nAll with {alike}.", style="dim")
     for why in dict.fromkeys(f"{trial['engine']}: {trial['unsupported']}" for trial in trials if trial["unsupported"]):
         console.print(f"Cannot run here: {why}", style="yellow")

@@ -16,7 +16,7 @@ from trainoff.files import atomic_write
 from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, gather, render
 from trainoff.report.html.content import Cell, WorkloadSection
-from trainoff.reproductions.published import beside, published_name
+from trainoff.reproductions.published import output_path, published_name
 from trainoff.study.machines import PriceBook
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _place(folder: Path, name: str) -> Path:
     """Where a report goes; a record is never written into, what is made of it goes beside it."""
     if (folder / "record.json").exists():
         return folder.absolute().parent / f"{folder.absolute().name}-{name}"
-    return beside(folder, name)
+    return output_path(folder, name)
 
 
 def _write(path: Path, text: str) -> None:

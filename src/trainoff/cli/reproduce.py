@@ -25,13 +25,13 @@ from trainoff.reproductions import (
     CONFIRMED,
     NOT_COMPARABLE,
     REFUTED,
-    Drawing,
-    Judged,
-    drawings,
-    judge,
-    scale,
-    studies,
-    summary,
+    ClaimResult,
+    RatioChart,
+    evaluate,
+    ratio_charts,
+    scale_text,
+    study_files,
+    verdict_counts,
 )
 from trainoff.reproductions.published import Document, documents
 
@@ -45,10 +45,10 @@ PAGE = "reproduction.md"
 
 def reproduce(
     name: str, out: Path, where: Path | None, only_judge: bool, console: Console
-) -> tuple[list[Judged], list[DamagedRecord]]:
+) -> tuple[list[ClaimResult], list[DamagedRecord]]:
     """Run what is missing of a reproduction, print a verdict on each claim, write its page; damaged records apart."""
     folder = out / name
-    paths = studies(name)
+    paths = study_files(name)
     began = time.monotonic()
     for path in [] if only_judge else paths:
         run_part(study.read(path, engines.facts(), overrides=(), repeat=None), folder, console)
@@ -57,17 +57,17 @@ def reproduce(
     records = newest(found)
     if only_judge and not records:
         raise TrainoffError(f"{folder}: no records here to judge by; without --only-judge it runs and makes them")
-    judged = judge(name, records)
+    judged = evaluate(name, records)
     tell(judged, console)
     target = where or folder / PAGE
     _write(name, target, judged, records)
     took = f" in {about(spent)}" if spent else ""
-    console.print(f"\n{name}: {summary(judged)}, by {count(len(records), 'record')}{took}", style="bold")
+    console.print(f"\n{name}: {verdict_counts(judged)}, by {count(len(records), 'record')}{took}", style="bold")
     console.print(f"Page: {target}        Report: trainoff report {folder}", style="dim", soft_wrap=True)
     return judged, damaged
 
 
-def _write(name: str, target: Path, judged: list[Judged], records: list[Record]) -> None:
+def _write(name: str, target: Path, judged: list[ClaimResult], records: list[Record]) -> None:
     """The page, its pictures, and the verdicts for programs, side by side."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def _write(name: str, target: Path, judged: list[Judged], records: list[Record])
         raise TrainoffError(f"{target}: the page cannot be written there ({error.strerror}); choose another") from error
 
 
-def tell(judged: list[Judged], console: Console) -> None:
+def tell(judged: list[ClaimResult], console: Console) -> None:
     """Claim by claim: what the document says, what was published, what was measured, and the verdict."""
     from rich.table import Table
     from rich.text import Text
@@ -110,7 +110,7 @@ def tell_names(known: list[dict[str, str]], console: Console) -> None:
     console.print("\nRun one with `trainoff reproduce NAME`; each takes less than 20 minutes on two cores.")
 
 
-def as_json(judged: list[Judged]) -> list[dict[str, str | None]]:
+def as_json(judged: list[ClaimResult]) -> list[dict[str, str | None]]:
     """The verdicts for programs."""
     return [
         {
@@ -140,22 +140,22 @@ WIDE = 20  # times the smallest value: then only logarithms show the small ones
 TOLD = ("trials", "machine", "python", "java", "libraries")  # of the conditions
 
 
-def pictures(name: str, records: Sequence[Record], folder: Path) -> list[tuple[Drawing, str]]:
+def pictures(name: str, records: Sequence[Record], folder: Path) -> list[tuple[RatioChart, str]]:
     """Draw the figures into a folder; each with the name of its file."""
     drawn = []
-    for drawing in drawings(name, records):
+    for drawing in ratio_charts(name, records):
         file = f"{name}-{drawing.name}.svg"
         ChartFigure(spec(drawing)).save(folder / file)
         drawn.append((drawing, file))
     return drawn
 
 
-def spec(drawing: Drawing) -> Spec:
+def spec(drawing: RatioChart) -> Spec:
     """Published on the left, measured on the right; by the same measure, for both are ratios."""
     values = [row["value"] for row in drawing.rows]
     height = "log" if max(values) > WIDE * min(values) else "linear"
     x: Spec = {"field": "x", "title": drawing.x}
-    if drawing.amounts:
+    if drawing.numeric_x:
         x |= {"type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 10}}
     else:
         x |= {"type": "nominal", "sort": None, "axis": {"labelAngle": -40}}
@@ -168,7 +168,7 @@ def spec(drawing: Drawing) -> Spec:
         "spec": {
             "width": WIDTH,
             "height": HEIGHT,
-            "mark": line if drawing.joined else points,
+            "mark": line if drawing.connected else points,
             "encoding": {
                 "x": x,
                 "y": y,
@@ -181,7 +181,9 @@ def spec(drawing: Drawing) -> Spec:
     }  # fmt: skip
 
 
-def page(name: str, judged: Sequence[Judged], records: Sequence[Record], drawn: Sequence[tuple[Drawing, str]]) -> str:
+def page(
+    name: str, judged: Sequence[ClaimResult], records: Sequence[Record], drawn: Sequence[tuple[RatioChart, str]]
+) -> str:
     """The whole page."""
     asked_by = [document for document in documents() if name in document.studies]
     parts = [
@@ -190,10 +192,10 @@ def page(name: str, judged: Sequence[Judged], records: Sequence[Record], drawn: 
         "## Who asked",
         "\n".join(f"- {document.id}, *{document.title}* ({_source(document)})" for document in asked_by),
         "## At which scale",
-        "\n".join(f"- {scale(path)}" for path in studies(name)),
+        "\n".join(f"- {scale_text(path)}" for path in study_files(name)),
         "## What came out",
-        f"**{summary(judged)}.** Absolute seconds are not compared across machines; ratios, orders and shapes are. "
-        "What differs by less than a tenth counts as alike.",
+        f"**{verdict_counts(judged)}.** Absolute seconds are not compared across machines; ratios, orders and shapes "
+        "are. What differs by less than a tenth counts as alike.",
         _verdicts(judged),
         *(_picture(drawing, file) for drawing, file in drawn),
         "## Where it ran, and how to repeat it",
@@ -207,7 +209,7 @@ def _source(document: Document) -> str:
     return ", ".join(part for part in (document.form, document.date) if part)
 
 
-def _verdicts(judged: Sequence[Judged]) -> str:
+def _verdicts(judged: Sequence[ClaimResult]) -> str:
     lines = ["| the document says | published | measured here | verdict |", "|---|---|---|---|"]
     for one in judged:
         claim, finding = one.claim, one.finding
@@ -221,7 +223,7 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _picture(drawing: Drawing, file: str) -> str:
+def _picture(drawing: RatioChart, file: str) -> str:
     return f"![{drawing.title}: published and measured here]({file})\n\n{drawing.about}"
 
 

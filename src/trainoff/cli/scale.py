@@ -13,36 +13,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainoff.analysis import FIGURES, Figure, time_to
-from trainoff.analysis.format import about, count, seconds, span, times
+from trainoff.analysis.format import about, count, ratio_text, seconds, span
 from trainoff.analysis.ranking import check_target, not_timed
 from trainoff.analysis.scaling import (
     PER_1000,
-    Config,
     Curve,
     DesignedRun,
     Estimate,
     Fit,
-    Mix,
+    Formula,
+    Measurement,
     RunCandidate,
     Subject,
-    checked,
     curves,
     design,
+    error_text,
     fit,
+    formula_text,
+    grade_text,
     graded,
     grid,
-    mixed,
-    off,
-    sense,
-    shape,
-    share,
+    interpretation,
+    shape_caution,
+    share_text,
 )
 from trainoff.cli import common
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import STUDY_COPY, Record
 from trainoff.report.tables import ALWAYS, Column, table
-from trainoff.reproductions.published import published_name, some_of
+from trainoff.reproductions.published import published_name, require_records
 from trainoff.study.suggestions import quote
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def scale(question: ScaleOptions, as_json: bool, console: Console) -> int:
     """Answer as tables with sentences, or as JSON; 1 if a record is damaged."""
     at, held = _counts("--at", question.at), _counts("--hold-out", question.hold_out)
     _check(question)
-    records, damaged = some_of(question.folder)
+    records, damaged = require_records(question.folder)
     found = curves(records, _figure(question, records))
     _check_held(held, found)
     answer = _answer(found, at, held)
@@ -179,7 +179,7 @@ class Row:
     """One line of a table: a prediction, and what was measured there if anything was."""
 
     estimate: Estimate
-    config: Config | None
+    config: Measurement | None
     held_out: bool
     error: float | None  # of this very configuration, where it was left out or held out
 
@@ -197,8 +197,8 @@ class Row:
     def grade(self) -> str:
         """How far off this prediction was when it was made blindly; of one never measured, what others were."""
         if self.error is not None:
-            return off(self.error)
-        others = share(self.estimate.error)
+            return error_text(self.error)
+        others = share_text(self.estimate.error)
         return f"about {others}" if others[0].isdigit() else others
 
 
@@ -209,9 +209,9 @@ def asked(counts: Sequence[int], at: Sequence[int]) -> list[int]:
 
 def rows_of_table(curve: Curve, model: Fit, at: Sequence[int]) -> list[Row]:
     """What was measured and what is asked for, by nodes and rows."""
-    measured = {(one.nodes, one.rows): one for one in curve.configs}
-    fitted = {(one.nodes, one.rows) for one in model.configs}
-    sizes = sorted({one.rows for one in curve.configs})
+    measured = {(one.nodes, one.rows): one for one in curve.measurements}
+    fitted = {(one.nodes, one.rows) for one in model.measurements}
+    sizes = sorted({one.rows for one in curve.measurements})
     places = {*measured, *((nodes, rows) for nodes in asked(curve.counts, at) for rows in sizes)}
     made = []
     for place in sorted(places):
@@ -226,8 +226,8 @@ def show(answer: Scaled, wanted: NextRuns | None, console: Console) -> None:
     workloads = {curve.workload for curve, _ in answer.fits}
     for place, (curve, model) in enumerate(answer.fits):
         where = f" on {curve.workload}" if len(workloads) > 1 else ""
-        console.print(f"{chr(10) if place else ''}{curve.name}{where}: {curve.figure.words}", style="bold")
-        console.print(f"= {mixed(model)}{_of_rows(model)}")
+        console.print(f"{chr(10) if place else ''}{curve.name}{where}: {curve.figure.label}", style="bold")
+        console.print(f"= {formula_text(model)}{_of_rows(model)}")
         console.print(_table(rows_of_table(curve, model, answer.at), model, console.width))
         for line in _sentences(curve, model, answer.at):
             console.print(line)
@@ -240,13 +240,13 @@ def show(answer: Scaled, wanted: NextRuns | None, console: Console) -> None:
 
 def _sentences(curve: Curve, model: Fit, at: Sequence[int]) -> list[str]:
     """What the model means, how it was checked, and what is to be kept in mind."""
-    doubt = shape(model, max(asked(curve.counts, at)))
-    return [sense(model), checked(model), *([doubt] if doubt else []), *model.remarks, *_left_out(curve)]
+    doubt = shape_caution(model, max(asked(curve.counts, at)))
+    return [interpretation(model), grade_text(model), *([doubt] if doubt else []), *model.remarks, *_left_out(curve)]
 
 
 def _of_rows(model: Fit) -> str:
-    several = len({config.rows for config in model.configs}) > 1
-    return f" ({model.mix.rows:,.0f} rows)" if several else ""
+    several = len({config.rows for config in model.measurements}) > 1
+    return f" ({model.formula.rows:,.0f} rows)" if several else ""
 
 
 def _table(rows: Sequence[Row], model: Fit, width: int) -> Table:
@@ -259,7 +259,7 @@ def _table(rows: Sequence[Row], model: Fit, width: int) -> Table:
         Column("runs", [str(len(row.config.runs)) if row.config else "-" for row in rows], 50, right=True),
         Column("predicted", [seconds(row.estimate.middle) for row in rows], right=True),
         Column("from to", [span(row.estimate.low, row.estimate.high) for row in rows], ALWAYS, right=True),
-        Column("times faster", [times(model.speed_up(*row.place)) for row in rows], 60, right=True),
+        Column("times faster", [ratio_text(model.speed_up(*row.place)) for row in rows], 60, right=True),
         Column("off by", [row.grade for row in rows], ALWAYS, right=True),
         Column("", [row.marks for row in rows], ALWAYS),
     ]
@@ -305,14 +305,14 @@ def _curve(curve: Curve, model: Fit, at: Sequence[int]) -> dict[str, Any]:
         "figure": curve.figure.name,
         "target": curve.figure.target,
         "terms": model.terms,
-        "rows": model.mix.rows,
+        "rows": model.formula.rows,
         "fitted_on": model.counts,
         "best_nodes": model.best(),
         "enough_nodes": model.enough(),
         "left_out_errors": {str(nodes): error for nodes, error in grade.left_out.items()},
         "held_out_errors": [{"nodes": n, "rows": rows, "error": e} for (n, rows), e in grade.held_out.items()],
         "predictions": [_row(row, model) for row in rows_of_table(curve, model, at)],
-        "sentences": [mixed(model), *_sentences(curve, model, at)],
+        "sentences": [formula_text(model), *_sentences(curve, model, at)],
     }
 
 
@@ -455,7 +455,7 @@ class NextRuns:
 
 
 def _width(width: float) -> str:
-    return f"± {share(width)}" if width < 1 else "a guess"
+    return f"± {share_text(width)}" if width < 1 else "a guess"
 
 
 def next_runs(known: Curves, at: Sequence[int], minutes: float, folder: Path) -> NextRuns:
@@ -477,24 +477,24 @@ def _alone(single: Sequence[Curve]) -> list[tuple[Curve, Fit | None]]:
 
 def _subject(curve: Curve, model: Fit | None, at: Sequence[int]) -> Subject:
     goals = list(at) or [2 * curve.counts[-1]]
-    return Subject.of_fit(model, goals) if model else Subject.of_one_count(curve.configs, goals)
+    return Subject.of_fit(model, goals) if model else Subject.of_one_count(curve.measurements, goals)
 
 
 def _candidates(name: str, curve: Curve, subject: Subject) -> list[RunCandidate]:
     most = max(*curve.counts, *(nodes for nodes, _ in subject.at))
-    places = grid(curve.counts, {config.rows for config in curve.configs}, most)
+    places = grid(curve.counts, {config.rows for config in curve.measurements}, most)
     mix, alike = _of_training(curve, subject), curve.figure.name == PER_1000.name  # whose rows are all told as one
     return [
         RunCandidate(name, n, rows, curve.overhead_s + mix.seconds(n, None if alike else rows)) for n, rows in places
     ]
 
 
-def _of_training(curve: Curve, subject: Subject) -> Mix:
+def _of_training(curve: Curve, subject: Subject) -> Formula:
     """The model of a whole training: so long a run takes, whatever figure of it is asked for."""
     whole = replace(curve, figure=FIGURES["train_s"])
     if curve.figure == whole.figure or not all(record.train_s for record in curve.records):
-        return subject.mix
-    return _subject(whole, fit(whole.configs) if len(whole.counts) > 1 else None, ()).mix
+        return subject.formula
+    return _subject(whole, fit(whole.measurements) if len(whole.counts) > 1 else None, ()).formula
 
 
 def _gathered(
@@ -508,7 +508,7 @@ def _gathered(
     made = []
     for (name, nodes, rows), choices in found.items():
         curve = curves[name]
-        there = next((len(one.runs) for one in curve.configs if (one.nodes, one.rows) == (nodes, rows)), 0)
+        there = next((len(one.runs) for one in curve.measurements if (one.nodes, one.rows) == (nodes, rows)), 0)
         words = [*commands[id(curve)], "--set", f"{curve.key}={nodes}"]
         words += ["--set", f"{ROWS}={rows:.0f}"] if _several_rows(curve) else []
         words += ["--repeat", str(there + len(choices))] if there + len(choices) > 1 else []
@@ -526,7 +526,7 @@ def _command(curve: Curve, folder: Path, found: Mapping[str, tuple[Curve, Fit | 
 
 
 def _several_rows(curve: Curve) -> bool:
-    return len({config.rows for config in curve.configs}) > 1
+    return len({config.rows for config in curve.measurements}) > 1
 
 
 def _sets(curve: Curve) -> list[str]:

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff.analysis import (
+    CheapestSetting,
     Cost,
-    Price,
     SettingGroup,
     TimeSplit,
-    answer,
     batch_lines,
     bottleneck_sentence,
-    bounds,
+    bound_sentences,
     by_workload,
+    cheapest_settings,
+    closing_sentences,
     correlation_lines,
     costs,
     disturbances,
@@ -31,23 +32,22 @@ from trainoff.analysis import (
     newest,
     node_lines,
     priced,
-    prices,
     ranked,
-    resources,
-    spent,
+    resource_lines,
     start_costs,
-    unnamed,
+    time_split,
     unpriced,
+    usual_settings,
     worker_lines,
 )
-from trainoff.analysis.bottleneck import crowding
-from trainoff.analysis.format import dollars, mark, quality, seconds, size, span
+from trainoff.analysis.bottleneck import oversubscription
+from trainoff.analysis.format import dollars, quality, seconds, size, span, target_text
 from trainoff.cli import common
 from trainoff.errors import TrainoffError
 from trainoff.records import DamagedRecord, Record, folder_of, no_records
 from trainoff.report.tables import ALWAYS, Column, fault_boards, heading, setting, table
 from trainoff.report.tables import table as columns_table
-from trainoff.reproductions.published import records_of
+from trainoff.reproductions.published import read_records
 from trainoff.study.machines import PriceBook, read_prices
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 def as_json(folder: Path, book: PriceBook | None = None) -> int:
     """Print the newest attempt at every trial as one JSON list; exit code 1 if a record is damaged."""
-    records, damaged = records_of(folder)
+    records, damaged = read_records(folder)
     found = newest(records)
     print(json.dumps([record.to_json() for record in (priced(found, book) if book else found)], indent=1))
     return warn(damaged)
@@ -65,7 +65,7 @@ def as_json(folder: Path, book: PriceBook | None = None) -> int:
 
 def tell(folder: Path, console: Console, book: PriceBook | None = None) -> int:
     """Print the board and what it means; of a single record also its last words. 1 if a record is damaged."""
-    records, damaged = records_of(folder)
+    records, damaged = read_records(folder)
     if not records and not damaged:
         raise no_records(folder)
     if records:
@@ -76,7 +76,7 @@ def tell(folder: Path, console: Console, book: PriceBook | None = None) -> int:
             console.print(why, style="yellow")
     if (folder / "record.json").exists():
         for record in records:
-            if lines := resources(record):
+            if lines := resource_lines(record):
                 console.print("\nwhile it trained", style="dim")
             for line in lines:
                 console.print(f"  {line}", style="dim", soft_wrap=True)
@@ -117,10 +117,10 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
         console.print(f"\nwhat {workload} costs in money, {few}", style="dim")
         console.print(shown)
     console.print()
-    remarked = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
-    for sentence in [*answer(found), *disturbances(records), *remarked]:
+    remarked = [*start_costs(found), *bound_sentences(found), *batch_lines(found), *correlation_lines(found)]
+    for sentence in [*closing_sentences(found), *disturbances(records), *remarked]:
         console.print(sentence)
-    if usual := unnamed(found):
+    if usual := usual_settings(found):
         console.print(usual, style="dim")
     for remark in remarks(found, folder):
         console.print(remark, style="yellow", soft_wrap=True)
@@ -131,7 +131,7 @@ def draw(folder: Path, picture: Path, book: PriceBook | None = None) -> None:
     from rich.console import Console
 
     drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False, markup=False)
-    found = newest(records_of(folder)[0])
+    found = newest(read_records(folder)[0])
     print_board(priced(found, book) if book else found, folder, drawing)
     svg = drawing.export_svg(title=f"trainoff show {folder}")
     try:
@@ -150,10 +150,10 @@ def warn(damaged: Sequence[DamagedRecord]) -> int:
 
 def price_boards(found: Sequence[SettingGroup], width: int) -> list[Table]:
     """One table per workload; none where no engine was tried in several settings."""
-    return [_price_board(own, width) for groups in by_workload(found) if (own := prices(groups))]
+    return [_price_board(own, width) for groups in by_workload(found) if (own := cheapest_settings(groups))]
 
 
-def _price_board(found: Sequence[Price], width: int) -> Table:
+def _price_board(found: Sequence[CheapestSetting], width: int) -> Table:
     groups = [price.group for price in found]
     keys = list(dict.fromkeys(key for group in groups for key in group.label if key != "workload"))
     settings = [setting([group.label.get(key, "-") for key in keys]) for group in groups]
@@ -164,7 +164,7 @@ def _price_board(found: Sequence[Price], width: int) -> Table:
         return Column(name, [told(group.median(value)) for group in groups], worth, right=True)
 
     columns = [
-        Column("at least", [mark(price.group.first.metric, price.target) for price in found]),
+        Column("at least", [target_text(price.group.first.metric, price.target) for price in found]),
         Column("engine", [group.first.engine for group in groups]),
         *([Column(heading(keys), settings, shrinks=True)] if keys else []),
         Column("mode", [group.first.mode for group in groups], 40),
@@ -208,7 +208,7 @@ def _cost_board(found: Sequence[Cost], target: float | None, width: int) -> Tabl
     keys = list(dict.fromkeys(key for group in groups for key in group.label if key != "workload"))
     settings = [setting([group.label.get(key, "-") for key in keys]) for group in groups]
     whole = [dollars(cost.trial) for cost in found]
-    goal = "" if target is None else f"to {mark(groups[0].first.metric, target)}"
+    goal = "" if target is None else f"to {target_text(groups[0].first.metric, target)}"
     columns = [
         Column("engine", [group.first.engine for group in groups]),
         *([Column(heading(keys), settings, shrinks=True)] if keys else []),
@@ -265,7 +265,9 @@ def board(found: Sequence[SettingGroup], width: int) -> Table:
 
     columns = [
         *_names(rows),
-        column(f"to {mark(metric, target)}" if target else "to target", lambda group: _time(group, target), ALWAYS),
+        column(
+            f"to {target_text(metric, target)}" if target else "to target", lambda group: _time(group, target), ALWAYS
+        ),
         *([column("spread", lambda group: _spread(group, target), 35)] if _repeated(rows) else []),
         column(metric, _quality, ALWAYS),
         column("train", lambda group: seconds(group.median(_train)), 60),
@@ -334,14 +336,14 @@ def remarks(found: Sequence[SettingGroup], folder: Path) -> list[str]:
                 log = folder_of(folder, record) / "log.txt"
                 where = f" (log: {log})" if record.failed and log.exists() else ""
                 said.append(f"{group.name}, seed {record.seed}: {failure(record)}{where}")
-        if crowded := crowding(group.first):
+        if crowded := oversubscription(group.first):
             said.append(f"{group.name} {crowded}")
     return said
 
 
 def where_the_time_went(found: Sequence[SettingGroup], width: int) -> Table | None:
     """The parts of the best few settings' time; a setting of which nothing is known is left out."""
-    known = [(group, parts) for group in ranked(found) if (parts := spent(group))][:MOST_TOLD]
+    known = [(group, parts) for group in ranked(found) if (parts := time_split(group))][:MOST_TOLD]
     if not known:
         return None
 

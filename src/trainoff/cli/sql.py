@@ -19,7 +19,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Record, curves, samples, table
 from trainoff.report.tables import Column
 from trainoff.report.tables import table as columns_table
-from trainoff.reproductions.published import some_of
+from trainoff.reproductions.published import require_records
 from trainoff.study import nearest
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def ask(folder: Path, question: str) -> tuple[polars.DataFrame, int]:
     """The answer to a question in SQL, and the exit code. Nothing that a question says can change a record."""
     import polars
 
-    found, damaged = some_of(folder)
+    found, damaged = require_records(folder)
     if not question.lstrip().lower().startswith(QUESTIONS):
         raise TrainoffError("a question begins with `select`, as in `select engine, train_s from records`")
     frames = {

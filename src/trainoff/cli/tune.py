@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from trainoff.analysis.format import about, count, mark, quality, seconds
+from trainoff.analysis.format import about, count, quality, seconds, target_text
 from trainoff.cli import common
 from trainoff.cli.run import Bars
 from trainoff.report.tables import ALWAYS, Column, table
@@ -114,7 +114,7 @@ def line(step: TuneStep) -> str:
     reached = time_of(record, target) if target is not None else None
     if target is not None and reached is not None:
         new = " (the best so far)" if step.best is not None and reached < step.best else ""
-        done = f"{mark(record.metric, target)} after {seconds(reached)}{new}"
+        done = f"{target_text(record.metric, target)} after {seconds(reached)}{new}"
     elif record.status != "ok":
         done = record.reason or record.status
     else:
@@ -142,7 +142,7 @@ def tell(found: Tuning, study: Study, out: Path, place: Path, console: Console) 
 
 def _nobody(found: Tuning) -> str:
     targets = [
-        mark(one.tried[0][1].metric, one.target) for one in found.engines if one.tried and one.target is not None
+        target_text(one.tried[0][1].metric, one.target) for one in found.engines if one.tried and one.target is not None
     ]
     goal = " or ".join(dict.fromkeys(targets)) or "a target"
     return (
@@ -166,7 +166,7 @@ def _board(found: Tuning, console: Console) -> object:
 
 
 def _goal(one: Tuned) -> str:
-    return "-" if one.target is None else mark(one.tried[0][1].metric, one.target)
+    return "-" if one.target is None else target_text(one.tried[0][1].metric, one.target)
 
 
 def _values(one: Tuned) -> str:

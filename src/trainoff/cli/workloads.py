@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainoff import study
-from trainoff.analysis.format import mark
+from trainoff.analysis.format import target_text
 from trainoff.cli import common
 from trainoff.cli.common import Row
 
@@ -37,7 +37,7 @@ def print_workloads(rows: Sequence[Row], console: Console) -> None:
     from rich.text import Text
 
     for row in rows:
-        targets = ", ".join(mark(row["metric"], target) for target in row["targets"])
+        targets = ", ".join(target_text(row["metric"], target) for target in row["targets"])
         console.print(Text(row["name"], style="bold"))
         for line in (row["about"], f"targets {targets}; {recipe_line(row['recipe'])}"):
             console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import msgspec
 
-from trainoff.analysis import failure, varying
-from trainoff.analysis.format import about, called, count, quality, seconds, shown, size
+from trainoff.analysis import failure, varying_keys
+from trainoff.analysis.format import about, count, display_value, key_text, quality, seconds, size
 from trainoff.files import atomic_write
 from trainoff.records import Record, Store
 from trainoff.report.tables import setting
@@ -180,7 +180,7 @@ class PlainLines:
 def keys_of(tasks: Sequence[Task]) -> list[str]:
     """The keys in which trials differ beyond engine, mode and workers."""
     settings = [_values(task) for task in tasks]
-    return [key for key in varying(settings) if key not in ("params", "mode", "workers", "engine")]
+    return [key for key in varying_keys(settings) if key not in ("params", "mode", "workers", "engine")]
 
 
 def setting_of(task: Task, keys: Sequence[str]) -> str:
@@ -193,7 +193,7 @@ def title_of(task: Task, keys: Sequence[str]) -> str:
     """A trial as a person would name it, with its values of those keys."""
     trial, values = task.trial, _values(task)
     workers = "" if trial.mode == "single" else f", {count(trial.workers, 'worker')}"
-    rest = [f", {called(key)} {shown(values[key])}" for key in keys if key in values and key != "workload"]
+    rest = [f", {key_text(key)} {display_value(values[key])}" for key in keys if key in values and key != "workload"]
     return f"{trial.engine} on {trial.workload} ({trial.mode}{workers}{''.join(rest)})"
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainoff.analysis import FaultOutcome, SettingGroup, by_workload, struck
-from trainoff.analysis.format import called, seconds, shown, times
+from trainoff.analysis import FaultEffect, SettingGroup, by_workload, fault_effects
+from trainoff.analysis.format import display_value, key_text, ratio_text, seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,12 +79,12 @@ def table(columns: Sequence[Column], width: int, styles: Sequence[str | None], f
 
 def setting(values: Sequence[object]) -> str:
     """What sets a trial apart, as values in the order of the heading; a dash for what it has not."""
-    return DOT.join(value if isinstance(value, str) else shown(value) for value in values)
+    return DOT.join(value if isinstance(value, str) else display_value(value) for value in values)
 
 
 def heading(keys: Sequence[str]) -> str:
     """The keys of a setting, as a heading."""
-    return DOT.join(called(key) for key in keys)
+    return DOT.join(key_text(key) for key in keys)
 
 
 @dataclass(frozen=True)
@@ -92,26 +92,26 @@ class FaultRow:
     """A column of the table: its heading, what it tells, what it is worth, and whether it holds figures."""
 
     heading: str
-    cell: Callable[[FaultOutcome], str]
+    cell: Callable[[FaultEffect], str]
     worth: int = ALWAYS
     figures: bool = True
 
 
-def columns(found: Sequence[FaultOutcome]) -> list[FaultRow]:
+def columns(found: Sequence[FaultEffect]) -> list[FaultRow]:
     """What is told of the faults of one workload; what all have in common is not."""
-    groups = [one.alike for one in found]
+    groups = [one.without_fault for one in found]
     keys = [key for key in dict.fromkeys(key for group in groups for key in group.label) if key != "workload"]
     metric = groups[0].first.metric if groups else ""
     return [
         FaultRow("engine", lambda one: one.group.first.engine, figures=False),
-        *([FaultRow(heading(keys), lambda one: _setting(one.alike, keys), 70, figures=False)] if keys else []),
+        *([FaultRow(heading(keys), lambda one: _setting(one.without_fault, keys), 70, figures=False)] if keys else []),
         FaultRow("mode", lambda one: one.group.first.mode, 40, figures=False),
         FaultRow("fault", lambda one: one.fault, figures=False),
         FaultRow("noticed", lambda one: seconds(one.detected_s)),
         FaultRow("back", lambda one: seconds(one.recovered_s)),
         FaultRow("gap", lambda one: seconds(one.longest_gap_s), 60),
         FaultRow("redone", lambda one: _redone(one.samples_redone), 50),
-        FaultRow("took", lambda one: "-" if one.slowdown is None else f"{times(one.slowdown)}×", 90),
+        FaultRow("took", lambda one: "-" if one.slowdown is None else f"{ratio_text(one.slowdown)}×", 90),
         FaultRow(f"{metric} lost", lambda one: _lost(one.quality_lost), 80),
         FaultRow("state", lambda one: one.state, figures=False),
     ]
@@ -119,17 +119,17 @@ def columns(found: Sequence[FaultOutcome]) -> list[FaultRow]:
 
 def fault_boards(groups: Sequence[SettingGroup], width: int) -> list[Table]:
     """One table per workload; none where there were no faults."""
-    return [_board(found, width) for own in by_workload(groups) if (found := struck(own))]
+    return [_board(found, width) for own in by_workload(groups) if (found := fault_effects(own))]
 
 
-def _board(found: Sequence[FaultOutcome], width: int) -> Table:
+def _board(found: Sequence[FaultEffect], width: int) -> Table:
     made = [
         Column(told.heading, [told.cell(one) for one in found], told.worth, told.figures) for told in columns(found)
     ]
     return table(made, width, ["dim" if "ok" not in _statuses(one) else None for one in found], folds=True)
 
 
-def _statuses(one: FaultOutcome) -> set[str]:
+def _statuses(one: FaultEffect) -> set[str]:
     return {record.status for record in one.group.records}
 
 

@@ -4,22 +4,30 @@
 """
 
 from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED, ClaimFinding, Evidence
-from trainoff.reproductions.figures import Drawing, drawings
-from trainoff.reproductions.judge import Judged, judge, judge_all, names, scale, studies, summary
+from trainoff.reproductions.figures import RatioChart, ratio_charts
+from trainoff.reproductions.judge import (
+    ClaimResult,
+    evaluate,
+    evaluate_all,
+    names,
+    scale_text,
+    study_files,
+    verdict_counts,
+)
 
 __all__ = [
     "CONFIRMED",
     "NOT_COMPARABLE",
     "REFUTED",
     "ClaimFinding",
-    "Drawing",
+    "ClaimResult",
     "Evidence",
-    "Judged",
-    "drawings",
-    "judge",
-    "judge_all",
+    "RatioChart",
+    "evaluate",
+    "evaluate_all",
     "names",
-    "scale",
-    "studies",
-    "summary",
+    "ratio_charts",
+    "scale_text",
+    "study_files",
+    "verdict_counts",
 ]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from trainoff.analysis.format import times
+from trainoff.analysis.format import ratio_text
 from trainoff.errors import TrainoffError
 from trainoff.records import MEASURED, Record
 
 CONFIRMED, REFUTED, NOT_COMPARABLE = "confirmed", "refuted", "not comparable"
 BAND = 1.1  # what differs by less counts as alike: a reproduction has few runs of each setting
 
-Figure = Callable[[Record], float | None]
+RecordValue = Callable[[Record], float | None]
 
 
 class EvidenceMissing(TrainoffError):
@@ -54,7 +54,7 @@ class Evidence:
         """Those to which nothing was done on purpose."""
         return self.where(lambda record: not record.fault)
 
-    def value(self, figure: Figure, what: str) -> float:
+    def value(self, figure: RecordValue, what: str) -> float:
         """The median of a figure over those that ended well; Lacking, with the reason, where there is none."""
         found = [value for record in self.good if (value := figure(record)) is not None]
         if found:
@@ -73,11 +73,11 @@ class Evidence:
 
     def by(self, key: str) -> dict[Any, Evidence]:
         """The records by the values of a field or parameter, in the order of the values."""
-        values = sorted({value for record in self.records if (value := of(record, key)) is not None})
+        values = sorted({value for record in self.records if (value := field_of(record, key)) is not None})
         return {value: self.of(**{key: value}) for value in values}
 
 
-def of(record: Record, key: str) -> Any:
+def field_of(record: Record, key: str) -> Any:
     """A field of a record, or a parameter."""
     return getattr(record, key) if key in Record.__dataclass_fields__ and key != "nodes" else record.params.get(key)
 
@@ -89,16 +89,16 @@ def rows_of_a_worker(record: Record) -> int:
 
 
 def _has(record: Record, key: str, wanted: Any) -> bool:
-    found = of(record, key)
+    found = field_of(record, key)
     return bool(found in wanted if isinstance(wanted, tuple) else found == wanted)
 
 
-def found(true: bool, measured: str, reason: str = "") -> ClaimFinding:
+def finding(true: bool, measured: str, reason: str = "") -> ClaimFinding:
     """A verdict by what is true here."""
     return ClaimFinding(CONFIRMED if true else REFUTED, measured, reason)
 
 
-def cannot(reason: str, measured: str = "-") -> ClaimFinding:
+def not_comparable(reason: str, measured: str = "-") -> ClaimFinding:
     """No verdict, and why."""
     return ClaimFinding(NOT_COMPARABLE, measured, reason)
 
@@ -113,9 +113,9 @@ def alike(a: float, b: float) -> bool:
     return not larger(a, b) and not larger(b, a)
 
 
-def ratio(value: float) -> str:
+def times_text(value: float) -> str:
     """A ratio in words: `2.1 times`."""
-    return f"{times(value)} times"
+    return f"{ratio_text(value)} times"
 
 
 Check = Callable[[Evidence], ClaimFinding]

@@ -19,7 +19,7 @@ from trainoff.reproductions.evidence import (
     ClaimFinding,
     Evidence,
     EvidenceMissing,
-    cannot,
+    not_comparable,
 )
 from trainoff.reproductions.published import REPRODUCTIONS, Claim, claims
 from trainoff.study.suggestions import quote, suggest
@@ -28,38 +28,38 @@ assert checks  # they enter themselves in CHECKS
 
 
 @dataclass(frozen=True)
-class Judged:
+class ClaimResult:
     """A claim, and what came of it here."""
 
     claim: Claim
     finding: ClaimFinding
 
 
-def judge(name: str, records: Sequence[Record]) -> list[Judged]:
+def evaluate(name: str, records: Sequence[Record]) -> list[ClaimResult]:
     """The claims that a reproduction tests, each with its verdict by these records."""
     seen = Evidence(newest(records))
-    return [Judged(claim, _finding(claim, seen)) for claim in claims() if claim.reproduction == name]
+    return [ClaimResult(claim, _finding(claim, seen)) for claim in claims() if claim.reproduction == name]
 
 
-def judge_all(records: dict[str, Sequence[Record]]) -> list[Judged]:
+def evaluate_all(records: dict[str, Sequence[Record]]) -> list[ClaimResult]:
     """Every claim of the documents, with the records of each reproduction by its name."""
     seen = {name: Evidence(newest(own)) for name, own in records.items()}
-    return [Judged(claim, _finding(claim, seen.get(claim.reproduction or "", Evidence([])))) for claim in claims()]
+    return [ClaimResult(claim, _finding(claim, seen.get(claim.reproduction or "", Evidence([])))) for claim in claims()]
 
 
 def _finding(claim: Claim, seen: Evidence) -> ClaimFinding:
     if claim.not_comparable:
-        return cannot(claim.not_comparable)
+        return not_comparable(claim.not_comparable)
     if claim.because:
         return ClaimFinding(CONFIRMED, f"by design: {claim.shown}", claim.because)
     assert claim.test
     try:
         return CHECKS[claim.test](seen)
     except EvidenceMissing as error:
-        return cannot(str(error))
+        return not_comparable(str(error))
 
 
-def summary(judged: Sequence[Judged]) -> str:
+def verdict_counts(judged: Sequence[ClaimResult]) -> str:
     """How many claims came out how: `8 confirmed, 3 refuted, 1 not comparable`."""
     tally = Counter(one.finding.verdict for one in judged)
     order = (CONFIRMED, REFUTED, NOT_COMPARABLE)
@@ -74,7 +74,7 @@ def names() -> tuple[str, ...]:
     return REPRODUCTIONS
 
 
-def studies(name: str) -> list[Path]:
+def study_files(name: str) -> list[Path]:
     """The study files of a reproduction, in the order in which they run."""
     if name not in names():
         hint = suggest(name, names(), "there are")
@@ -82,7 +82,7 @@ def studies(name: str) -> list[Path]:
     return sorted((STUDIES / name).glob("*.toml"))
 
 
-def scale(path: Path) -> str:
+def scale_text(path: Path) -> str:
     """What a study file says of itself: its first comment, in which the scale is stated."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():

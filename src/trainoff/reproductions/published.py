@@ -22,7 +22,7 @@ _TIME = re.compile(r"(?:(?P<minutes>[\d.]+) ?min)? ?(?:(?P<seconds>[\d.]+) ?s?)?
 _NUMBER = re.compile(r"\$?(?P<number>[\d.]+)(?: ?[%M])?")
 
 
-def seconds(printed: str) -> float:
+def parse_seconds(printed: str) -> float:
     """A time: `332.476`, `128s`, `9.45 s`, `4min 25s`, `1 min 32 s`."""
     found = _TIME.fullmatch(printed)
     if not found or not printed:
@@ -30,7 +30,7 @@ def seconds(printed: str) -> float:
     return 60 * float(found["minutes"] or 0) + float(found["seconds"] or 0)
 
 
-def number(printed: str) -> float | int:
+def parse_number(printed: str) -> float | int:
     """A number without its sign or unit: `$0.27`, `140M`, `10000`."""
     found = _NUMBER.fullmatch(printed)
     if not found:
@@ -38,19 +38,19 @@ def number(printed: str) -> float | int:
     return float(found["number"]) if "." in found["number"] else int(found["number"])
 
 
-def share(printed: str) -> float:
+def parse_share(printed: str) -> float:
     """Per cent as a share: `91.64%` is 0.9164, to the last digit that is printed."""
     if not printed.endswith("%"):
         raise ValueError(f"`{printed}` is not per cent")
-    return round(number(printed) / 100, 6)
+    return round(parse_number(printed) / 100, 6)
 
 
 NOT_STATED = 0  # workers and cores are never null in a record; this stands for what a document does not say
 UNCHECKED = {"verdict": None, "reason": "published: only its figures are known"}
 _READ: Mapping[str, Callable[[str], float]] = {  # how a cell is read, by the field that it fills; else as a number
-    "train_s": seconds,
-    "test_accuracy": share,
-    "training.cpu_share": share,
+    "train_s": parse_seconds,
+    "test_accuracy": parse_share,
+    "training.cpu_share": parse_share,
 }
 
 
@@ -76,7 +76,7 @@ def _all() -> str:
     return ", ".join(names())
 
 
-def _records(document: Document, runs: Runs) -> Iterator[Record]:
+def _records(document: Document, runs: PublishedRuns) -> Iterator[Record]:
     table = document.the_table(runs.table)
     named = document.rows[runs.named] if runs.named else {}
     chosen = named or runs.each or [row[0] for row in table.rows]
@@ -86,13 +86,15 @@ def _records(document: Document, runs: Runs) -> Iterator[Record]:
             yield _record(document, runs, table, row, facts)
 
 
-def _record(document: Document, runs: Runs, table: PublishedTable, row: list[str], facts: Mapping[str, Any]) -> Record:
+def _record(
+    document: Document, runs: PublishedRuns, table: PublishedTable, row: list[str], facts: Mapping[str, Any]
+) -> Record:
     """One line of a table, or one cell of it, as a record."""
     values: dict[str, Any] = {key: _copy(value) for key, value in facts.items()}
     values["params"] = {"document": document.id, **values.get("params", {})}
     for heading, field in runs.columns.items():
         if cell := row[table.columns.index(heading)]:
-            _fill(values, field, _READ.get(field, number)(cell))
+            _fill(values, field, _READ.get(field, parse_number)(cell))
     _give_size(values)
     cells = ", ".join([row[0], *(heading for heading in runs.columns if len(runs.columns) == 1)])
     source = f"{document.id}, {table.name}: {cells}"
@@ -189,7 +191,7 @@ class Slip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str
 
 
-class Runs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublishedRuns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How lines of a table become records: what all have in common, and what each has of its own."""
 
     study: str
@@ -217,7 +219,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     picture: list[Picture] = []  # msgspec gives every object its own
     slip: list[Slip] = []  # msgspec gives every object its own
     rows: dict[str, dict[str, dict[str, Any]]] = {}  # msgspec gives every object its own
-    runs: list[Runs] = []  # msgspec gives every object its own
+    runs: list[PublishedRuns] = []  # msgspec gives every object its own
 
     def the_table(self, name: str) -> PublishedTable:
         """The table of that name."""
@@ -245,21 +247,21 @@ def published_name(place: str | Path) -> str | None:
     return text.removeprefix(PREFIX) if text.startswith(PREFIX) else None
 
 
-def records_of(place: str | Path) -> tuple[list[Record], list[DamagedRecord]]:
+def read_records(place: str | Path) -> tuple[list[Record], list[DamagedRecord]]:
     """The records of a folder or of a published study, and those that are damaged."""
     name = published_name(place)
     return scan(Path(place)) if name is None else (records(name), [])
 
 
-def some_of(place: str | Path) -> tuple[list[Record], list[DamagedRecord]]:
+def require_records(place: str | Path) -> tuple[list[Record], list[DamagedRecord]]:
     """The same where there must be some; a sentence with what to do if there are none."""
-    found, damaged = records_of(place)
+    found, damaged = read_records(place)
     if not found:
         raise no_records(Path(place), damaged)
     return found, damaged
 
 
-def beside(place: Path, name: str) -> Path:
+def output_path(place: Path, name: str) -> Path:
     """Where a file that is made of records goes: into their folder; for published ones here, under their name."""
     published = published_name(place)
     return place / name if published is None else Path(f"published-{published}-{name}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.analysis import Band, Comparison, Match, SettingGroup, compare_all, time_to
-from trainoff.analysis.format import mark, seconds, times
+from trainoff.analysis.format import ratio_text, seconds, target_text
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record, folder_of
 from trainoff.runner.events import TrialState
@@ -112,7 +112,7 @@ def _sentence(one: Tuned) -> str:
     if one.why_not or one.target is None:
         return f"{one.engine}: not searched, {one.why_not or 'time was up'}."
     record = one.tried[0][1]
-    goal, number = mark(record.metric, one.target), len(one.tried)
+    goal, number = target_text(record.metric, one.target), len(one.tried)
     if not one.reached:
         return f"{one.engine}: none of {number} candidates reached {goal}."
     if one.challenger is None:
@@ -131,7 +131,8 @@ def _sentence(one: Tuned) -> str:
 def _spread(found: Comparison) -> str:
     if found.low is None or found.high is None:
         return f"reached {found.reached[0]} and {found.reached[1]} times of {found.n}"
-    return f"it took {times(found.ratio)} times as long, {times(found.low)} to {times(found.high)}, n = {found.n}"
+    low, high = ratio_text(found.low), ratio_text(found.high)
+    return f"it took {ratio_text(found.ratio)} times as long, {low} to {high}, n = {found.n}"
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analysis.advice.belief import DRAWS, SEED, Array, Belief, RunEvidence, believe, reaching
-from trainoff.analysis.faults import left_alone
+from trainoff.analysis.advice.posterior import DRAWS, SEED, Array, Posterior, RunEvidence, fit_posteriors, success_rates
+from trainoff.analysis.faults import without_faults
 from trainoff.analysis.figures import FIGURES, Figure, time_to
-from trainoff.analysis.format import count, mark, node_size, seconds
+from trainoff.analysis.format import count, node_size, seconds, target_text
 from trainoff.analysis.groups import SettingGroup, groups
 from trainoff.analysis.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
 from trainoff.analysis.scaling.model import FURTHEST
@@ -50,32 +50,32 @@ class AdviceFilter:
 
 
 @dataclass(frozen=True)
-class Field:
+class CandidateSet:
     """Everything that could be chosen, the settings that never got to the target, and what was asked for."""
 
     candidates: Sequence[Candidate]
     never: Sequence[SettingGroup]
-    wish: AdviceFilter
+    filters: AdviceFilter
     engines: frozenset[str]  # that were tried, whatever was asked for
 
 
-def considered(records: Sequence[Record], target: float, wish: AdviceFilter, cold: bool) -> Field:
+def find_candidates(records: Sequence[Record], target: float, filters: AdviceFilter, cold: bool) -> CandidateSet:
     """What could be chosen, of the records of one workload."""
-    alone = left_alone(groups(records))
-    kept = [group for group in alone if wish.holds(group.first)]
+    alone = without_faults(groups(records))
+    kept = [group for group in alone if filters.holds(group.first)]
     random = np.random.default_rng(SEED)
     evidence = [(group, evidence_of(group, target, cold)) for group in kept]
     there = [(group, one) for group, one in evidence if one.seconds]
-    never = [group for group, one in evidence if one.failed and not one.seconds and wish.at(place_of(group.first))]
+    never = [group for group, one in evidence if one.failed and not one.seconds and filters.at(place_of(group.first))]
     others = [one for _, one in evidence if one.failed and not one.seconds]
-    beliefs = believe([one for _, one in there], random, others) if there else []
+    beliefs = fit_posteriors([one for _, one in there], random, others) if there else []
     measured = [
         Candidate(group, one, belief, group.median(lambda record: record.usd_per_hour), _besides(group.records))
         for (group, one), belief in zip(there, beliefs, strict=True)
-        if wish.at(place_of(group.first))
+        if filters.at(place_of(group.first))
     ]
     tried = frozenset(group.first.engine for group in alone)
-    return Field([*measured, *_predicted(kept, target, wish, cold, random)], never, wish, tried)
+    return CandidateSet([*measured, *_predicted(kept, target, filters, cold, random)], never, filters, tried)
 
 
 def place_of(record: Record) -> Place:
@@ -98,11 +98,11 @@ def model_of(curve: Curve) -> Fit | None:
     ended = [record for record in (*curve.records, *curve.censored) if record.status == "ok" and record.train_s]
     places = [place_of(record) for record in ended]
     several = len({nodes for nodes, _ in places}) > 1 or len({rows for _, rows in places}) > 1
-    return fit(replace(curve, records=tuple(ended), figure=FIGURES["train_s"]).configs) if several else None
+    return fit(replace(curve, records=tuple(ended), figure=FIGURES["train_s"]).measurements) if several else None
 
 
 def _predicted(
-    kept: Sequence[SettingGroup], target: float, wish: AdviceFilter, cold: bool, random: np.random.Generator
+    kept: Sequence[SettingGroup], target: float, filters: AdviceFilter, cold: bool, random: np.random.Generator
 ) -> list[Candidate]:
     """Candidates that nobody ran, of every curve that has a model; those of one curve are right or wrong together.
 
@@ -113,18 +113,18 @@ def _predicted(
     found = [curve for curve in every if curve.records and all(record.train_s for record in curve.records)]
     if not found:
         return []
-    reach = reaching([(len(one.records), len(_missed(one))) for one in found], random)
+    reach = success_rates([(len(one.records), len(_missed(one))) for one in found], random)
     share = shares(found, random)
     made = []
     for number, curve in enumerate(found):
-        places = _places(curve, wish)
+        places = _places(curve, filters)
         if places and (model := model_of(curve)):
             draws = _Draws(model, random.integers(model.spread.noise.size, size=DRAWS), random.standard_normal(DRAWS))
             for place in places:
                 typical, single = (part * share.drawn(number, *place) for part in draws.times(place))
                 single = single * np.exp(share.noise * random.standard_normal(DRAWS))
                 besides = (_besides(_nearby(curve, place)) or 0.0) if cold else 0.0
-                belief = Belief(typical + besides, single + besides, reach[number], _lost(curve, cold))
+                belief = Posterior(typical + besides, single + besides, reach[number], _lost(curve, cold))
                 made.append(_candidate(curve, model, place, belief, kept))
     return made
 
@@ -145,16 +145,16 @@ class _Draws:
         return near, near * self.model.spread.noise[self.picks]
 
 
-def _places(curve: Curve, wish: AdviceFilter) -> list[Place]:
+def _places(curve: Curve, filters: AdviceFilter) -> list[Place]:
     """The numbers of nodes and rows to predict for a curve: those asked for, else around what was run."""
     nodes, rows = curve.counts, {rows_of(record) for record in curve.records}
-    if wish.nodes is not None:
-        counts = [wish.nodes] if len(nodes) > 1 or wish.nodes in nodes else []
+    if filters.nodes is not None:
+        counts = [filters.nodes] if len(nodes) > 1 or filters.nodes in nodes else []
     elif len(nodes) > 1:
         counts = [n for n, _ in grid(nodes, [1.0], most_nodes(curve)) if n >= nodes[0]]
     else:
         counts = nodes
-    wanted = [wish.rows] if wish.rows is not None else sorted(rows)
+    wanted = [filters.rows] if filters.rows is not None else sorted(rows)
     wanted = [one for one in wanted if len(rows) > 1 or one in rows]
     run = {place_of(record) for record in (*curve.records, *curve.censored)}
     missed = [place_of(one) for one in _missed(curve)]
@@ -182,7 +182,7 @@ def _lost(curve: Curve, cold: bool) -> float:
     return statistics.median(spent) if spent else 0.0
 
 
-def _candidate(curve: Curve, model: Fit, place: Place, belief: Belief, kept: Sequence[SettingGroup]) -> Candidate:
+def _candidate(curve: Curve, model: Fit, place: Place, belief: Posterior, kept: Sequence[SettingGroup]) -> Candidate:
     nearest = min(curve.records, key=lambda record: _far(place_of(record), place))
     group = next(group for group in kept if nearest in group.records)
     runs = RunEvidence(tuple(curve.seconds(record) for record in curve.records), len(_missed(curve)))
@@ -224,12 +224,12 @@ def _rate(curve: Curve, nodes: int) -> float | None:
 
 
 def _besides(records: Sequence[Record]) -> float | None:
-    known = [besides for record in records if (besides := besides_training(record)) is not None]
+    known = [besides for record in records if (besides := overhead_seconds(record)) is not None]
     return statistics.median(known) if known else None
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedRange:
     """A figure with what encloses it in 95 % of all cases."""
 
     low: float
@@ -245,9 +245,9 @@ class Candidate:
         SettingGroup  # of what was measured; of what is predicted the nearest that was, with its nodes and rows changed
     )
     evidence: RunEvidence
-    belief: Belief
+    posterior: Posterior
     usd_per_hour: float | None  # of all nodes together; None: no price is known
-    besides_s: float | None  # what a trial takes besides its training
+    overhead_s: float | None  # what a trial takes besides its training
     estimate: Estimate | None = None  # None: measured
 
     @property
@@ -275,18 +275,18 @@ class Candidate:
         return self.estimate is not None and self.estimate.extrapolated
 
     @property
-    def seconds(self) -> Expected:
+    def seconds(self) -> ExpectedRange:
         """Of the next run that gets there."""
-        low, high = np.quantile(self.belief.single, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        return Expected(float(low), float(np.median(self.belief.typical)), float(high))
+        low, high = np.quantile(self.posterior.single, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        return ExpectedRange(float(low), float(np.median(self.posterior.typical)), float(high))
 
     @property
-    def usd(self) -> Expected | None:
+    def usd(self) -> ExpectedRange | None:
         """What that costs."""
         if self.usd_per_hour is None:
             return None
         took, rate = self.seconds, self.usd_per_hour / 3600
-        return Expected(took.low * rate, took.middle * rate, took.high * rate)
+        return ExpectedRange(took.low * rate, took.middle * rate, took.high * rate)
 
     @property
     def place(self) -> str:
@@ -315,10 +315,10 @@ class Candidate:
             "rows": record.dataset.get("train_rows") or record.params.get("train_rows"),
             "seconds": vars(self.seconds),
             "usd": vars(self.usd) if self.usd else None,
-            "besides_training_s": self.besides_s,
+            "besides_training_s": self.overhead_s,
             "runs": self.evidence.runs if self.measured else 0,
             "reached": len(self.evidence.seconds) if self.measured else 0,
-            "reach": float(np.mean(self.belief.reach)),
+            "reach": float(np.mean(self.posterior.success_rate)),
             "predicted": not self.measured,
             "extrapolated": self.extrapolated,
             "expected_error": one.error if one else None,
@@ -330,20 +330,20 @@ COLD = "cold_to_target"
 
 def clock(target: float, metric: str, cold: bool) -> Figure:
     """The seconds until a target is reached: of training, or from cold."""
-    return cold_to(target, metric) if cold else time_to(target, metric)
+    return cold_time_to(target, metric) if cold else time_to(target, metric)
 
 
-def cold_to(target: float, metric: str) -> Figure:
+def cold_time_to(target: float, metric: str) -> Figure:
     """What a trial takes that ends at the target: start, rows, training until then, test and end."""
     trained = time_to(target, metric).value
 
     def value(record: Record) -> float | None:
-        reached, besides = trained(record), besides_training(record)
+        reached, besides = trained(record), overhead_seconds(record)
         if reached is None or math.isinf(reached):
             return reached
         return None if besides is None else besides + reached
 
-    goal = mark(metric, target)
+    goal = target_text(metric, target)
     words = f"time from cold to {goal}"
     neutral, better = f"took {{ratio}} times as long as {{other}} from cold to {goal}", "{ratio} times faster"
     return Figure(
@@ -351,7 +351,7 @@ def cold_to(target: float, metric: str) -> Figure:
     )
 
 
-def besides_training(record: Record) -> float | None:
+def overhead_seconds(record: Record) -> float | None:
     """The seconds of a trial in which it did not train and nobody looked at its weights; None where not known."""
     if record.cold_s is None or record.train_s is None:
         return None

@@ -2,36 +2,54 @@
 
 from trainoff.analysis.scaling.curves import PER_1000, SIZES, Curve, curves, nodes_key, rows_of
 from trainoff.analysis.scaling.designer import DesignedRun, RunCandidate, Subject, design, expected_width, grid
-from trainoff.analysis.scaling.model import Config, Estimate, Fit, Grade, Mix, Term, fit, graded, nnls, rivals
-from trainoff.analysis.scaling.text import checked, mixed, off, sense, shape, share
+from trainoff.analysis.scaling.model import (
+    Estimate,
+    Fit,
+    Formula,
+    Grade,
+    Measurement,
+    Term,
+    alternative_range,
+    fit,
+    graded,
+    nnls,
+)
+from trainoff.analysis.scaling.text import (
+    error_text,
+    formula_text,
+    grade_text,
+    interpretation,
+    shape_caution,
+    share_text,
+)
 
 __all__ = [
     "PER_1000",
     "SIZES",
-    "Config",
     "Curve",
     "DesignedRun",
     "Estimate",
     "Fit",
+    "Formula",
     "Grade",
-    "Mix",
+    "Measurement",
     "RunCandidate",
     "Subject",
     "Term",
-    "checked",
+    "alternative_range",
     "curves",
     "design",
+    "error_text",
     "expected_width",
     "fit",
+    "formula_text",
+    "grade_text",
     "graded",
     "grid",
-    "mixed",
+    "interpretation",
     "nnls",
     "nodes_key",
-    "off",
-    "rivals",
     "rows_of",
-    "sense",
-    "shape",
-    "share",
+    "shape_caution",
+    "share_text",
 ]

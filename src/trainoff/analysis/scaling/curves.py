@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainoff.analysis.figures import FIGURES, Figure
-from trainoff.analysis.format import named, seconds
-from trainoff.analysis.groups import newest, setting_of, untold, varying
-from trainoff.analysis.scaling.model import Config
+from trainoff.analysis.format import seconds, settings_text
+from trainoff.analysis.groups import newest, setting_of, varying_keys, without_implied_sizes
+from trainoff.analysis.scaling.model import Measurement
 from trainoff.records import Record
 
 SIZES = ("workers", "nodes", "hosts", "train_rows")  # what may differ along a curve
@@ -48,7 +48,7 @@ class Curve:
     @property
     def setting(self) -> str:
         """What sets it apart, in words."""
-        return named(self.apart)
+        return settings_text(self.apart)
 
     @property
     def name(self) -> str:
@@ -56,12 +56,12 @@ class Curve:
         return f"{self.engine} with {self.setting}" if self.setting else self.engine
 
     @property
-    def configs(self) -> list[Config]:
+    def measurements(self) -> list[Measurement]:
         """What was measured, by nodes and rows."""
         found: dict[tuple[int, float], list[float]] = {}
         for record in self.records:
             found.setdefault((record.workers, self.rows(record)), []).append(self.seconds(record))
-        return [Config(*place, tuple(runs), self.grows) for place, runs in sorted(found.items())]
+        return [Measurement(*place, tuple(runs), self.grows) for place, runs in sorted(found.items())]
 
     @property
     def grows(self) -> bool:
@@ -98,10 +98,10 @@ class Curve:
         assert value is not None
         return value
 
-    def split(self, held: Iterable[int]) -> tuple[list[Config], list[Config]]:
+    def split(self, held: Iterable[int]) -> tuple[list[Measurement], list[Measurement]]:
         """What to fit, and what to keep from the fit because its node count is to be held out."""
         gone = set(held)
-        every = self.configs
+        every = self.measurements
         return [one for one in every if one.nodes not in gone], [one for one in every if one.nodes in gone]
 
 
@@ -185,7 +185,7 @@ def _apart(own: list[Record], family: list[list[Record]]) -> dict[str, Any]:
     if len(family) == 1:
         return {}
     bases = [{**_base(members[0]), "batch_size": _batch(members)} for members in family]
-    keys = untold(varying(bases), bases)
+    keys = without_implied_sizes(varying_keys(bases), bases)
     mine = {**_base(own[0]), "batch_size": _batch(own)}
     return {key: mine[key] for key in keys if key in mine}
 

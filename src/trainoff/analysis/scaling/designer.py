@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainoff.analysis.scaling.model import CONSTANT, UNTIL_KNOWN, WORK, Array, Config, Fit, Mix, matrix, terms_of
+from trainoff.analysis.scaling.model import (
+    CONSTANT,
+    UNTIL_KNOWN,
+    WORK,
+    Array,
+    Fit,
+    Formula,
+    Measurement,
+    matrix,
+    terms_of,
+)
 
 SURE = 1.96  # standard deviations that enclose 95 %
 LITTLE = 0.04  # a run that takes away less than this share of a curve's variance is not worth asking for
@@ -44,23 +54,23 @@ class DesignedRun:
 class Subject:
     """A curve that is to be predicted: what is believed of it, what was measured, and where it is asked for."""
 
-    mix: Mix
-    configs: tuple[Config, ...]
+    formula: Formula
+    measurements: tuple[Measurement, ...]
     at: tuple[tuple[int, float], ...]  # nodes and rows
     noise: float = UNTIL_KNOWN
 
     @staticmethod
     def of_fit(fit: Fit, at: Iterable[int]) -> Subject:
         """A model that is to see better at these node counts."""
-        return Subject(fit.mix, fit.configs, tuple((nodes, fit.mix.rows) for nodes in at), fit.noise)
+        return Subject(fit.formula, fit.measurements, tuple((nodes, fit.formula.rows) for nodes in at), fit.noise)
 
     @staticmethod
-    def of_one_count(configs: Sequence[Config], at: Iterable[int]) -> Subject:
+    def of_one_count(measurements: Sequence[Measurement], at: Iterable[int]) -> Subject:
         """Of runs with one number of nodes only: a tenth of one node's time is taken to be constant, until known."""
-        largest = max(configs, key=lambda one: one.rows)
+        largest = max(measurements, key=lambda one: one.rows)
         alone = largest.seconds / (SERIAL + (1 - SERIAL) / largest.nodes)
-        mix = Mix((CONSTANT, WORK), (SERIAL * alone, (1 - SERIAL) * alone), largest.rows)
-        return Subject(mix, tuple(configs), tuple((nodes, largest.rows) for nodes in at))
+        formula = Formula((CONSTANT, WORK), (SERIAL * alone, (1 - SERIAL) * alone), largest.rows)
+        return Subject(formula, tuple(measurements), tuple((nodes, largest.rows) for nodes in at))
 
 
 class _Belief:
@@ -71,15 +81,15 @@ class _Belief:
 
     def __init__(self, subject: Subject, several_rows: bool) -> None:
         self._subject = subject
-        self._terms = terms_of(subject.configs, several_rows)
+        self._terms = terms_of(subject.measurements, several_rows)
         self._goals = np.stack([self._row(*place) for place in subject.at])
         self.information = np.diag(np.mean(self._goals**2, axis=0) + 1e-12)
-        for config in subject.configs:
+        for config in subject.measurements:
             self.information = self.information + len(config.runs) * self.worth(config.nodes, config.rows)
 
     def _row(self, nodes: int, rows: float) -> Array:
-        mix = self._subject.mix
-        return np.asarray(matrix(self._terms, [nodes], [rows / mix.rows])[0] / mix.seconds(nodes, rows))
+        formula = self._subject.formula
+        return np.asarray(matrix(self._terms, [nodes], [rows / formula.rows])[0] / formula.seconds(nodes, rows))
 
     def worth(self, nodes: int, rows: float) -> Array:
         """What one run adds."""
@@ -116,7 +126,7 @@ def grid(counts: Iterable[int], rows: Iterable[float], most: int) -> list[tuple[
 
 
 def _beliefs(subjects: Mapping[str, Subject], candidates: Sequence[RunCandidate]) -> dict[str, _Belief]:
-    rows = {name: {config.rows for config in subject.configs} for name, subject in subjects.items()}
+    rows = {name: {config.rows for config in subject.measurements} for name, subject in subjects.items()}
     for candidate in candidates:
         rows[candidate.curve].add(candidate.rows)
     return {name: _Belief(subject, len(rows[name]) > 1) for name, subject in subjects.items()}

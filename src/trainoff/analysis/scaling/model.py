@@ -36,8 +36,8 @@ class Estimate:
 class Fit:
     """The scaling model of one engine in one setting."""
 
-    configs: tuple[Config, ...]
-    mix: Mix
+    measurements: tuple[Measurement, ...]
+    formula: Formula
     spread: Spread
     grade: Grade
     remarks: tuple[str, ...] = ()  # what could not be told by these runs
@@ -45,22 +45,22 @@ class Fit:
     @property
     def terms(self) -> dict[str, float]:
         """The coefficient of each term, in seconds; of the largest number of rows that was measured."""
-        return {term.name: value for term, value in zip(self.mix.terms, self.mix.coefficients, strict=True)}
+        return {term.name: value for term, value in zip(self.formula.terms, self.formula.coefficients, strict=True)}
 
     @property
     def counts(self) -> list[int]:
         """The node counts that it rests on."""
-        return sorted({config.nodes for config in self.configs})
+        return sorted({config.nodes for config in self.measurements})
 
     @property
     def noise(self) -> float:
         """How far a measurement lies from the model, as a share."""
-        return noise_of(self.mix, self.configs)
+        return noise_of(self.formula, self.measurements)
 
     def predict(self, nodes: int, rows: float | None = None) -> Estimate:
         """The seconds of a run with so many nodes; with the largest number of rows that was measured by default."""
-        work = self.mix.rows if rows is None else rows
-        middle = self.mix.seconds(nodes, work)
+        work = self.formula.rows if rows is None else rows
+        middle = self.formula.seconds(nodes, work)
         low, high = self.spread.quantiles(nodes, work, LEVEL)
         room = math.exp(self.doubt(nodes))
         low, high = max(low, middle / FURTHEST), min(high, middle * FURTHEST)
@@ -71,7 +71,7 @@ class Fit:
 
     def speed_up(self, nodes: int, rows: float | None = None) -> float:
         """How many times faster than one node."""
-        return self.mix.seconds(1, rows) / self.mix.seconds(nodes, rows)
+        return self.formula.seconds(1, rows) / self.formula.seconds(nodes, rows)
 
     def efficiency(self, nodes: int, rows: float | None = None) -> float:
         """The speed-up as a share of the nodes."""
@@ -79,12 +79,12 @@ class Fit:
 
     def best(self) -> int:
         """The number of nodes with the shortest time, as far as is looked: 16 times the largest that was measured."""
-        return min(range(1, self.horizon + 1), key=lambda nodes: (self.mix.seconds(nodes), nodes))
+        return min(range(1, self.horizon + 1), key=lambda nodes: (self.formula.seconds(nodes), nodes))
 
     def enough(self) -> int:
         """The fewest nodes that come within 10 % of the best time of any number."""
-        least = self.mix.seconds(self.best())
-        return next(n for n in range(1, self.horizon + 1) if self.mix.seconds(n) * (1 - NEAR) <= least)
+        least = self.formula.seconds(self.best())
+        return next(n for n in range(1, self.horizon + 1) if self.formula.seconds(n) * (1 - NEAR) <= least)
 
     @property
     def horizon(self) -> int:
@@ -104,31 +104,31 @@ class Fit:
         return min(math.log1p(self.grade.beyond) * max(1.0, steps), math.log(FURTHEST))
 
     def _beyond(self, nodes: int, rows: float) -> bool:
-        work = [config.rows for config in self.configs]
+        work = [config.rows for config in self.measurements]
         return not (self.counts[0] <= nodes <= self.counts[-1] and min(work) <= rows <= max(work))
 
 
-def fit(configs: Sequence[Config]) -> Fit:
+def fit(measurements: Sequence[Measurement]) -> Fit:
     """Fit the model to runs with at least two numbers of nodes, or of rows; then only the rows may be asked for."""
-    ordered = tuple(sorted(configs, key=lambda config: (config.nodes, config.rows)))
+    ordered = tuple(sorted(measurements, key=lambda config: (config.nodes, config.rows)))
     if len({config.nodes for config in ordered}) < 2 and len({config.rows for config in ordered}) < 2:
         raise ValueError("a scaling model needs runs with at least two numbers of nodes, or of rows")
-    mix = choose(ordered)
-    return Fit(ordered, mix, spread(mix, ordered), grade(ordered), tuple(tellable(ordered)[1]))
+    formula = choose(ordered)
+    return Fit(ordered, formula, spread(formula, ordered), grade(ordered), tuple(tellable(ordered)[1]))
 
 
-def graded(model: Fit, unseen: Sequence[Config]) -> Fit:
+def graded(model: Fit, unseen: Sequence[Measurement]) -> Fit:
     """The same model with its errors on runs that were kept from it."""
-    return replace(model, grade=Grade(model.grade.left_out, errors(model.mix, unseen)))
+    return replace(model, grade=Grade(model.grade.left_out, errors(model.formula, unseen)))
 
 
-WORSE = 1.15  # so much more error a mix of fewer terms may have
+WORSE = 1.15  # so much more error a formula of fewer terms may have
 NOTHING = 1e-9
 NEGLIGIBLE = 0.01  # an error that nobody cares to make smaller
 
 
 @dataclass(frozen=True)
-class Mix:
+class Formula:
     """Seconds as a sum of terms, each with its coefficient in seconds; `rows` is the work they are told for."""
 
     terms: tuple[Term, ...]
@@ -146,58 +146,58 @@ class Mix:
         return {term.name: float(value) for term, value in zip(self.terms, values, strict=True)}
 
 
-def most_terms(configs: Sequence[Config]) -> int:
+def most_terms(measurements: Sequence[Measurement]) -> int:
     """One fewer than there are configurations, so that something is left to check by; of two, both."""
-    return max(len(configs) - 1, min(len(configs), 2))
+    return max(len(measurements) - 1, min(len(measurements), 2))
 
 
-def solver_of(terms: Sequence[Term], configs: Sequence[Config], scale: Array, rows: float) -> Solver:
+def solver_of(terms: Sequence[Term], measurements: Sequence[Measurement], scale: Array, rows: float) -> Solver:
     """A solver of what was measured in multiples of `scale`, so that a per cent is as much wherever it is."""
-    return Solver(design(terms, configs, rows) / scale[:, None], most_terms(configs))
+    return Solver(design_matrix(terms, measurements, rows) / scale[:, None], most_terms(measurements))
 
 
-def measured(configs: Sequence[Config]) -> Array:
+def measured(measurements: Sequence[Measurement]) -> Array:
     """The seconds of each configuration."""
-    return np.array([config.seconds for config in configs])
+    return np.array([config.seconds for config in measurements])
 
 
-def candidates(configs: Sequence[Config]) -> dict[Choice, tuple[Mix, float]]:
-    """Every mix without a part that is zero, by the places of its terms, with its sum of squared distances (shares)."""
-    terms, _ = tellable(configs)
-    rows = most_rows(configs)
-    found = solver_of(terms, configs, measured(configs), rows).each(np.ones(len(configs)))
+def candidates(measurements: Sequence[Measurement]) -> dict[Choice, tuple[Formula, float]]:
+    """Return every formula without zero terms, by the columns of its terms, with its sum of squared relative errors."""
+    terms, _ = tellable(measurements)
+    rows = most_rows(measurements)
+    found = solver_of(terms, measurements, measured(measurements), rows).each(np.ones(len(measurements)))
     return {
-        chosen: (Mix(tuple(terms[place] for place in chosen), tuple(map(float, values[list(chosen)])), rows), rest)
+        chosen: (Formula(tuple(terms[place] for place in chosen), tuple(map(float, values[list(chosen)])), rows), rest)
         for chosen, (values, rest) in found.items()
         if np.all(values[list(chosen)] > 0) and not all(terms[place] in NOTHING_ALONE for place in chosen)
     }
 
 
-def choose(configs: Sequence[Config]) -> Mix:
-    """The mix that predicts left-out node counts best, or one of fewer terms that is hardly worse."""
-    found = candidates(configs)
-    errors = _left_out_errors(configs, found)
+def choose(measurements: Sequence[Measurement]) -> Formula:
+    """The formula that predicts left-out node counts best, or one of fewer terms that is hardly worse."""
+    found = candidates(measurements)
+    errors = _left_out_errors(measurements, found)
     return found[_preferred(errors) if errors else _closest({chosen: rest for chosen, (_, rest) in found.items()})][0]
 
 
-def folds(configs: Sequence[Config]) -> list[tuple[list[Config], list[Config]]]:
+def folds(measurements: Sequence[Measurement]) -> list[tuple[list[Measurement], list[Measurement]]]:
     """What is kept and what is left out, node count by node count; nothing where too little would be kept."""
-    counts = sorted({config.nodes for config in configs})
+    counts = sorted({config.nodes for config in measurements})
     if len(counts) < 3:
         return []
-    return [([c for c in configs if c.nodes != n], [c for c in configs if c.nodes == n]) for n in counts]
+    return [([c for c in measurements if c.nodes != n], [c for c in measurements if c.nodes == n]) for n in counts]
 
 
-def _left_out_errors(configs: Sequence[Config], choices: Iterable[Choice]) -> dict[Choice, float]:
+def _left_out_errors(measurements: Sequence[Measurement], choices: Iterable[Choice]) -> dict[Choice, float]:
     """For each choice of terms, how far it is off where it has not seen the measurements, as a share (quadratic mean).
 
     Where what is kept has too few node counts for a choice, it stands back.
     """
-    (terms, _), rows = tellable(configs), most_rows(configs)
+    (terms, _), rows = tellable(measurements), most_rows(measurements)
     squares: dict[Choice, list[float]] = {chosen: [] for chosen in choices}
-    for kept, left in folds(configs):
+    for kept, left in folds(measurements):
         found = solver_of(terms, kept, measured(kept), rows).each(np.ones(len(kept)))
-        unseen, seconds = design(terms, left, rows), measured(left)
+        unseen, seconds = design_matrix(terms, left, rows), measured(left)
         for chosen in list(squares):
             if chosen not in found:
                 del squares[chosen]
@@ -228,7 +228,7 @@ class Term:
     """One part of the time: how it goes with the nodes, and with the work as a share of the largest that was run."""
 
     name: str
-    words: str  # "31 s ..."
+    description: str  # "31 s ..."
     value: Callable[[Array, Array], Array]
 
 
@@ -244,7 +244,7 @@ NOTHING_ALONE = (LOG, TREE)  # on one node
 
 
 @dataclass(frozen=True)
-class Config:
+class Measurement:
     """One number of nodes and of rows, with the seconds of every run there."""
 
     nodes: int
@@ -264,42 +264,42 @@ def matrix(terms: Sequence[Term], nodes: Iterable[float], work: Iterable[float])
     return np.stack([term.value(n, w) for term in terms], axis=1)
 
 
-def most_rows(configs: Sequence[Config]) -> float:
+def most_rows(measurements: Sequence[Measurement]) -> float:
     """The largest work: the others are told as a share of it."""
-    return max(config.rows for config in configs)
+    return max(config.rows for config in measurements)
 
 
-def design(terms: Sequence[Term], configs: Sequence[Config], rows: float) -> Array:
+def design_matrix(terms: Sequence[Term], measurements: Sequence[Measurement], rows: float) -> Array:
     """The matrix of what was run; `rows` is the largest work."""
-    return matrix(terms, [config.nodes for config in configs], [config.rows / rows for config in configs])
+    return matrix(terms, [config.nodes for config in measurements], [config.rows / rows for config in measurements])
 
 
-def terms_of(configs: Sequence[Config], several_rows: bool) -> tuple[Term, ...]:
+def terms_of(measurements: Sequence[Measurement], several_rows: bool) -> tuple[Term, ...]:
     """What the time of these configurations may be mixed of.
 
     What nodes say to each other they say in every step. Work that is not divided is a term of its own only where the
     rows differ; else it is the constant.
     """
-    terms = FEWER_STEPS if any(config.grows for config in configs) else TERMS
+    terms = FEWER_STEPS if any(config.grows for config in measurements) else TERMS
     return (*terms, ROWS) if several_rows else terms
 
 
-def tellable(configs: Sequence[Config]) -> tuple[list[Term], list[str]]:
+def tellable(measurements: Sequence[Measurement]) -> tuple[list[Term], list[str]]:
     """The terms that these configurations can tell apart, and a sentence for each that they cannot."""
-    terms = terms_of(configs, len({config.rows for config in configs}) > 1)
-    columns = design(terms, configs, most_rows(configs))
+    terms = terms_of(measurements, len({config.rows for config in measurements}) > 1)
+    columns = design_matrix(terms, measurements, most_rows(measurements))
     lengths = np.linalg.norm(columns, axis=0)
     dropped: dict[str, str] = {}
     for term, length in zip(terms, lengths, strict=True):
         if length == 0:
-            dropped[term.name] = f"Seconds {term.words} cannot be seen on one node."
+            dropped[term.name] = f"Seconds {term.description} cannot be seen on one node."
     for a, b in combinations(range(len(terms)), 2):
         gone = terms[a].name in dropped or terms[b].name in dropped
         if not gone and columns[:, a] @ columns[:, b] > PARALLEL * lengths[a] * lengths[b]:
             # What grows with every doubling would be nothing at all on one node: rather what grows with every node.
             one, other = (a, b) if terms[a] is LOG else (b, a)
             dropped[terms[one].name] = (
-                f"Seconds {terms[one].words} cannot be told from those {terms[other].words} by these runs "
+                f"Seconds {terms[one].description} cannot be told from those {terms[other].description} by these runs "
                 "and are left out."
             )
     return [term for term in terms if term.name not in dropped], list(dropped.values())
@@ -308,16 +308,16 @@ def tellable(configs: Sequence[Config]) -> tuple[list[Term], list[str]]:
 HARDLY_WORSE = 2.0  # in logarithms of Akaike's weights: a seventh as likely as the likeliest
 
 
-def rivals(fit: Fit, nodes: int, rows: float | None = None) -> tuple[float, float]:
-    """The least and the most seconds with so many nodes by any mix that fits nearly as well, the chosen one included.
+def alternative_range(fit: Fit, nodes: int, rows: float | None = None) -> tuple[float, float]:
+    """Return the smallest and largest prediction by any formula that fits nearly as well, the chosen one included.
 
     Runs on a few nodes hardly tell what grows with every node from what grows with every doubling; far away the two
     part.
     """
-    found = list(candidates(fit.configs).values())
-    likely = [-rest / (2 * fit.noise**2) - len(mix.terms) for mix, rest in found]
-    near = [mix for (mix, _), one in zip(found, likely, strict=True) if one >= max(likely) - HARDLY_WORSE]
-    said = [mix.seconds(nodes, rows) for mix in (fit.mix, *near)]
+    found = list(candidates(fit.measurements).values())
+    likely = [-rest / (2 * fit.noise**2) - len(formula.terms) for formula, rest in found]
+    near = [formula for (formula, _), one in zip(found, likely, strict=True) if one >= max(likely) - HARDLY_WORSE]
+    said = [formula.seconds(nodes, rows) for formula in (fit.formula, *near)]
     return min(said), max(said)
 
 
@@ -356,14 +356,14 @@ class Grade:
         return self.beyond if extrapolated else self.typical
 
 
-def grade(configs: Sequence[Config]) -> Grade:
+def grade(measurements: Sequence[Measurement]) -> Grade:
     """Leave out every node count in turn, choose and fit the terms anew, and predict it."""
-    return Grade({left[0].nodes: _largest(errors(choose(kept), left).values()) for kept, left in folds(configs)})
+    return Grade({left[0].nodes: _largest(errors(choose(kept), left).values()) for kept, left in folds(measurements)})
 
 
-def errors(mix: Mix, configs: Iterable[Config]) -> dict[tuple[int, float], float]:
+def errors(formula: Formula, measurements: Iterable[Measurement]) -> dict[tuple[int, float], float]:
     """How far predictions are off, by nodes and rows."""
-    return {(one.nodes, one.rows): mix.seconds(one.nodes, one.rows) / one.seconds - 1 for one in configs}
+    return {(one.nodes, one.rows): formula.seconds(one.nodes, one.rows) / one.seconds - 1 for one in measurements}
 
 
 def _largest(values: Iterable[float]) -> float:
@@ -398,42 +398,42 @@ class Spread:
         return np.asarray(work @ self.coefficients)
 
 
-def spread(mix: Mix, configs: Sequence[Config]) -> Spread:
-    """Draw measurements around every mix of terms that could be true, and fit each drawing anew.
+def spread(formula: Formula, measurements: Sequence[Measurement]) -> Spread:
+    """Draw measurements around every formula of terms that could be true, and fit each drawing anew.
 
     So it holds what noise does to the coefficients, and that other terms might have been the right ones. How strong
     the noise is comes from the distances to the model and from the repetitions, and is itself uncertain.
     """
     random = np.random.default_rng(SEED)
-    terms, _ = tellable(configs)
-    fitted = _seconds(mix, configs)
-    repeats = _repeatability(configs)
-    first = _share_of_median(configs, repeats)
-    scale = _noise(random, np.log(measured(configs) / fitted), len(mix.terms), first)
-    centres = _centres(random, configs, noise_of(mix, configs))
-    made = centres / fitted[:, None] * np.exp(scale * random.standard_normal((len(configs), DRAWS)))
-    coefficients = solver_of(terms, configs, fitted, mix.rows).solve(made)
+    terms, _ = tellable(measurements)
+    fitted = _seconds(formula, measurements)
+    repeats = _repeatability(measurements)
+    first = _share_of_median(measurements, repeats)
+    scale = _noise(random, np.log(measured(measurements) / fitted), len(formula.terms), first)
+    centres = _centres(random, measurements, noise_of(formula, measurements))
+    made = centres / fitted[:, None] * np.exp(scale * random.standard_normal((len(measurements), DRAWS)))
+    coefficients = solver_of(terms, measurements, fitted, formula.rows).solve(made)
     single = scale if repeats is None else np.full(DRAWS, min(repeats, MOST_NOISE))
-    return Spread(tuple(terms), coefficients, np.exp(single * random.standard_normal(DRAWS)), mix.rows)
+    return Spread(tuple(terms), coefficients, np.exp(single * random.standard_normal(DRAWS)), formula.rows)
 
 
-def _seconds(mix: Mix, configs: Sequence[Config]) -> Array:
-    return np.array([mix.seconds(config.nodes, config.rows) for config in configs])
+def _seconds(formula: Formula, measurements: Sequence[Measurement]) -> Array:
+    return np.array([formula.seconds(config.nodes, config.rows) for config in measurements])
 
 
-def _centres(random: np.random.Generator, configs: Sequence[Config], noise: float) -> Array:
+def _centres(random: np.random.Generator, measurements: Sequence[Measurement], noise: float) -> Array:
     """For each draw the times by one of the mixes that could be true, as often as Akaike's weights say."""
-    found = list(candidates(configs).values())
-    logs = np.array([-rest / (2 * noise**2) - len(mix.terms) for mix, rest in found])
+    found = list(candidates(measurements).values())
+    logs = np.array([-rest / (2 * noise**2) - len(formula.terms) for formula, rest in found])
     weights = np.exp(logs - logs.max())
     picked = random.choice(len(found), DRAWS, p=weights / weights.sum())
-    return np.stack([_seconds(mix, configs) for mix, _ in found], axis=1)[:, picked]
+    return np.stack([_seconds(formula, measurements) for formula, _ in found], axis=1)[:, picked]
 
 
-def noise_of(mix: Mix, configs: Sequence[Config]) -> float:
+def noise_of(formula: Formula, measurements: Sequence[Measurement]) -> float:
     """The best guess of the noise at one configuration, as a share."""
-    off = np.log(measured(configs) / _seconds(mix, configs))
-    return _guess(off, len(mix.terms), _share_of_median(configs, _repeatability(configs)))[0]
+    off = np.log(measured(measurements) / _seconds(formula, measurements))
+    return _guess(off, len(formula.terms), _share_of_median(measurements, _repeatability(measurements)))[0]
 
 
 def _guess(off: Array, terms: int, first: float) -> tuple[float, int]:
@@ -449,21 +449,21 @@ def _noise(random: np.random.Generator, off: Array, terms: int, first: float) ->
     return np.minimum(guess * np.sqrt(freedom / random.chisquare(freedom, DRAWS)), MOST_NOISE)
 
 
-def _repeatability(configs: Sequence[Config]) -> float | None:
+def _repeatability(measurements: Sequence[Measurement]) -> float | None:
     """How far runs of one configuration lie apart (standard deviation of logarithms); None without repetitions."""
     squares, freedom = 0.0, 0
-    for config in configs:
+    for config in measurements:
         logs = np.log(config.runs)
         squares += float(np.sum((logs - logs.mean()) ** 2))
         freedom += len(logs) - 1
     return math.sqrt((squares + UNTIL_KNOWN**2) / (freedom + 1)) if freedom else None
 
 
-def _share_of_median(configs: Sequence[Config], repeats: float | None) -> float:
+def _share_of_median(measurements: Sequence[Measurement], repeats: float | None) -> float:
     """What of that is left in the median of a configuration's runs."""
     if repeats is None:
         return UNTIL_KNOWN
-    runs = float(np.mean([len(config.runs) for config in configs]))
+    runs = float(np.mean([len(config.runs) for config in measurements]))
     return repeats * math.sqrt((math.pi / 2 if runs > 2 else 1.0) / runs)
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from trainoff import __version__
 from trainoff.analysis import groups, newest
-from trainoff.analysis.format import count, told
+from trainoff.analysis.format import count, value_text
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_open, atomic_write
 from trainoff.records import EXPORTED, DamagedRecord, Record, curves, samples, series_of, table
-from trainoff.reproductions.published import beside, some_of
+from trainoff.reproductions.published import output_path, require_records
 
 if TYPE_CHECKING:
     import polars
@@ -38,14 +38,14 @@ class ExportOptions:
     def target(self) -> Path:
         """The folder to write into; a record is never written into, what is made of it goes beside it."""
         home = self.folder.parent if (self.folder / "record.json").exists() else self.folder
-        return self.place or beside(home, f"export-{self.to}")
+        return self.place or output_path(home, f"export-{self.to}")
 
 
 def export(options: ExportOptions, say: Progress) -> tuple[list[str], list[DamagedRecord]]:
     """Write the newest attempt at every trial for another tool; returns what to tell, and the damaged records."""
     if options.uri and options.to != "mlflow":
         raise TrainoffError(f"--uri is the address of an MLflow server; --to {options.to} writes files, -o says where")
-    found, damaged = some_of(options.folder)
+    found, damaged = require_records(options.folder)
     records = newest(found)
     if options.uri:
         from trainoff.report.export import mlflow
@@ -257,7 +257,7 @@ def tracked(folder: Path, records: Sequence[Record]) -> list[TrackedRun]:
 
 
 def _name(record: Record, label: dict[str, Any]) -> str:
-    rest = [f"{key}={told(value)}" for key, value in label.items() if key != "workload"]
+    rest = [f"{key}={value_text(value)}" for key, value in label.items() if key != "workload"]
     workload = [record.workload] if "workload" in label else []
     parts = [record.engine, *workload, record.mode, f"workers={record.workers}", *rest]
     return _plain(",".join(parts))[:LONGEST] + f",seed={record.seed}"

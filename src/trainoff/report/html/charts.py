@@ -9,7 +9,7 @@ from math import exp, log
 from typing import Any
 
 from trainoff.analysis import headline_target
-from trainoff.analysis.format import fault, mark, seconds
+from trainoff.analysis.format import fault_text, seconds, target_text
 from trainoff.records import METRICS
 from trainoff.report.html import chart_data, charts
 from trainoff.report.html.chart_data import ChartContext, short
@@ -348,7 +348,7 @@ def fault_rows(curves: Rows, faults: Mapping[str, Mapping[str, Any]]) -> list[di
 def _marks(line: Sequence[Mapping[str, Any]], done: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     named = {key: line[0][key] for key in ("name", "engine", "mode", "workers", "trial", "seed")}
     noticed, back = seconds(done["detected_s"]), seconds(done["recovered_s"])
-    told = {"fault": fault(done), "noticed after": noticed, "back after": back, "state": done["state"]}
+    told = {"fault": fault_text(done), "noticed after": noticed, "back after": back, "state": done["state"]}
     moments = {"fault": done["at_s"]}
     if done["healed_s"] is not None:
         moments["healed"] = done["at_s"] + done["healed_s"]
@@ -436,7 +436,7 @@ def _curve(context: ChartContext, looks: Sequence[Look]) -> Chart:
     first, every = context.groups[0].first, chart_data.curve_rows(context)
     low = _low(context, every)
     data = chart_data.above(every, low)
-    targets = [chart_data.graded({"y": target, "label": mark(first.metric, target)}) for target in first.targets]
+    targets = [chart_data.graded({"y": target, "label": target_text(first.metric, target)}) for target in first.targets]
     faults = {f"{record.trial_id}.{record.attempt}": record.fault for _, record in context.runs if record.fault}
     struck = charts.fault_rows(data, faults)
     seen = [row for row in data if row["train_s"]]
@@ -504,7 +504,7 @@ def _target(context: ChartContext, looks: Sequence[Look]) -> Chart:
         about,
         charts.target(looks, order),
         {"runs": data, "medians": chart_data.median_rows(context)},
-        [ChartChoice(mark(first.metric, target), {"x_scale": LOG}, {"target": target}) for target in targets],
+        [ChartChoice(target_text(first.metric, target), {"x_scale": LOG}, {"target": target}) for target in targets],
         ChartTable(
             "runs", [("name", "setting"), ("seed", "seed"), ("s", "seconds of training"), ("outcome", "outcome")]
         ),
@@ -533,7 +533,7 @@ def _scaling(context: ChartContext, looks: Sequence[Look]) -> Chart:
     first = context.groups[0].first
     offered = {"speed": ("speed", "samples a second"), "train_s": ("training", "seconds of training")}
     if target is not None:
-        offered["time"] = ("time to target", f"seconds to {mark(first.metric, target)}")
+        offered["time"] = ("time to target", f"seconds to {target_text(first.metric, target)}")
     return Chart(
         "scaling",
         "What more workers bring",
@@ -572,7 +572,7 @@ def _pareto(context: ChartContext, looks: Sequence[Look]) -> Chart | None:
 def _grid(context: ChartContext) -> Chart:
     target = headline_target(context.groups)
     data, metric = chart_data.grid_rows(context, target), context.groups[0].first.metric
-    offered = {"time": (f"time to {mark(metric, target)}" if target is not None else "", "blues", LOG),
+    offered = {"time": (f"time to {target_text(metric, target)}" if target is not None else "", "blues", LOG),
                "quality": (metric, "greens", LINEAR), "train_s": ("training", "blues", LOG),
                "memory": ("memory", "oranges", LOG)}  # fmt: skip
     return Chart(

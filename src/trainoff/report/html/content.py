@@ -18,34 +18,45 @@ from trainoff.analysis import (
     SettingGroup,
     batch_lines,
     bottleneck,
-    bounds,
+    bound_sentences,
     by_workload,
     cautions,
     comparisons,
     correlation_lines,
     disturbances,
     failure,
+    fault_effects,
     groups,
     headline,
     headline_target,
     newest,
+    noise_reports,
     priced,
-    quiets,
     ranked,
     start_costs,
-    struck,
-    unnamed,
     unpriced,
+    usual_settings,
     worker_lines,
 )
 from trainoff.analysis.bottleneck import node_rows
-from trainoff.analysis.format import count, listed, mark, node_size, quality, seconds, size, span, times, told
+from trainoff.analysis.format import (
+    count,
+    join_names,
+    node_size,
+    quality,
+    ratio_text,
+    seconds,
+    size,
+    span,
+    target_text,
+    value_text,
+)
 from trainoff.records import STUDY_COPY, DamagedRecord, Record
 from trainoff.report.html.chart_data import ChartContext, SeriesCache
 from trainoff.report.html.charts import Chart, drawn, looks_of
 from trainoff.report.html.style import Look, looks
 from trainoff.report.tables import columns, heading, setting
-from trainoff.reproductions.published import published_name, records_of
+from trainoff.reproductions.published import published_name, read_records
 from trainoff.study.machines import PriceBook
 
 DRAWN = 300  # settings of a workload that are drawn; the table and the exports have more
@@ -108,7 +119,7 @@ class Content:
 
 def gather(folder: Path, book: PriceBook | None = None) -> Content:
     """Read a folder, or what was published, and put together what there is to say about it."""
-    records, damaged = records_of(folder) if folder.is_dir() or published_name(folder) else ([], [])
+    records, damaged = read_records(folder) if folder.is_dir() or published_name(folder) else ([], [])
     return compose(folder, priced(records, book) if book else records, damaged, book)
 
 
@@ -120,7 +131,7 @@ def compose(
     found = groups(latest)
     source = _study(folder)
     shown = looks(record.engine for record in latest)
-    noise = {id(record): verdict for record, verdict in zip(latest, quiets(latest), strict=True)}
+    noise = {id(record): verdict for record, verdict in zip(latest, noise_reports(latest), strict=True)}
     cache = SeriesCache(folder)
     workloads = [_workload(own, cache, shown, noise) for own in by_workload(found)]
     return Content(
@@ -145,8 +156,8 @@ def compose(
 
 def _remarks(found: Sequence[SettingGroup]) -> list[str]:
     """What else is worth knowing, and what the names of settings leave out."""
-    said = [*start_costs(found), *bounds(found), *batch_lines(found), *correlation_lines(found)]
-    return [*said, usual] if (usual := unnamed(found)) else said
+    said = [*start_costs(found), *bound_sentences(found), *batch_lines(found), *correlation_lines(found)]
+    return [*said, usual] if (usual := usual_settings(found)) else said
 
 
 def _answers(workloads: Sequence[WorkloadSection]) -> list[str]:
@@ -219,8 +230,8 @@ def _crowded(records: Sequence[Record]) -> list[str]:
     crowded = [record for record in records if record.oversubscribed]
     slow = sorted({record.engine for record in crowded if record.cluster != "lab"})
     full = sorted({record.engine for record in crowded if record.cluster == "lab"})
-    told = [f"{listed(slow)} asked for more cores than the machine has."] if slow else []
-    return [*told, f"Nodes of {listed(full)} have more memory together than the machine."] if full else told
+    told = [f"{join_names(slow)} asked for more cores than the machine has."] if slow else []
+    return [*told, f"Nodes of {join_names(full)} have more memory together than the machine."] if full else told
 
 
 def _counts(found: Sequence[SettingGroup], latest: Sequence[Record]) -> str:
@@ -327,7 +338,7 @@ def board(order: Sequence[SettingGroup], target: float | None, noise: Noise, loo
     """The settings of one workload, each in its look; empty columns are left out."""
     metric = order[0].first.metric
     keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
-    goal = f"to {mark(metric, target)}" if target is not None else "to target"
+    goal = f"to {target_text(metric, target)}" if target is not None else "to target"
     figures = (goal, "against the first", metric, "train", "cold", "CPU", "memory", "network", "runs")
     names = [
         *((name, False) for name in ("engine", *([heading(keys)] if keys else []), "mode")),
@@ -387,9 +398,9 @@ def _beside(found: Comparison | None) -> Cell:
     if found is None or not found.ratio or not math.isfinite(found.ratio):
         return Cell("-", math.inf)
     sure = found.low is not None and found.high is not None and found.n > 1
-    spread = f"{times(found.low)} to {times(found.high)}" if sure else ""
+    spread = f"{ratio_text(found.low)} to {ratio_text(found.high)}" if sure else ""
     verdict = "" if found.indicative else f"{found.verdict}: " if spread else found.verdict
-    return Cell(f"{times(found.ratio)}×", found.ratio, verdict + spread)
+    return Cell(f"{ratio_text(found.ratio)}×", found.ratio, verdict + spread)
 
 
 def _outcome(group: SettingGroup) -> Cell:
@@ -403,7 +414,7 @@ def _details(group: SettingGroup, noise: Noise) -> list[tuple[str, str]]:
     """What there is to know about a setting beyond its line."""
     record = (group.good or group.records)[0]
     parameters = ", ".join(
-        f"{key.replace('_', ' ')} {told(value)}" for key, value in record.params.items() if value is not None
+        f"{key.replace('_', ' ')} {value_text(value)}" for key, value in record.params.items() if value is not None
     )
     held = bottleneck(record)
     roles = ", ".join(f"{role} {seconds(spent)}" for role, spent in record.cpu_s_by_role.items())
@@ -481,7 +492,7 @@ class FaultTable:
 
 def faults(order: Sequence[SettingGroup]) -> FaultTable | None:
     """The settings that something was done to; None if there are none."""
-    if not (found := struck(order)):
+    if not (found := fault_effects(order)):
         return None
     told_of = columns(found)
     return FaultTable(

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from trainoff.analysis.bottleneck import work
-from trainoff.analysis.faults import FaultOutcome, struck
+from trainoff.analysis.bottleneck import worker_times
+from trainoff.analysis.faults import FaultEffect, fault_effects
 from trainoff.analysis.format import percent, seconds, size
 from trainoff.analysis.groups import groups
 from trainoff.records import Record
-from trainoff.reproductions.evidence import ClaimFinding, Evidence, EvidenceMissing, Figure, check, found, larger, ratio
+from trainoff.reproductions.evidence import (
+    ClaimFinding,
+    Evidence,
+    EvidenceMissing,
+    RecordValue,
+    check,
+    finding,
+    larger,
+    times_text,
+)
 
 SYNC, ASYNC = "sync", "async"
 CONTENDED = 1.0  # processes that wait or run, for each CPU
@@ -21,12 +30,12 @@ def modes(seen: Evidence, **wanted: object) -> tuple[Evidence, Evidence]:
     return own.of(mode=SYNC, workers=most), own.of(mode=ASYNC, workers=most)
 
 
-def _both(seen: Evidence, figure: Figure, what: str) -> tuple[float, float]:
+def _both(seen: Evidence, figure: RecordValue, what: str) -> tuple[float, float]:
     sync, asynchronous = modes(seen)
     return sync.value(figure, f"{what} in sync"), asynchronous.value(figure, f"{what} in async")
 
 
-def _of_training(name: str) -> Figure:
+def _of_training(name: str) -> RecordValue:
     return lambda record: record.training.get(name)
 
 
@@ -39,46 +48,46 @@ def _load(record: Record) -> float | None:
 @check
 def cpu_contended_in_sync(seen: Evidence) -> ClaimFinding:
     sync, _ = _both(seen, _load, "the load")
-    return found(sync > CONTENDED, f"{sync:.1f} processes ran or waited for each CPU")
+    return finding(sync > CONTENDED, f"{sync:.1f} processes ran or waited for each CPU")
 
 
 @check
 def cpu_contended_in_async(seen: Evidence) -> ClaimFinding:
     _, asynchronous = _both(seen, _load, "the load")
-    return found(asynchronous > CONTENDED, f"{asynchronous:.1f} processes ran or waited for each CPU")
+    return finding(asynchronous > CONTENDED, f"{asynchronous:.1f} processes ran or waited for each CPU")
 
 
 @check
 def load_higher_in_async(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, _load, "the load")
-    return found(larger(asynchronous, sync), f"{sync:.1f} in sync, {asynchronous:.1f} in async for each CPU")
+    return finding(larger(asynchronous, sync), f"{sync:.1f} in sync, {asynchronous:.1f} in async for each CPU")
 
 
 @check
 def memory_holds_nobody_up(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, _of_training("memory_share"), "the memory")
     told = f"{percent(round(sync, 3))} of the machine's in sync, {percent(round(asynchronous, 3))} in async"
-    return found(max(sync, asynchronous) < HALF, told)
+    return finding(max(sync, asynchronous) < HALF, told)
 
 
 @check
 def memory_higher_in_sync(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, lambda record: record.peak_memory_bytes, "the memory")
-    return found(larger(sync, asynchronous), f"{size(sync)} in sync, {size(asynchronous)} in async")
+    return finding(larger(sync, asynchronous), f"{size(sync)} in sync, {size(asynchronous)} in async")
 
 
 @check
 def cpu_busier_in_sync(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, _of_training("cpu_share"), "the share of the CPUs")
     told = f"CPUs {100 * sync:.0f} % busy in sync, {100 * asynchronous:.0f} % in async"
-    return found(larger(sync, asynchronous), told, "who waits for others uses no CPU: async has nobody to wait for")
+    return finding(larger(sync, asynchronous), told, "who waits for others uses no CPU: async has nobody to wait for")
 
 
 @check
 def network_busier_in_async(seen: Evidence) -> ClaimFinding:
     sync, asynchronous = _both(seen, _of_training("network_bytes_per_s"), "the network")
-    told = f"{size(sync)}/s in sync, {size(asynchronous)}/s in async: {ratio(asynchronous / sync)}"
-    return found(larger(asynchronous, sync), told)
+    told = f"{size(sync)}/s in sync, {size(asynchronous)}/s in async: {times_text(asynchronous / sync)}"
+    return finding(larger(asynchronous, sync), told)
 
 
 @check
@@ -91,7 +100,9 @@ def error_decreases_in_both_modes(seen: Evidence) -> ClaimFinding:
         reached = [float(target) for target, took in record.time_to_target.items() if took is not None]
         fell.append(bool(reached))
         told.append(f"{record.mode} to {percent(round(record.result, 4))} error")
-    return found(all(fell), ", ".join(told), "every snapshot is evaluated; a target counts if the error stays below it")
+    return finding(
+        all(fell), ", ".join(told), "every snapshot is evaluated; a target counts if the error stays below it"
+    )
 
 
 @check
@@ -106,7 +117,7 @@ def async_starts_worse_and_falls_faster(seen: Evidence) -> ClaimFinding:
         for own in (sync, asynchronous)
     )
     told = f"to {percent(easy)} error: sync {seconds(slow)}, async {seconds(quick)}"
-    return found(larger(quick, slow), told, "with the same initial weights both modes start from the same error")
+    return finding(larger(quick, slow), told, "with the same initial weights both modes start from the same error")
 
 
 def _slowed(seen: Evidence, mode: str) -> tuple[float, float]:
@@ -120,8 +131,10 @@ def _slowed(seen: Evidence, mode: str) -> tuple[float, float]:
 def sync_waits_for_the_slow_worker(seen: Evidence) -> ClaimFinding:
     slowed, calm = _slowed(seen, SYNC)
     other = _waited(seen)
-    told = f"{ratio(slowed / calm)} as long with one worker at a quarter of its speed; the other waited {other:.0f} %"
-    return found(larger(slowed, calm), told)
+    told = (
+        f"{times_text(slowed / calm)} as long with one worker at a quarter of its speed; the other waited {other:.0f} %"
+    )
+    return finding(larger(slowed, calm), told)
 
 
 def _waited(seen: Evidence) -> float:
@@ -136,23 +149,25 @@ def _waited(seen: Evidence) -> float:
 @check
 def async_does_not_wait_for_the_slow_worker(seen: Evidence) -> ClaimFinding:
     own = seen.of(study="agreement", mode=ASYNC, workers=2).where(lambda record: bool(record.fault))
-    shares = [done.waiting for record in own.good if (done := work(record))]
+    shares = [done.waiting for record in own.good if (done := worker_times(record))]
     if not shares:
         raise EvidenceMissing("async with a straggler did not end well")
     slowed, calm = _slowed(seen, ASYNC)
     sync = _slowed(seen, SYNC)
-    told = f"{ratio(slowed / calm)} as long with a straggler, where sync took {ratio(sync[0] / sync[1])}"
-    return found(larger(sync[0] / sync[1], slowed / calm), told, f"its workers waited {percent(round(max(shares), 2))}")
+    told = f"{times_text(slowed / calm)} as long with a straggler, where sync took {times_text(sync[0] / sync[1])}"
+    return finding(
+        larger(sync[0] / sync[1], slowed / calm), told, f"its workers waited {percent(round(max(shares), 2))}"
+    )
 
 
-def _killed(seen: Evidence, engine: str) -> FaultOutcome:
+def _killed(seen: Evidence, engine: str) -> FaultEffect:
     """What became of the training of an engine when a worker was killed."""
-    for one in struck(groups(seen.of(study="recovery", engine=engine).records)):
+    for one in fault_effects(groups(seen.of(study="recovery", engine=engine).records)):
         return one
     raise EvidenceMissing(f"no worker of {engine} was killed")
 
 
-def _told(one: FaultOutcome) -> str:
+def _told(one: FaultEffect) -> str:
     engine, again = one.group.first.engine, int(one.samples_redone or 0)
     noticed, back = seconds(one.detected_s), seconds(one.recovered_s)
     return f"{engine} {one.state}: noticed after {noticed}, back after {back}, {again:,} samples again"
@@ -161,7 +176,7 @@ def _told(one: FaultOutcome) -> str:
 @check
 def spark_recovers_from_a_killed_worker(seen: Evidence) -> ClaimFinding:
     one = _killed(seen, "spark-average")
-    return found(one.state == "recovered", _told(one))
+    return finding(one.state == "recovered", _told(one))
 
 
 @check
@@ -169,4 +184,4 @@ def tensorflow_goes_back_to_a_checkpoint(seen: Evidence) -> ClaimFinding:
     one = _killed(seen, "tf-allreduce")
     restarts = int(one.group.first.counts.get("restarts", 0))
     reason = f"all workers were started again {restarts} times, and went on from the last checkpoint"
-    return found(one.state == "recovered" and restarts > 0, _told(one), reason.replace(" 1 times", ""))
+    return finding(one.state == "recovered" and restarts > 0, _told(one), reason.replace(" 1 times", ""))

@@ -10,10 +10,10 @@ from trainoff.reproductions.evidence import (
     EvidenceMissing,
     alike,
     check,
-    found,
+    finding,
     larger,
-    ratio,
     rows_of_a_worker,
+    times_text,
 )
 
 LIKE = "mnist-mlp"  # dense rows, as the document's data is not named; the click log is beside it
@@ -51,8 +51,8 @@ def async_steps_more_often(seen: Evidence) -> ClaimFinding:
         for mode in MODES
     }
     slow, quick = (steps[mode] for mode in MODES)
-    told = f"{slow:,.0f} updates a second in sync, {quick:,.0f} in async: {ratio(quick / slow)}"
-    return found(larger(quick, slow), told, "single rows, two workers")
+    told = f"{slow:,.0f} updates a second in sync, {quick:,.0f} in async: {times_text(quick / slow)}"
+    return finding(larger(quick, slow), told, "single rows, two workers")
 
 
 @check
@@ -60,10 +60,10 @@ def batches_faster_than_single_rows(seen: Evidence) -> ClaimFinding:
     gains = {mode: own[1] / own[100] for mode in MODES for own in [by_batch(seen, mode)] if 1 in own and 100 in own}
     if not gains:
         raise EvidenceMissing("single rows or batches of 100 did not end well")
-    told = ", ".join(f"{ratio(gain)} faster in {mode}" for mode, gain in gains.items())
+    told = ", ".join(f"{times_text(gain)} faster in {mode}" for mode, gain in gains.items())
     reason = "here every size sees the same samples; the document counts iterations, whatever they hold"
     faster = all(larger(gain, 1.0) for gain in gains.values())
-    return found(faster, f"from single rows to batches of 100: {told}", reason)
+    return finding(faster, f"from single rows to batches of 100: {told}", reason)
 
 
 @check
@@ -75,13 +75,13 @@ def larger_batches_bring_less_and_less(seen: Evidence) -> ClaimFinding:
             raise EvidenceMissing(f"not all sizes of batches ended well in {mode}")
         less.append(own[1] / own[100] > own[100] / own[max(own)])
         told.append(_told(mode, own))
-    return found(all(less), "; ".join(told), "the step from 1 to 100 brings more than that from 100 to the largest")
+    return finding(all(less), "; ".join(told), "the step from 1 to 100 brings more than that from 100 to the largest")
 
 
 @check
 def sync_fastest_with_the_largest_batch(seen: Evidence) -> ClaimFinding:
     own = by_batch(seen, "sync")
-    return found(own[max(own)] <= min(own.values()), _told("sync", own))
+    return finding(own[max(own)] <= min(own.values()), _told("sync", own))
 
 
 @check
@@ -89,7 +89,7 @@ def async_fastest_with_a_thousand(seen: Evidence) -> ClaimFinding:
     own = by_batch(seen, "async")
     best = min(own, key=own.__getitem__)
     near = 1000 in own and alike(own[1000], own[best])
-    return found(best == 1000, _told("async", own), "alike with a thousand" if near and best != 1000 else "")
+    return finding(best == 1000, _told("async", own), "alike with a thousand" if near and best != 1000 else "")
 
 
 @check
@@ -102,4 +102,4 @@ def best_batch_differs_between_workloads(seen: Evidence) -> ClaimFinding:
     if not best:
         raise EvidenceMissing("no size of batches ended well")
     told = ", ".join(f"{workload} {mode} {batch:,}" for (workload, mode), batch in best.items())
-    return found(len(set(best.values())) > 1, f"fastest: {told}")
+    return finding(len(set(best.values())) > 1, f"fastest: {told}")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from trainoff.analysis.bottleneck import work
-from trainoff.analysis.format import count, node_size, quality, seconds, size, times
+from trainoff.analysis.bottleneck import worker_times
+from trainoff.analysis.format import count, node_size, quality, ratio_text, seconds, size
 from trainoff.records import Record
 from trainoff.reproductions.evidence import (
     ClaimFinding,
     Evidence,
     EvidenceMissing,
     alike,
-    cannot,
     check,
-    found,
+    finding,
     larger,
-    ratio,
+    not_comparable,
+    times_text,
 )
 
 SPARK, DASK = "spark-sklearn", "dask-sklearn"
@@ -47,13 +47,13 @@ def more_cores_per_executor_hurt_beyond_five(seen: Evidence) -> ClaimFinding:
     own = seen.of(workers=1, epochs=SHORT)
     five, six = own.of(cores=5.0), own.of(cores=6.0)
     if any(record.oversubscribed for record in [*five.records, *six.records]):
-        return cannot("this machine has fewer cores than five, so that it could only show what crowding does")
+        return not_comparable("this machine has fewer cores than five, so that it could only show what crowding does")
     told, worse = [], []
     for engine in (SPARK, DASK):
         before, after = (part.of(engine=engine).train_s(engine) for part in (five, six))
         told.append(f"{engine} {seconds(before)} with 5, {seconds(after)} with 6")
         worse.append(larger(after, before))
-    return found(all(worse), ", ".join(told))
+    return finding(all(worse), ", ".join(told))
 
 
 @check
@@ -68,7 +68,7 @@ def accuracy_depends_on_the_cores(seen: Evidence) -> ClaimFinding:
         told.append(f"{engine} {each}")
         grows.append(results[max(results)] - results[min(results)] > POINT)
     reason = "" if any(grows) else "cores change the speed; no result differs by more than seeds do"
-    return found(all(grows), "; ".join(told), reason)
+    return finding(all(grows), "; ".join(told), reason)
 
 
 @check
@@ -83,7 +83,7 @@ def no_configuration_is_best_in_both(seen: Evidence) -> ClaimFinding:
         clear = (best.result or 0) - (quickest.result or 0) > POINT and larger(best.train_s or 0, quickest.train_s or 0)
         split.append(clear)
         told.append(f"{engine} fastest with {quickest.workers}, most accurate with {count(best.workers, 'worker')}")
-    return found(any(split), "; ".join(told), "" if any(split) else "their accuracies differ by less than seeds do")
+    return finding(any(split), "; ".join(told), "" if any(split) else "their accuracies differ by less than seeds do")
 
 
 @check
@@ -94,7 +94,9 @@ def larger_heaps_collect_longer(seen: Evidence) -> ClaimFinding:
         raise EvidenceMissing("Spark ended well in fewer than two configurations")
     many, one = shares[max(shares)], shares[min(shares)]
     told = f"{100 * many:.1f} % of the training with 1.4 GB an executor, {100 * one:.1f} % with 5.5 GB"
-    return found(one > many and one > HUNDREDTH, told, "the rows are in Python here; the heaps of the JVMs hold little")
+    return finding(
+        one > many and one > HUNDREDTH, told, "the rows are in Python here; the heaps of the JVMs hold little"
+    )
 
 
 def _collected(own: Evidence) -> float:
@@ -110,8 +112,8 @@ def _collected(own: Evidence) -> float:
 @check
 def dask_faster_than_spark(seen: Evidence) -> ClaimFinding:
     gains = [(spark.train_s or 0.0) / (dask.train_s or 1.0) for spark, dask in _pairs(seen)]
-    told = f"Dask {min(gains):.1f} to {ratio(max(gains))} faster, in {len(gains)} configurations"
-    return found(all(larger(gain, 1.0) for gain in gains), told)
+    told = f"Dask {min(gains):.1f} to {times_text(max(gains))} faster, in {len(gains)} configurations"
+    return finding(all(larger(gain, 1.0) for gain in gains), told)
 
 
 @check
@@ -121,7 +123,7 @@ def spark_more_accurate_than_dask(seen: Evidence) -> ClaimFinding:
         raise EvidenceMissing("nothing ran for 100 epochs on both")
     told = f"Spark is {min(gaps):+.4f} to {max(gaps):+.4f} more accurate"
     reason = "on Spark every worker takes its slice of each batch, on Dask it has rows of its own"
-    return found(min(gaps) > POINT, told, reason)
+    return finding(min(gaps) > POINT, told, reason)
 
 
 @check
@@ -135,7 +137,7 @@ def accuracy_grows_with_epochs(seen: Evidence) -> ClaimFinding:
         line = [results[epochs] for epochs in sorted(results)]
         grows.append(all(after > before for before, after in pairwise(line)))
         told.append(f"{engine} " + ", ".join(f"{epochs}: {quality(one)}" for epochs, one in sorted(results.items())))
-    return found(all(grows), "; ".join(told))
+    return finding(all(grows), "; ".join(told))
 
 
 @check
@@ -150,7 +152,7 @@ def training_stops_before_a_thousand_epochs(seen: Evidence) -> ClaimFinding:
         passes = [(record.samples_seen or 0) / record.dataset["train_rows"] for record in (first, second)]
         same.append(first.samples_seen == second.samples_seen and first.result == second.result)
         told.append(f"{engine} stopped by itself after {' and '.join(f'{one:.0f}' for one in passes)} epochs")
-    return found(all(same), "; ".join(told), "early stopping: the loss no longer fell by 0.0001 in ten epochs")
+    return finding(all(same), "; ".join(told), "early stopping: the loss no longer fell by 0.0001 in ten epochs")
 
 
 @check
@@ -160,16 +162,16 @@ def more_dask_workers_take_longer_on_small_data(seen: Evidence) -> ClaimFinding:
     if len(times) < 2:
         raise EvidenceMissing("Dask ended well with fewer than two numbers of workers")
     told = ", ".join(f"{count(workers, 'worker')} {seconds(took)}" for workers, took in times.items())
-    return found(larger(times[max(times)], times[min(times)]), told, "two cores in all")
+    return finding(larger(times[max(times)], times[min(times)]), told, "two cores in all")
 
 
 @check
 def dask_keeps_its_workers_busy(seen: Evidence) -> ClaimFinding:
-    own = [done.computing for record in divided(seen, engine=DASK, epochs=LONG).good if (done := work(record))]
+    own = [done.computing for record in divided(seen, engine=DASK, epochs=LONG).good if (done := worker_times(record))]
     if not own:
         raise EvidenceMissing("nothing is known of Dask's workers")
     told = f"workers computed {100 * min(own):.0f} to {100 * max(own):.0f} % of the training"
-    return found(min(own) > NEARLY_ALL, told, "the rest is waiting for the slowest, and for weights")
+    return finding(min(own) > NEARLY_ALL, told, "the rest is waiting for the slowest, and for weights")
 
 
 @check
@@ -180,10 +182,11 @@ def dask_starts_sooner_and_needs_less_memory(seen: Evidence) -> ClaimFinding:
     pairs = _pairs(seen)
     sooner = [(start(spark) or 0.0) / (start(dask) or 1.0) for spark, dask in pairs]
     lighter = [(spark.peak_memory_bytes or 0) / (dask.peak_memory_bytes or 1) for spark, dask in pairs]
-    of = pairs[0]
+    spark, dask = pairs[0]
     told = (
-        f"its cluster starts {times(min(sooner))} to {ratio(max(sooner))} sooner; {size(of[1].peak_memory_bytes)} "
-        f"against {size(of[0].peak_memory_bytes)} of memory with {count(of[0].workers, 'worker')}"
+        f"its cluster starts {ratio_text(min(sooner))} to {times_text(max(sooner))} sooner; "
+        f"{size(dask.peak_memory_bytes)} against {size(spark.peak_memory_bytes)} of memory "
+        f"with {count(spark.workers, 'worker')}"
     )
     same = alike(min(lighter), 1.0)
-    return found(min(sooner) > 1 and min(lighter) > 1, told, "memory alike" if same else "")
+    return finding(min(sooner) > 1 and min(lighter) > 1, told, "memory alike" if same else "")

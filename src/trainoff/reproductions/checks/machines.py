@@ -6,10 +6,19 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from trainoff.analysis.correlation import FittedLine, fit
+from trainoff.analysis.correlation import FittedLine, fit_line
 from trainoff.analysis.format import count, seconds, size
 from trainoff.records import Record
-from trainoff.reproductions.evidence import ClaimFinding, Evidence, EvidenceMissing, alike, check, found, larger, ratio
+from trainoff.reproductions.evidence import (
+    ClaimFinding,
+    Evidence,
+    EvidenceMissing,
+    alike,
+    check,
+    finding,
+    larger,
+    times_text,
+)
 
 MLLIB, TENSORFLOW = "spark-mllib", "tensorflow"
 BYTES = 4  # of a number in the rows
@@ -51,7 +60,7 @@ def _of_sizes(seen: Evidence, engine: str) -> list[tuple[float, float, float]]:
 def _line(seen: Evidence, column: int, what: str) -> FittedLine:
     """MLlib's training time against the cores or the memory of a machine."""
     points = _of_sizes(seen, MLLIB)
-    line = fit([point[column] for point in points], [point[2] for point in points])
+    line = fit_line([point[column] for point in points], [point[2] for point in points])
     if line is None:
         raise EvidenceMissing(f"fewer than three sizes of machines trained MLlib, too few for a line against {what}")
     return line
@@ -67,9 +76,9 @@ def tensorflow_faster_than_mllib(seen: Evidence) -> ClaimFinding:
         pairs.append((record.train_s or 0.0) / beside.train_s("TensorFlow on the same machine"))
     if not pairs:
         raise EvidenceMissing("no trial of MLlib ended well")
-    told = f"TensorFlow {min(pairs):.1f} to {ratio(max(pairs))} faster, in {len(pairs)} pairs"
+    told = f"TensorFlow {min(pairs):.1f} to {times_text(max(pairs))} faster, in {len(pairs)} pairs"
     reason = "ten epochs of TensorFlow's against three iterations of MLlib's; to an accuracy the difference is larger"
-    return found(all(larger(pair, 1.0) for pair in pairs), told, reason)
+    return finding(all(larger(pair, 1.0) for pair in pairs), told, reason)
 
 
 @check
@@ -84,7 +93,7 @@ def no_mllib_cluster_beats_one_tensorflow(seen: Evidence) -> ClaimFinding:
     told = (
         f"MLlib at best {seconds(best[nodes])} on {count(nodes, 'node')}, TensorFlow {seconds(alone)} on one m4.xlarge"
     )
-    return found(larger(best[nodes], alone), told)
+    return finding(larger(best[nodes], alone), told)
 
 
 @check
@@ -97,22 +106,22 @@ def more_cores_train_faster(seen: Evidence) -> ClaimFinding:
             gains[engine, rows] = own["xlarge"].train_s("m4.xlarge") / own["4xlarge"].train_s("m4.4xlarge")
     if not gains:
         raise EvidenceMissing("nothing trained on m4.xlarge and on m4.4xlarge")
-    told = ", ".join(f"{engine} on {rows:,} rows {ratio(gain)}" for (engine, rows), gain in gains.items())
-    return found(all(larger(gain, 1.0) for gain in gains.values()), f"from m4.xlarge to m4.4xlarge: {told}")
+    told = ", ".join(f"{engine} on {rows:,} rows {times_text(gain)}" for (engine, rows), gain in gains.items())
+    return finding(all(larger(gain, 1.0) for gain in gains.values()), f"from m4.xlarge to m4.4xlarge: {told}")
 
 
 @check
 def train_time_goes_with_cores(seen: Evidence) -> ClaimFinding:
     """The straight line of the document; a time that falls as 1/cores never lies on one, so the slope counts, too."""
     line = _line(seen, 0, "cores")
-    return found(line.r_squared > HALF and line.slope < 0, f"R² {line.r_squared:.3f} over {line.n} machines")
+    return finding(line.r_squared > HALF and line.slope < 0, f"R² {line.r_squared:.3f} over {line.n} machines")
 
 
 @check
 def memory_explains_less_than_cores(seen: Evidence) -> ClaimFinding:
     cores, memory = _line(seen, 0, "cores"), _line(seen, 1, "memory")
     told = f"R² {memory.r_squared:.3f} for memory, {cores.r_squared:.3f} for cores"
-    return found(memory.r_squared < cores.r_squared, told, "memory goes with cores from machine to machine")
+    return finding(memory.r_squared < cores.r_squared, told, "memory goes with cores from machine to machine")
 
 
 @check
@@ -130,7 +139,7 @@ def extra_memory_brings_nothing(seen: Evidence) -> ClaimFinding:
     if not told:
         raise EvidenceMissing("no two machines of equal cores trained")
     gain = statistics.geometric_mean(gains)
-    return found(not larger(gain, 1.0), "; ".join(told), f"{ratio(gain)} as fast with more memory, on average")
+    return finding(not larger(gain, 1.0), "; ".join(told), f"{times_text(gain)} as fast with more memory, on average")
 
 
 def _by_cores(points: Sequence[tuple[float, float, float]]) -> list[list[tuple[float, float]]]:
@@ -150,7 +159,7 @@ def least_memory_runs_out_on_large_data(seen: Evidence) -> ClaimFinding:
     out = [record for record in own if record.status == "out-of-memory"]
     told = ", ".join(f"{record.params['machine']} with {record.memory_gb:g} GB: {record.reason}" for record in out)
     smallest_only = [record.trial_id for record in out] == [own[0].trial_id]
-    return found(smallest_only, told or "none ran out of memory", "the least memory, and no other, is too little")
+    return finding(smallest_only, told or "none ran out of memory", "the least memory, and no other, is too little")
 
 
 @check
@@ -161,8 +170,8 @@ def equal_cores_train_alike_whatever_the_type(seen: Evidence) -> ClaimFinding:
             worst.append(max(took for _, took in own) / min(took for _, took in own))
     if not worst:
         raise EvidenceMissing("no two machines of equal cores trained")
-    told = f"machines of equal cores differ by at most {ratio(max(worst))}"
-    return found(max(worst) < QUARTER_MORE, told, "emulated nodes share one processor, so only size can differ")
+    told = f"machines of equal cores differ by at most {times_text(max(worst))}"
+    return finding(max(worst) < QUARTER_MORE, told, "emulated nodes share one processor, so only size can differ")
 
 
 def _nodes(seen: Evidence, large: bool) -> dict[int, float]:
@@ -175,14 +184,14 @@ def _nodes(seen: Evidence, large: bool) -> dict[int, float]:
 
 
 def _speeds(own: dict[int, float]) -> str:
-    gains = ", ".join(f"{nodes} nodes {ratio(own[1] / took)}" for nodes, took in own.items() if nodes > 1)
+    gains = ", ".join(f"{nodes} nodes {times_text(own[1] / took)}" for nodes, took in own.items() if nodes > 1)
     return f"against one node: {gains}"
 
 
 @check
 def mllib_gains_nothing_on_small_data(seen: Evidence) -> ClaimFinding:
     own = _nodes(seen, large=False)
-    return found(not larger(own[1], min(own.values())), _speeds(own), SHARES)
+    return finding(not larger(own[1], min(own.values())), _speeds(own), SHARES)
 
 
 @check
@@ -191,7 +200,7 @@ def mllib_gains_on_large_data_up_to_five_nodes(seen: Evidence) -> ClaimFinding:
     three, five = own.get(3), own.get(5)
     if three is None or five is None:
         raise EvidenceMissing("MLlib did not end well on 3 and 5 nodes")
-    return found(larger(own[1], three) and larger(three, five), _speeds(own))
+    return finding(larger(own[1], three) and larger(three, five), _speeds(own))
 
 
 @check
@@ -199,20 +208,20 @@ def mllib_gains_nothing_beyond_five_nodes(seen: Evidence) -> ClaimFinding:
     own = _nodes(seen, large=True)
     if 5 not in own or 17 not in own:
         raise EvidenceMissing("17 nodes of this size do not fit on this machine")
-    told = f"17 nodes against 5: {ratio(own[5] / own[17])}"
-    return found(not larger(own[5], own[17]), told, "the document left the number of partitions as its file gave it")
+    told = f"17 nodes against 5: {times_text(own[5] / own[17])}"
+    return finding(not larger(own[5], own[17]), told, "the document left the number of partitions as its file gave it")
 
 
 @check
 def mllib_does_not_scale_at_all(seen: Evidence) -> ClaimFinding:
     own = _nodes(seen, large=True)
-    return found(not larger(own[1], min(own.values())), _speeds(own), "with a partition for every core it does")
+    return finding(not larger(own[1], min(own.values())), _speeds(own), "with a partition for every core it does")
 
 
 @check
 def best_number_of_nodes_grows_with_data(seen: Evidence) -> ClaimFinding:
     best = {large: min(own, key=own.__getitem__) for large in (False, True) for own in [_nodes(seen, large)]}
-    return found(
+    return finding(
         best[True] > best[False], f"{count(best[False], 'node')} for the small data, {best[True]} for the large"
     )
 
@@ -227,8 +236,8 @@ def four_times_the_rows_take_longer(seen: Evidence) -> ClaimFinding:
             gains.setdefault(record.engine, []).append(record.train_s / beside.train_s("the small data"))
     if set(gains) != {MLLIB, TENSORFLOW}:
         raise EvidenceMissing("not both engines trained on both data")
-    told = ", ".join(f"{engine} {min(own):.1f} to {ratio(max(own))}" for engine, own in gains.items())
-    return found(all(larger(one, 1.0) for own in gains.values() for one in own), f"as long: {told}")
+    told = ", ".join(f"{engine} {min(own):.1f} to {times_text(max(own))}" for engine, own in gains.items())
+    return finding(all(larger(one, 1.0) for own in gains.values() for one in own), f"as long: {told}")
 
 
 @check
@@ -239,9 +248,9 @@ def training_needs_more_memory_than_the_data(seen: Evidence) -> ClaimFinding:
         own = machines(seen, engine=engine, train_rows=large)
         peak = own.value(lambda record: record.peak_memory_bytes, f"the memory of {engine}")
         data = own.value(_data_bytes, "the size of the data")
-        told.append(f"{engine} {size(peak)}, {ratio(peak / data)} the data")
+        told.append(f"{engine} {size(peak)}, {times_text(peak / data)} the data")
         more.append(larger(peak, data))
-    return found(all(more), ", ".join(told))
+    return finding(all(more), ", ".join(told))
 
 
 def _data_bytes(record: Record) -> float | None:
@@ -253,6 +262,6 @@ def _data_bytes(record: Record) -> float | None:
 def speed_up_needs_large_data(seen: Evidence) -> ClaimFinding:
     """004 says it of any cluster; MLlib's is the one that ran on small and large data."""
     gain = {large: own[1] / min(own.values()) for large in (False, True) for own in [_nodes(seen, large)]}
-    told = f"at best {ratio(gain[False])} on the small data, {ratio(gain[True])} on the large"
+    told = f"at best {times_text(gain[False])} on the small data, {times_text(gain[True])} on the large"
     verdict = larger(gain[True], gain[False])
-    return found(verdict, told, "alike" if alike(gain[True], gain[False]) else "")
+    return finding(verdict, told, "alike" if alike(gain[True], gain[False]) else "")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from trainoff.analysis.format import count, quality, seconds
 from trainoff.records import Record
-from trainoff.reproductions.evidence import ClaimFinding, Evidence, EvidenceMissing, alike, check, found, larger, ratio
+from trainoff.reproductions.evidence import (
+    ClaimFinding,
+    Evidence,
+    EvidenceMissing,
+    alike,
+    check,
+    finding,
+    larger,
+    times_text,
+)
 from trainoff.reproductions.published import records
 
 DAY_S = 86_400
@@ -55,9 +64,9 @@ def train_time_grows_with_rows(seen: Evidence) -> ClaimFinding:
         few, many = _ends(own, "train_rows")
         rows = [record.dataset["train_rows"] for record in (few, many)]
         gain = (many.train_s or 0.0) / (few.train_s or 1.0)
-        told.append(f"{few.engine} {ratio(gain)}")
+        told.append(f"{few.engine} {times_text(gain)}")
         grows.append(larger(gain, 1.0))
-    return found(all(grows), f"{rows[1] / rows[0]:.0f} times the rows take: {', '.join(told)} as long")
+    return finding(all(grows), f"{rows[1] / rows[0]:.0f} times the rows take: {', '.join(told)} as long")
 
 
 @check
@@ -76,7 +85,7 @@ def more_epochs_cost_more_and_learn_more(seen: Evidence) -> ClaimFinding:
             more.append(larger(many.train_s or 0.0, few.train_s or 0.0) and (many.result or 0) > (few.result or 0))
     if not told:
         raise EvidenceMissing("no engine ended well with several numbers of iterations")
-    return found(all(more), "; ".join(told))
+    return finding(all(more), "; ".join(told))
 
 
 @check
@@ -90,7 +99,7 @@ def learning_rate_changes_accuracy_not_time(seen: Evidence) -> ClaimFinding:
             f"{seconds(min(times))} to {seconds(max(times))}"
         )
         fits.append(max(results) - min(results) > WORTH and not larger(max(times), min(times) * 1.2))
-    return found(all(fits), "; ".join(told), "a rate costs nothing, and decides what a pass over the rows is worth")
+    return finding(all(fits), "; ".join(told), "a rate costs nothing, and decides what a pass over the rows is worth")
 
 
 @check
@@ -105,10 +114,12 @@ def accuracy_trades_for_resources(seen: Evidence) -> ClaimFinding:
         cheap = min(near, key=lambda record: record.train_s or 0.0)
         gain = (best.train_s or 0.0) / (cheap.train_s or 1.0)
         trades.append(gain > LARGE)
-        told.append(f"{best.engine}: {ratio(gain)} less training for {(best.result or 0) - (cheap.result or 0):.4f}")
+        told.append(
+            f"{best.engine}: {times_text(gain)} less training for {(best.result or 0) - (cheap.result or 0):.4f}"
+        )
     if not told:
         raise EvidenceMissing("no engine ended well in several settings")
-    return found(any(trades), "; ".join(told), "for two points of accuracy at most")
+    return finding(any(trades), "; ".join(told), "for two points of accuracy at most")
 
 
 @check
@@ -124,7 +135,7 @@ def mllib_passes_over_the_data_as_fast_as_others(seen: Evidence) -> ClaimFinding
     others = "".join(f", {engine} {speed:,.0f}" for engine, speed in speeds.items())
     told = f"samples a second: MLlib {mllib:,.0f}{others}"
     reason = "MLlib computes in float64, and evaluates its line search, too"
-    return found(not any(larger(speed, mllib) for speed in speeds.values()), told, reason)
+    return finding(not any(larger(speed, mllib) for speed in speeds.values()), told, reason)
 
 
 @check
@@ -134,9 +145,9 @@ def torch_faster_than_tensorflow(seen: Evidence) -> ClaimFinding:
         for engine in ("torch", "tensorflow")
     }
     gain = speed["torch"] / speed["tensorflow"]
-    told = f"torch {speed['torch']:,.0f} and tensorflow {speed['tensorflow']:,.0f} samples a second: {ratio(gain)}"
+    told = f"torch {speed['torch']:,.0f} and tensorflow {speed['tensorflow']:,.0f} samples a second: {times_text(gain)}"
     reason = "a TensorFlow of today compiles the step, which that of the document did not"
-    return found(larger(gain, 1.0), told, "alike; " + reason if alike(*speed.values()) else reason)
+    return finding(larger(gain, 1.0), told, "alike; " + reason if alike(*speed.values()) else reason)
 
 
 @check
@@ -151,7 +162,7 @@ def one_machine_reaches_the_accuracy(seen: Evidence) -> ClaimFinding:
     reason = (
         f"the best of the document's tables is {quality(theirs.result)}, after {seconds(theirs.train_s)} on {cores}"
     )
-    return found(not enough, told, reason)
+    return finding(not enough, told, reason)
 
 
 ENGINE = "tf-on-spark"
@@ -170,7 +181,7 @@ def tf_on_spark_runs_in_every_mode(seen: Evidence) -> ClaimFinding:
         raise EvidenceMissing("no training on Spark ran")
     there = {record.mode for record in own.good}
     reason = "inference is every trial's test; tensorboard = true writes what TensorBoard shows"
-    return found(there >= set(MODES), _ended(own) or "no trial ended well", reason)
+    return finding(there >= set(MODES), _ended(own) or "no trial ended well", reason)
 
 
 @check
@@ -182,7 +193,7 @@ def tf_on_spark_is_fed_both_ways(seen: Evidence) -> ClaimFinding:
     told = {feed: seconds(part.good[0].train_s) if part.good else part.records[0].status for feed, part in ways.items()}
     words = f"pushed by Spark {told['spark']}, pulled by TensorFlow {told['tensorflow']}"
     reason = "stores that both can read are tested with local files and an S3 server"
-    return found(all(part.good for part in ways.values()), words, reason)
+    return finding(all(part.good for part in ways.values()), words, reason)
 
 
 @check
@@ -194,8 +205,8 @@ def tf_on_spark_learns_like_tensorflow_and_beats_mllib(seen: Evidence) -> ClaimF
     told = f"{ENGINE} {quality(results[0])}, tensorflow {quality(results[1])}, MLlib {quality(results[2])}"
     exact = all(record.equivalence.get("verdict") == "exact" for record in there.good)
     slower = there.train_s(ENGINE) / alone.train_s("tensorflow")
-    reason = f"the same arithmetic, checked; {ratio(slower)} the training time of tensorflow with the same cores"
-    return found(exact and results[0] > results[2], told, reason)
+    reason = f"the same arithmetic, checked; {times_text(slower)} the training time of tensorflow with the same cores"
+    return finding(exact and results[0] > results[2], told, reason)
 
 
 @check
@@ -204,15 +215,15 @@ def model_parallel_is_exact(seen: Evidence) -> ClaimFinding:
     if not own:
         raise EvidenceMissing("no model-parallel training ended well")
     told = ", ".join(f"{record.equivalence['verdict']}, {quality(record.result)}" for record in own)
-    return found(all(record.equivalence["verdict"] == "exact" for record in own), told)
+    return finding(all(record.equivalence["verdict"] == "exact" for record in own), told)
 
 
 @check
 def tf_on_spark_gains_with_nodes(seen: Evidence) -> ClaimFinding:
     own = seen.of(study="systems", engine=ENGINE, feed="tensorflow")
     one, two = (own.of(workers=workers).train_s(f"{workers} workers") for workers in (1, 2))
-    told = f"two workers of one core each are {ratio(one / two)} as fast as one"
-    return found(larger(one, two), told, "alike" if alike(one, two) else "")
+    told = f"two workers of one core each are {times_text(one / two)} as fast as one"
+    return finding(larger(one, two), told, "alike" if alike(one, two) else "")
 
 
 @check
@@ -221,4 +232,6 @@ def async_runs_on_spark(seen: Evidence) -> ClaimFinding:
     if not own:
         raise EvidenceMissing("no asynchronous training on Spark ended well")
     told = f"asynchronous training came to {quality(own[0].result)} on a Spark cluster"
-    return found(False, told, "by TensorFlow's servers on Spark's executors; Spark's own operations have no such mode")
+    return finding(
+        False, told, "by TensorFlow's servers on Spark's executors; Spark's own operations have no such mode"
+    )

@@ -36,27 +36,27 @@ class RunEvidence:
 
 
 @dataclass(frozen=True)
-class Belief:
+class Posterior:
     """What could be true of one setting; a value for each draw."""
 
     typical: Array  # seconds of a typical run that gets there
     single: Array  # seconds of the next run, if it gets there
-    reach: Array  # the share of runs that get there
+    success_rate: Array  # the share of runs that get there
     lost_s: float = 0.0
 
     @property
     def whole(self) -> Array:
         """Seconds until a run has got there: one that does not is begun again, and its time is lost."""
-        return np.asarray(self.typical + (1 / self.reach - 1) * self.lost_s)
+        return np.asarray(self.typical + (1 / self.success_rate - 1) * self.lost_s)
 
     def kept(self, most_s: float) -> float:
         """How likely the next run gets there within so many seconds."""
-        return float(np.mean(self.reach * (self.single <= most_s)))
+        return float(np.mean(self.success_rate * (self.single <= most_s)))
 
 
-def believe(
+def fit_posteriors(
     evidence: Sequence[RunEvidence], random: np.random.Generator, never: Sequence[RunEvidence] = ()
-) -> list[Belief]:
+) -> list[Posterior]:
     """Beliefs of settings of which at least one run got there each; there are others that `never` did.
 
     Logarithms of times are normal. How far runs of one setting lie apart is learnt from all settings, more from its
@@ -70,9 +70,9 @@ def believe(
     errors = noise / np.sqrt(counts)[:, None]
     middles = _middles(means, errors, random)
     single = np.exp(middles + noise * random.standard_normal(noise.shape))
-    reach = reaching([(len(one.seconds), one.failed) for one in (*evidence, *never)], random)
+    reach = success_rates([(len(one.seconds), one.failed) for one in (*evidence, *never)], random)
     return [
-        Belief(np.exp(middles[place]), single[place], reach[place], one.lost_s) for place, one in enumerate(evidence)
+        Posterior(np.exp(middles[place]), single[place], reach[place], one.lost_s) for place, one in enumerate(evidence)
     ]
 
 
@@ -116,7 +116,7 @@ def _apart(means: Array, errors: Array, random: np.random.Generator) -> Array:
     return random.choice(APART, DRAWS, p=chances / chances.sum())
 
 
-def reaching(counts: Sequence[tuple[int, int]], random: np.random.Generator) -> Array:
+def success_rates(counts: Sequence[tuple[int, int]], random: np.random.Generator) -> Array:
     """Shares of runs that get there, for settings of which so many runs did and so many did not.
 
     Before a setting's own runs, what counts is how many settings get there here, and how many of them only now and
@@ -136,11 +136,11 @@ class Standing:
     """Where one candidate stands among all that were weighed."""
 
     best: float  # how likely it is the best of them
-    near: float  # how likely it is within 10 % of the best
+    near_best: float  # how likely it is within 10 % of the best
     regret: float  # how much more it takes than the best, on average: 0.05 is 5 %
 
 
-def weigh(values: Sequence[Array]) -> list[Standing]:
+def compute_standings(values: Sequence[Array]) -> list[Standing]:
     """Standings by what is to be small, seconds or dollars; a value for each draw of each candidate.
 
     The choice should be by the smallest regret: of several that are nearly alike none is likely to be the very best,
@@ -159,7 +159,7 @@ def weigh(values: Sequence[Array]) -> list[Standing]:
     ]
 
 
-def ratio(of: Array, to: Array, level: float) -> tuple[float, float, float]:
+def ratio_quantiles(of: Array, to: Array, level: float) -> tuple[float, float, float]:
     """How many times as much one candidate takes as another: from, middle, to."""
     low, middle, high = np.quantile(of / to, [(1 - level) / 2, 0.5, (1 + level) / 2])
     return float(low), float(middle), float(high)
