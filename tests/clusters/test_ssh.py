@@ -18,9 +18,9 @@ from helpers.sshd import Machines, machines
 from trainoff import engines
 from trainoff.clusters.ssh.client import Ssh
 from trainoff.clusters.ssh.cluster import Hosts, HostsPlan
-from trainoff.clusters.ssh.connection import SentFiles
+from trainoff.clusters.ssh.connection import SentFiles, forward_event
 from trainoff.errors import TrainoffError
-from trainoff.runner.events import TrialState, make_event
+from trainoff.runner.events import NotAnEvent, TrialState, make_event, read_event
 from trainoff.runner.job import AGENT
 from trainoff.runner.status import check_preconditions
 from trainoff.study import read
@@ -179,6 +179,22 @@ def test_only_what_is_new_is_sent_and_nothing_that_is_private(tmp_path):
     assert ledger.news() == []
     (tmp_path / "assignment").write_text("newer")
     assert [path.name for path in ledger.news()] == ["assignment"]
+
+
+def test_every_line_of_a_host_reaches_the_runner(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "events")
+    monkeypatch.setenv("TRAINOFF_EVENTS", str(tmp_path / "events"))
+    pipe = os.open(tmp_path / "events", os.O_RDWR | os.O_NONBLOCK)
+    long = b'{"kind": "note", "text": "%s"}\n' % (b"x" * 5000)
+    for line in (b'{"kind": "done", "t": 0.5}\n', b"5\n", b"hello\n", long):
+        forward_event(line)
+    event, *others = os.read(pipe, 65536).splitlines()
+    os.close(pipe)
+    assert read_event(event).t > 0.5, "by this machine's clock"
+    assert [line[:20] for line in others] == [b"5", b"hello", b'{"kind": "note", "te']
+    for line in others:
+        with pytest.raises(NotAnEvent):
+            read_event(line)
 
 
 def test_what_hosts_use_counts_beside_what_is_used_here():

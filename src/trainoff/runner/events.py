@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -423,6 +423,8 @@ class TrialState:
                 self.usage = event
             case PageEvent():
                 pass  # the runner opens it
+            case _:
+                assert_never(event)
 
     def could_not_read(self, line: bytes) -> None:
         """Note a line that is no event: the record says so."""

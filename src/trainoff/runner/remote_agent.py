@@ -138,7 +138,7 @@ class RemoteAgent:
 
     def _tell(self, kind: str, **fields: Any) -> None:
         """Send an event of this machine."""
-        self._say("event", event={"kind": kind, "host": self.orders.host, **fields})
+        self._say("event", json.dumps({"kind": kind, "host": self.orders.host, **fields}).encode())
 
     def _start(self, head: Head) -> None:
         number, role = head["number"], head["role"]
@@ -185,8 +185,7 @@ class RemoteAgent:
         pipe = os.open(self.place.events, os.O_RDWR)  # for writing, too, so that it never ends
         with os.fdopen(pipe, "rb") as source:
             for line in source:
-                with contextlib.suppress(ValueError):
-                    self._say("event", event=json.loads(line))
+                self._say("event", line)
 
     def _sample(self) -> None:
         """Tell what each role uses, and see that none uses too much."""

@@ -144,6 +144,8 @@ class TrialProcess:
                 self._stopped = True
                 self.cut_short("interrupted", "stopped by the user")
         self._listen(0.0)
+        if self._rest:  # a line that nobody finished
+            self._take(self._rest)
         last_word = self.state.usage.t if self.state.usage else time.monotonic()
         return ExitInfo(
             self.state,

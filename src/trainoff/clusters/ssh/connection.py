@@ -201,7 +201,7 @@ class Connection:
         elif kind == "file":
             self._take_log(head, body)
         elif kind == "event":
-            tell(head["event"] | {"t": time.monotonic()})  # other machines have other clocks
+            forward_event(body)
 
     def _take_log(self, head: Head, body: bytes) -> None:
         """Keep a log that a process there has written, unless one of that name is ours."""
@@ -212,15 +212,19 @@ class Connection:
             take_file(head, body, path)
 
 
-def tell(event: Mapping[str, Any]) -> None:
-    """Pass on an event of a host to whoever listens to this trial's."""
-    line = json.dumps(event).encode() + b"\n"
-    if (path := os.environ.get("TRAINOFF_EVENTS")) and len(line) <= PIPE_BUF:
-        with contextlib.suppress(OSError):
+def forward_event(line: bytes) -> None:
+    """Write an event of a host into the trial's pipe, with the time of this machine's clock.
+
+    What is no event, or too long for one, is written as it came, or cut: the runner notes it in the record.
+    """
+    with suppress(ValueError, TypeError, RecursionError):
+        line = json.dumps(json.loads(line) | {"t": time.monotonic()}).encode()
+    if path := os.environ.get("TRAINOFF_EVENTS"):
+        with suppress(OSError):
             pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
             try:
                 os.set_blocking(pipe, True)
-                os.write(pipe, line)
+                os.write(pipe, line.rstrip(b"\n")[: PIPE_BUF - 1] + b"\n")
             finally:
                 os.close(pipe)
 
