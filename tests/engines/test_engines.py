@@ -1,5 +1,6 @@
 """What all engines have in common: their source is their identity, and what does nothing is not said to be used."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_a_change_of_another_engine_is_none_of_its_own(monkeypatch):
     before, real = source_hash(engines.get("numpy")), Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: real(path) + b"#" * ("torch" in path.parts))
     assert source_hash(engines.get("numpy")) == before
+
+
+def test_what_close_asks_for_by_name_is_an_attribute_that_the_engine_sets():
+    for path in sorted(HERE.rglob("*.py")):
+        source = path.read_text()
+        for name in re.findall(r'hasattr\(self, "(\w+)"\)', source):
+            assert re.search(rf"self\.{name}\b.* = |    {name}: ", source), f"{path}: {name}"
 
 
 @pytest.mark.parametrize(

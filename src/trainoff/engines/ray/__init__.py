@@ -123,7 +123,7 @@ class RayTorch(Engine):
         return found
 
     def close(self) -> None:
-        if hasattr(self, "_course"):
+        if hasattr(self, "_recovery"):
             self._recovery.close()
             if self._fit and self._recovery.over:
                 self._fit.wait(END_S)

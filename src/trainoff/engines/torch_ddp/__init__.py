@@ -90,7 +90,7 @@ class TorchDdp(Engine):
         return found
 
     def close(self) -> None:
-        if not hasattr(self, "_course"):
+        if not hasattr(self, "_recovery"):
             return
         self._recovery.close()
         for agent in self._agents if self._recovery.over else []:
