@@ -18,9 +18,9 @@ from pathlib import Path
 
 from trainoff import engines, study
 from trainoff.analysis.format import ratio_text, seconds
-from trainoff.cli.tune import line
+from trainoff.cli.tune import describe_step
 from trainoff.runner.runner import NullObserver
-from trainoff.tuning import Tuned, TuneOptions, TuneStep, tune
+from trainoff.tuning import EngineTuning, TuneOptions, TuneStep, tune
 
 LEAST = 4
 PROVEN = ("faster", "within 5%")
@@ -35,41 +35,41 @@ def main() -> int:
     parser.add_argument("--candidates", type=int)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        named = ", ".join(f'"{engine}"' for engine in asked.engines)
+        named = ", ".join(f'"{engine}"' for engine in options.engines)
         path = Path(folder) / "tune.toml"
-        path.write_text(f'workload = "{asked.workload}"\nengines = [{named}]\n')
-        wish = TuneOptions(asked.minutes, asked.target, asked.candidates, asked.rounds)
+        path.write_text(f'workload = "{options.workload}"\nengines = [{named}]\n')
+        tune_options = TuneOptions(options.minutes, options.target, options.candidates, options.rounds)
         read = study.read(path, engines.facts())
-        found = tune(read, asked.out or Path(folder), wish, tell, NullObserver())
+        result = tune(read, options.out or Path(folder), tune_options, report, NullObserver())
     print()
-    for one in found.engines:
-        print(gain(one))
-    proven = [one.engine for one in found.engines if one.verdict in PROVEN]
-    good = len(proven) >= min(LEAST, len(asked.engines))
+    for one in result.engines:
+        print(gain_line(one))
+    proven = [one.engine for one in result.engines if one.verdict in PROVEN]
+    good = len(proven) >= min(LEAST, len(options.engines))
     print(f"\nproven for {len(proven)} engines, at least {LEAST} wanted: {'ok' if good else 'TOO FEW'}")
     return 0 if good else 1
 
 
-def tell(step: TuneStep) -> None:
+def report(step: TuneStep) -> None:
     if step.record:
-        print(line(step), flush=True)
+        print(describe_step(step), flush=True)
 
 
-def gain(one: Tuned) -> str:
-    """What tuning brought an engine, in a line: how many times faster, with the interval."""
+def gain_line(one: EngineTuning) -> str:
+    """Return one line: how many times faster tuning made an engine, with the interval."""
     race = one.comparison
     if race is None or not race.n:
         return one.sentence
     best, recipe = (seconds(group.median(race.figure.value)) for group in (race.a, race.b))
     if race.ratio and race.low and race.high:
         low, high = ratio_text(1 / race.high), ratio_text(1 / race.low)
-        told = f"{ratio_text(1 / race.ratio)} times as fast ({low} to {high}, n = {race.n})"
+        gain = f"{ratio_text(1 / race.ratio)} times as fast ({low} to {high}, n = {race.n})"
     else:
-        told = f"reached in {race.reached[0]} of {race.n} runs, by the recipe in {race.reached[1]}"
+        gain = f"reached in {race.reached[0]} of {race.n} runs, by the recipe in {race.reached[1]}"
     values = ", ".join(f"{key} {value}" for key, value in (one.challenger or {}).items())
-    return f"{one.engine:<14} {race.figure.label}: {recipe} -> {best}, {told}: {one.verdict}    {values}"
+    return f"{one.engine:<14} {race.figure.label}: {recipe} -> {best}, {gain}: {one.verdict}    {values}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from helpers.running import command, environment, invoke, only_record, study, trainoff
-from trainoff.cli.common import end_politely
+from trainoff.cli.common import stop_on_signals
 from trainoff.cli.run import without_keys
 from trainoff.cli.show import shade
 
@@ -154,7 +154,7 @@ def test_set_and_repeat_override_the_study(tmp_path):
 def test_what_the_user_has_it_ignore_it_ignores():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
     try:
-        end_politely()
+        stop_on_signals()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) == signal.default_int_handler
     finally:

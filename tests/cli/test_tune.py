@@ -16,7 +16,7 @@ from trainoff.data.split import hold_out_validation
 from trainoff.records import Store
 from trainoff.runner.runner import NullObserver, Runner
 from trainoff.tuning.engine_study import engine_studies_of
-from trainoff.tuning.outcome import Bar, losses
+from trainoff.tuning.results import PruningRule, loss_curve
 
 pytestmark = pytest.mark.cluster
 
@@ -122,11 +122,11 @@ def test_ctrl_c_keeps_what_was_measured_and_writes_the_best_so_far(tmp_path: Pat
     run = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: len(records(path)) >= 4, run)
     run.send_signal(signal.SIGINT)
-    said, _ = run.communicate(timeout=HANGS_S)
+    output, _ = run.communicate(timeout=HANGS_S)
     assert run.returncode == 130
-    assert "stopped; " in said
-    assert "the same command goes on from here" in said
-    assert "sklearn: not searched, it was stopped before its turn." in said
+    assert "stopped; " in output
+    assert "the same command goes on from here" in output
+    assert "sklearn: not searched, it was stopped before its turn." in output
     assert_nothing_survives(tmp_path)
     tuned = tmp_path / "slow-tuned.toml"
     assert "It was stopped early" in tuned.read_text()
@@ -152,22 +152,22 @@ def test_a_candidate_that_cannot_win_is_ended_and_its_curve_is_kept(tmp_path: Pa
     (engine_study,) = engine_studies_of(study.read(path, engines.facts()))
     store = Store(tmp_path / "out")
     task = engine_study.task(engine_study.recipe, store)
-    bar = Bar(best_s=0.5)
-    task.give_up = lambda state: bar.give_up(state) if state.snapshots else None  # a slow machine has none in a second
+    rule = PruningRule(best_s=0.5)
+    task.give_up = lambda state: rule.give_up(state) if state.snapshots else None  # a slow machine has none in a second
     (record,) = Runner(store, NullObserver()).run([task]).records
     assert record.status == "timeout"
     assert str(record.reason).startswith("given up after")
     assert 0 < (record.samples_seen or 0) < 200000 * 1149
     assert record.test_metrics["accuracy"] > 0
-    assert losses(store.folder, record)
+    assert loss_curve(store.folder, record)
     assert not engine_study.task(engine_study.recipe, store).to_run  # it is not tried again
 
 
-def test_nobody_reaches_the_target(tmp_path: Path) -> None:
+def test_no_trial_reaches_the_target(tmp_path: Path) -> None:
     path = written(tmp_path, "numpy", text=TOO_SLOW.replace("[0.8]", "[1.0]"))
     done = tune(path, "--candidates", 2)
     assert done.returncode == 1
-    assert "Nobody reached 100%, so nothing was written; give the study an easier target" in done.stdout
+    assert "No trial reached 100%, so no file was written; give the study an easier target" in done.stdout
     assert not (tmp_path / "slow-tuned.toml").exists()
     assert len(records(path)) == 2
 
@@ -182,7 +182,7 @@ def test_nobody_reaches_the_target(tmp_path: Path) -> None:
         (["--minutes", "5", "--candidates", "0"], "--candidates 0: expected at least 1, which is the recipe"),
         (["--minutes", "5", "--rounds", "-1"], "--rounds -1: expected 0 or more; 5 give a verdict"),
         (["--minutes", "5", "--engine", "torch"], "--engine torch: it is not among the study's engines"),
-        (["--minutes", "5", "--set", "targets=[]"], "digits-mlp has no targets, so nothing can be tuned for"),
+        (["--minutes", "5", "--set", "targets=[]"], "digits-mlp has no targets to tune for"),
         (["--minutes", "5", "-o", "slow.toml"], "slow.toml: that is the study itself; choose another file with -o"),
         (["--minutes", "5", "-o", "nowhere/x.toml"], "nowhere/x.toml: no file can be written there"),
     ],
@@ -199,7 +199,7 @@ def test_a_study_that_cannot_be_tuned_says_why(tmp_path: Path) -> None:
     two = 'engines = ["numpy"]\n[grid]\nworkload = ["digits-mlp", "mnist-mlp"]\n'
     (tmp_path / "two.toml").write_text(two)
     swept = tune(tmp_path / "two.toml")
-    assert "an engine can be tuned for one at a time; choose with --set workload=" in swept.stderr
+    assert "an engine is tuned for one at a time; choose with --set workload=" in swept.stderr
     absent = tune(written(tmp_path, "needy"))
     assert absent.returncode == 2
     assert "none of the study's engines can be tuned here; needy: needs" in absent.stderr

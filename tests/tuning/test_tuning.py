@@ -13,9 +13,9 @@ from trainoff import data, engines, study
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
 from trainoff.runner.events import SnapshotEvent, TrialState
-from trainoff.tuning import Tuned, TuneOptions, outcome, search
+from trainoff.tuning import EngineTuning, TuneOptions, results, search
 from trainoff.tuning.engine_study import EngineStudy, engine_studies_of
-from trainoff.tuning.outcome import Bar, Tuning, badness, compared, goal
+from trainoff.tuning.results import PruningRule, TuningResult, badness, choose_target, with_comparisons
 from trainoff.tuning.search import Space, Tried, propose
 from trainoff.tuning.tuned_study import check_overrides, toml, tuned_tables
 from trainoff.tuning.tuner import BudgetShare
@@ -126,28 +126,29 @@ def test_who_never_got_there_comes_after_all_who_did_by_how_close_it_came() -> N
 
 
 def test_less_is_better_where_the_metric_is_an_error() -> None:
-    near, far = (
+    close, far = (
         trained(metric="error", time_to_target={"0.2": None}, test_metrics={"error": error}) for error in (0.21, 0.3)
     )
-    assert badness(near, 0.2) < badness(far, 0.2)
+    assert badness(close, 0.2) < badness(far, 0.2)
     reached = trained(
         metric="error", time_to_target={"0.2": 1.0, "0.19": 2.0, "0.1": None}, test_metrics={"error": 0.18}
     )
-    assert goal([0.2, 0.19, 0.1], reached, None) == 0.19
+    assert choose_target([0.2, 0.19, 0.1], reached, None) == 0.19
 
 
-def test_the_goal_is_the_hardest_target_the_recipe_reaches() -> None:
+def test_the_hardest_target_that_the_recipe_reaches_is_tuned_for() -> None:
     reached = trained(time_to_target={"0.5": 1.0, "0.9": 2.0, "0.95": None}, test_metrics={"accuracy": 0.92})
-    assert goal([0.5, 0.9, 0.95], reached, None) == 0.9
-    assert goal([0.5, 0.9, 0.95], reached, 0.5) == 0.5
-    assert goal([0.97, 0.98], trained(time_to_target={"0.97": None, "0.98": None}), None) == 0.97
+    assert choose_target([0.5, 0.9, 0.95], reached, None) == 0.9
+    assert choose_target([0.5, 0.9, 0.95], reached, 0.5) == 0.5
+    assert choose_target([0.97, 0.98], trained(time_to_target={"0.97": None, "0.98": None}), None) == 0.97
 
 
-def test_a_target_that_is_only_just_reached_is_no_goal() -> None:
+def test_a_target_that_is_only_just_reached_is_not_tuned_for() -> None:
     times = {"0.5": 1.0, "0.9": 2.0}
     of_few = trained(time_to_target=times, test_metrics={"accuracy": 0.905}, dataset={"test_rows": 300})
-    assert goal([0.5, 0.9], of_few, None) == 0.5  # 300 rows are worth 1.7 % here
-    assert goal([0.5, 0.9], replace(of_few, dataset={"test_rows": 10_000}), None) == 0.9  # and 10,000 are worth 0.3 %
+    assert choose_target([0.5, 0.9], of_few, None) == 0.5  # the standard error of 300 rows is 1.7 % here
+    of_many = replace(of_few, dataset={"test_rows": 10_000})
+    assert choose_target([0.5, 0.9], of_many, None) == 0.9  # and that of 10,000 rows is 0.3 %
 
 
 NOW = 1000.0
@@ -155,37 +156,37 @@ NOW = 1000.0
 
 @pytest.fixture
 def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "time", SimpleNamespace(monotonic=lambda: NOW))
+    monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: NOW))
 
 
 def state(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> TrialState:
-    looks = [SnapshotEvent(t=NOW, step=1, samples_seen=1, train_s=trained_s, loss=loss, file="1")]
-    return TrialState(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=looks)
+    snapshots = [SnapshotEvent(t=NOW, step=1, samples_seen=1, train_s=trained_s, loss=loss, file="1")]
+    return TrialState(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=snapshots)
 
 
 @pytest.mark.usefixtures("_clock_stands")
 def test_a_candidate_is_given_up_once_it_cannot_win() -> None:
-    assert Bar(10.0).give_up(state(12.0)) is None
-    assert Bar(10.0).give_up(state(12.0, paused_s=60.0)) is None, "snapshots are no training"
-    assert "another candidate needed 10 s in all" in str(Bar(10.0).give_up(state(13.0)))
-    assert Bar(0.01).give_up(state(0.5)) is None, "so short a training is not worth ending"
-    assert Bar(10.0).give_up(TrialState(0.0)) is None, "it has not begun"
+    assert PruningRule(10.0).give_up(state(12.0)) is None
+    assert PruningRule(10.0).give_up(state(12.0, paused_s=60.0)) is None, "snapshots are no training"
+    assert "another candidate needed 10 s in all" in str(PruningRule(10.0).give_up(state(13.0)))
+    assert PruningRule(0.01).give_up(state(0.5)) is None, "so short a training is not worth ending"
+    assert PruningRule(10.0).give_up(TrialState(0.0)) is None, "it has not begun"
 
 
 @pytest.mark.usefixtures("_clock_stands")
 def test_a_candidate_is_given_up_when_its_loss_is_far_behind_halfway() -> None:
     curves = [[(1.0, 2.0), (5.0, loss)] for loss in (0.1, 0.2, 0.3, 0.4)]
-    assert Bar(10.0, curves).give_up(state(6.0, loss=0.3)) is None
-    assert "its loss was 0.9, and 0.25 is usual by then" in str(Bar(10.0, curves).give_up(state(6.0, loss=0.9)))
-    assert Bar(10.0, curves).give_up(state(4.0, loss=9.0)) is None, "not before half of the best time"
-    assert Bar(10.0, curves[:3]).give_up(state(6.0, loss=0.9)) is None, "three curves are too few"
+    assert PruningRule(10.0, curves).give_up(state(6.0, loss=0.3)) is None
+    assert "its loss was 0.9, and 0.25 is usual by then" in str(PruningRule(10.0, curves).give_up(state(6.0, loss=0.9)))
+    assert PruningRule(10.0, curves).give_up(state(4.0, loss=9.0)) is None, "not before half of the best time"
+    assert PruningRule(10.0, curves[:3]).give_up(state(6.0, loss=0.9)) is None, "three curves are too few"
 
 
-def raced(times: list[tuple[float | None, float | None]]) -> Tuned:
+def raced(times: list[tuple[float | None, float | None]]) -> EngineTuning:
     """An engine whose challenger and recipe took so long in each round."""
     pairs = [(run(a, seed=seed), run(b, seed=seed)) for seed, (a, b) in enumerate(times)]
     tried = [({}, run(2.0)), ({"epochs": 1}, run(1.0))]
-    return compared([Tuned("numpy", 0.9, tried, {"epochs": 1}, pairs)])[0]
+    return with_comparisons([EngineTuning("numpy", 0.9, tried, {"epochs": 1}, pairs)])[0]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_the_race_has_its_time_kept_back_once_a_few_were_tried(seconds: float, t
     assert share.rounds_left == min(5, round(seconds / 20))
 
 
-def test_wishes_are_checked() -> None:
+def test_options_are_checked() -> None:
     with pytest.raises(TrainoffError, match="--minutes -1"):
         TuneOptions(-1)
     assert replace(TuneOptions(5), rounds=0).rounds == 0
@@ -244,7 +245,7 @@ def sweeping(folder: Path, *overrides: str) -> study.Study:
 def test_the_targets_of_the_command_line_are_those_of_the_tuned_study(tmp_path: Path) -> None:
     asked = sweeping(tmp_path, "targets=[0.8]", "batch_size=16")
     again = tmp_path / "again.toml"
-    again.write_text("\n".join(toml(tuned_tables(asked, Tuning("study"), again))))
+    again.write_text("\n".join(toml(tuned_tables(asked, TuningResult("study"), again))))
     assert study.read(again, engines.facts()).workloads["mine"].targets == asked.workloads["mine"].targets == (0.8,)
 
 

@@ -1,4 +1,4 @@
-"""What several commands share: their arguments, the terminal, and the two ways to print."""
+"""Arguments, the terminal and the output that several commands share."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ UNWRAPPED = 1000
 Row = dict[str, Any]
 
 
-def with_json(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    one.add_argument("--json", action="store_true", help="for programs to read")
-    return one
+def with_json(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    return parser
 
 
-def add_folder(one: argparse.ArgumentParser) -> None:
-    about = "a study's results, such as results/quick, one record, or published:NAME"
-    one.add_argument("folder", type=Path, metavar="DIR", help=about)
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    about = "results of a study, such as results/quick, one record, or published:NAME"
+    parser.add_argument("folder", type=Path, metavar="DIR", help=about)
 
 
-def add_study(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    add_choice(one).add_argument("--repeat", type=int, metavar="N", help="repetitions, each with a seed of its own")
-    return one
+def add_study(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add a study, and the options that select and override parts of it."""
+    parser.add_argument("study", type=Path, metavar="STUDY", help="study file, such as studies/quick.toml")
+    parser.add_argument("--engine", action="append", default=[], metavar="E", help="only this engine; repeatable")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the study")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for results (results)")
+    return parser
 
 
-def add_choice(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """A study, and what of it."""
-    one.add_argument("study", type=Path, metavar="STUDY", help="a study file, such as studies/quick.toml")
-    one.add_argument("--engine", action="append", default=[], metavar="E", help="only this engine; may be given again")
-    one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the study")
-    one.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results go (results)")
-    return one
+def add_repeat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeat", type=int, metavar="N", help="run every trial N times, each with another seed")
 
 
-def add_prices(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--prices", type=Path, metavar="FILE", help="a price book, in the place of the prices on record")
+def add_prices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="price book to use instead of the recorded prices")
 
 
 def read_study(options: argparse.Namespace) -> Study:
@@ -56,30 +55,30 @@ def read_study(options: argparse.Namespace) -> Study:
 
 
 def print_facts(facts: Any, show: Callable[[Any, Console], object], options: argparse.Namespace) -> int:
-    """For programs to read, or for a person."""
+    """Print facts as JSON if `--json` is given, else by `show`."""
     print(json.dumps(facts, indent=1)) if options.json else show(facts, console())
     return 0
 
 
-def end_politely() -> None:
-    """Let other signals end it as Ctrl-C does, but for those that the user has it ignore, as nohup does."""
+def stop_on_signals() -> None:
+    """Let SIGTERM and SIGHUP stop the command as Ctrl-C does, unless they are ignored, as under nohup."""
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) != signal.SIG_IGN:
             signal.signal(each, signal.default_int_handler)
 
 
 def console(stderr: bool = False) -> Console:
-    """The terminal; where there is none, plain text that is not wrapped unless COLUMNS says so."""
+    """Return the terminal; outside one, plain text that is wrapped only if COLUMNS is set."""
     from rich.console import Console
 
     columns = os.environ.get("COLUMNS", "")
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    wide = None if terminal else int(columns) if columns.isdecimal() else UNWRAPPED
-    return Console(highlight=False, markup=False, width=wide, stderr=stderr)
+    width = None if terminal else int(columns) if columns.isdecimal() else UNWRAPPED
+    return Console(highlight=False, markup=False, width=width, stderr=stderr)
 
 
 def plain_table(*headings: str) -> Table:
-    """A table without lines, the last column taking what room is left."""
+    """Return a table without lines, whose last column takes the remaining width."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")

@@ -128,7 +128,7 @@ def _summary(planned: dict[str, Any]) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_study(common.with_json(parser))
+    common.add_repeat(common.add_study(common.with_json(parser)))
 
 
 def execute(options: argparse.Namespace) -> int:

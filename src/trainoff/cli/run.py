@@ -310,7 +310,7 @@ class Bars:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_study(common.with_json(parser))
+    common.add_repeat(common.add_study(common.with_json(parser)))
     parser.add_argument("--retry", action="append", default=[], metavar="STATUS",
                         help="run trials with this status again; `failed` stands for all that failed")  # fmt: skip
 
@@ -318,7 +318,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     from trainoff.cli.show import as_json
 
-    common.end_politely()
+    common.stop_on_signals()
     planned = common.read_study(options)
     code = run_study(planned, options.out, options.retry, common.console(stderr=options.json))
     if options.json:

@@ -1,4 +1,4 @@
-"""`trainoff tune`: each engine at its best: search its own parameters."""
+"""`trainoff tune`: search each engine's own parameters for the shortest time to target."""
 
 from __future__ import annotations
 
@@ -17,48 +17,61 @@ from trainoff.runner import machine
 from trainoff.runner.events import TrialState
 from trainoff.runner.runner import NullObserver, Task
 from trainoff.study import Study
-from trainoff.tuning import Tuned, TuneOptions, TuneStep, Tuning, check, default_place, get_rows, tune, write
-from trainoff.tuning.outcome import time_of
-from trainoff.tuning.tuned_study import check_overrides, check_place
+from trainoff.tuning import (
+    EngineTuning,
+    TuneOptions,
+    TuneStep,
+    TuningResult,
+    check,
+    default_path,
+    prepare_data,
+    tune,
+    write,
+)
+from trainoff.tuning.results import time_of
+from trainoff.tuning.tuned_study import check_overrides, check_path
+from trainoff.tuning.tuner import ROUNDS
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-REFRESH_S = 1.0  # drawing costs CPU that the running trial may want
+REFRESH_S = 1.0  # to redraw costs CPU time that the running trial needs
 
 
-def tune_study(study: Study, out: Path, wish: TuneOptions, place: Path | None, console: Console, as_json: bool) -> int:
-    """Tune a study for a person; the exit code is 0 if somebody reached a target and nobody pressed Ctrl-C."""
-    place = place or default_place(study.path)
-    check_place(place, study.path)
+def tune_study(
+    study: Study, out: Path, options: TuneOptions, path: Path | None, console: Console, as_json: bool
+) -> int:
+    """Tune a study and print the result; the exit code is 0 if an engine reached a target without a Ctrl-C."""
+    path = path or default_path(study.path)
+    check_path(path, study.path)
     check_overrides(study)
-    here = machine.describe_line()
-    console.print(f"{'this machine':<14} {here}")
-    check(study, wish)
+    this_machine = machine.describe_line()
+    console.print(f"{'this machine':<14} {this_machine}")
+    check(study, options)
     with Bars(console) as bars:
-        get_rows(study, bars)
-    with TuneProgress(console, wish.minutes) as progress:
-        found = tune(study, out, wish, progress.step, progress)
-    if found.reached:
-        write(study, found, place, here)
+        prepare_data(study, bars)
+    with TuneProgress(console, options.minutes) as progress:
+        result = tune(study, out, options, progress.step, progress)
+    if result.reached:
+        write(study, result, path, this_machine)
     if as_json:
-        print(json.dumps({**found.to_json(), "file": str(place) if found.reached else None}, indent=1))
-    tell(found, study, out, place, console)
-    return 130 if found.interrupted else 0 if found.reached else 1
+        print(json.dumps({**result.to_json(), "file": str(path) if result.reached else None}, indent=1))
+    print_result(result, study, out, path, console)
+    return 130 if result.interrupted else 0 if result.reached else 1
 
 
 class TuneProgress(NullObserver):
-    """A bar of the time that is left, and a line for each candidate; outside a terminal the lines alone."""
+    """A bar of the remaining time, and a line for each candidate; outside a terminal only the lines."""
 
     def __init__(self, console: Console, minutes: float) -> None:
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Drawn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._console, self._minutes = console, minutes
         self._waiting = ""
         self._step: TuneStep | None = None
-        self._left, self._drawn_at = 60 * minutes, 0.0
-        self._drawn = Drawn(
+        self._left, self._refreshed = 60 * minutes, 0.0
+        self._progress = Progress(
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
             console=console,
@@ -66,96 +79,89 @@ class TuneProgress(NullObserver):
             disable=not console.is_terminal,
             auto_refresh=False,
         )
-        self._bar = self._drawn.add_task("", total=60 * minutes)
+        self._bar = self._progress.add_task("", total=60 * minutes)
 
     def __enter__(self) -> Self:
-        self._drawn.start()
+        self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._drawn.stop()
+        self._progress.stop()
 
     def waiting(self, sentence: str) -> None:
         if sentence != self._waiting:
             self._waiting = sentence
-            self._say(sentence)
+            self._print(sentence)
 
     def update(self, task: Task, state: TrialState) -> None:
-        gone = time.monotonic() - self._drawn_at
-        if self._step and gone >= REFRESH_S:
+        elapsed = time.monotonic() - self._refreshed
+        if self._step and elapsed >= REFRESH_S:
             loss = f", loss {state.loss:.3f}" if state.loss is not None else ""
-            self._draw(f"{self._step.engine}: {self._step.what}, {state.phase}{loss}", self._left - gone)
+            self._refresh(f"{self._step.engine}: {self._step.name}, {state.phase}{loss}", self._left - elapsed)
 
     def step(self, step: TuneStep) -> None:
-        """A candidate is about to run, or has just run."""
+        """Show a candidate that is about to run, or has just run."""
         self._step = step
-        self._draw(f"{step.engine}: {step.what}", step.left)
+        self._refresh(f"{step.engine}: {step.name}", step.left)
         if step.record:
-            self._say(line(step))
+            self._print(describe_step(step))
 
-    def _draw(self, what: str, left: float) -> None:
-        self._left, self._drawn_at = max(0.0, left), time.monotonic()
-        left = self._left
-        self._drawn.update(self._bar, completed=60 * self._minutes - left, description=f"{what} · {about(left)} left")
-        self._drawn.refresh()
+    def _refresh(self, text: str, left: float) -> None:
+        self._left, self._refreshed = max(0.0, left), time.monotonic()
+        completed = 60 * self._minutes - self._left
+        self._progress.update(self._bar, completed=completed, description=f"{text} · {about(self._left)} left")
+        self._progress.refresh()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 
 
-def line(step: TuneStep) -> str:
-    """How a candidate did, in a line."""
+def describe_step(step: TuneStep) -> str:
+    """Return the result of a candidate in one line."""
     record = step.record
     assert record is not None
-    values = ", ".join(f"{key} {value}" for key, value in step.candidate.items()) or "as the recipe says"
+    values = ", ".join(f"{key} {value}" for key, value in step.candidate.items()) or "the recipe's values"
     target = step.target
     reached = time_of(record, target) if target is not None else None
     if target is not None and reached is not None:
-        new = " (the best so far)" if step.best is not None and reached < step.best else ""
-        done = f"{target_text(record.metric, target)} after {seconds(reached)}{new}"
+        best = " (the best so far)" if step.best is not None and reached < step.best else ""
+        result = f"{target_text(record.metric, target)} after {seconds(reached)}{best}"
     elif record.status != "ok":
-        done = record.reason or record.status
+        result = record.reason or record.status
     else:
-        done = f"{record.metric} {quality(record.test_metrics.get(record.metric))}"
-    return f"{step.engine}, {step.what}: {values}: {done}"
+        result = f"{record.metric} {quality(record.test_metrics.get(record.metric))}"
+    return f"{step.engine}, {step.name}: {values}: {result}"
 
 
-def tell(found: Tuning, study: Study, out: Path, place: Path, console: Console) -> None:
-    """What came out: a line for each engine, the sentences, and where it all is."""
-    if any(one.tried for one in found.engines):
+def print_result(result: TuningResult, study: Study, out: Path, path: Path, console: Console) -> None:
+    """Print a row and a sentence for each engine, and where the tuned study and the records are."""
+    if any(one.tried for one in result.engines):
         console.print()
-        console.print(_board(found, console))
+        console.print(_table(result, console))
         console.print()
-    for one in found.engines:
+    for one in result.engines:
         console.print(one.sentence, soft_wrap=True)
-    folder = out / f"{study.name}-tune"
-    if found.interrupted:
-        kept = f"stopped; {count(found.records, 'new record')} in {folder}; the same command goes on from here"
-        console.print(f"\n{kept}", soft_wrap=True)
-    if found.reached:
-        console.print(f"\nThe study with the best values: {place}        Next: trainoff run {place}", soft_wrap=True)
-    elif not found.interrupted:
-        console.print(f"\n{_nobody(found)}", soft_wrap=True)
+    if result.interrupted:
+        kept = f"{count(result.records, 'new record')} in {out / f'{study.name}-tune'}"
+        console.print(f"\nstopped; {kept}; the same command goes on from here", soft_wrap=True)
+    if result.reached:
+        console.print(f"\nThe study with the best values: {path}        Next: trainoff run {path}", soft_wrap=True)
+    elif not result.interrupted:
+        targets = " or ".join(dict.fromkeys(_target(one) for one in result.engines if one.tried and one.target))
+        console.print(
+            f"\nNo trial reached {targets or 'a target'}, so no file was written; give the study an easier target, "
+            "as in --set targets=[0.9], or more epochs",
+            soft_wrap=True,
+        )
 
 
-def _nobody(found: Tuning) -> str:
-    targets = [
-        target_text(one.tried[0][1].metric, one.target) for one in found.engines if one.tried and one.target is not None
-    ]
-    goal = " or ".join(dict.fromkeys(targets)) or "a target"
-    return (
-        f"Nobody reached {goal}, so nothing was written; give the study an easier target, as in "
-        "--set targets=[0.9], or more epochs"
-    )
-
-
-def _board(found: Tuning, console: Console) -> object:
-    rows = [one for one in found.engines if one.tried]
+def _table(result: TuningResult, console: Console) -> Table:
+    rows = [one for one in result.engines if one.tried]
     columns = [
         Column("engine", [one.engine for one in rows], ALWAYS),
-        Column("target", [_goal(one) for one in rows], ALWAYS),
+        Column("target", [_target(one) for one in rows], ALWAYS),
         Column("candidates", [str(len(one.tried)) for one in rows], 20, right=True),
         Column("recipe", [_median(one, 1) for one in rows], ALWAYS, right=True),
         Column("best", [_median(one, 0) for one in rows], ALWAYS, right=True),
@@ -165,46 +171,45 @@ def _board(found: Tuning, console: Console) -> object:
     return table(columns, console.width, [None] * len(rows))
 
 
-def _goal(one: Tuned) -> str:
+def _target(one: EngineTuning) -> str:
     return "-" if one.target is None else target_text(one.tried[0][1].metric, one.target)
 
 
-def _values(one: Tuned) -> str:
+def _values(one: EngineTuning) -> str:
     return ", ".join(f"{key} {value}" for key, value in one.winner.items()) or "the recipe's"
 
 
-def _median(one: Tuned, side: int) -> str:
-    """The median time to target of the challenger or the recipe in the race; without a race, in the search."""
+def _median(one: EngineTuning, side: int) -> str:
+    """Return the median time to target of challenger (0) or recipe (1) in the race; without a race, in the search."""
     if one.target is None:
         return "-"
     if one.comparison and one.comparison.n:
         group = (one.comparison.a, one.comparison.b)[side]
         return seconds(group.median(one.comparison.figure.value))
-    wanted = {} if side else dict(one.challenger or {})
-    if side == 0 and not wanted:
+    candidate = {} if side else dict(one.challenger or {})
+    if side == 0 and not candidate:
         return "-"
-    record = next(record for candidate, record in one.tried if dict(candidate) == wanted)
+    record = next(record for tried, record in one.tried if dict(tried) == candidate)
     return seconds(time_of(record, one.target))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.with_json(parser)
-    common.add_choice(parser).set_defaults(repeat=None)
-    parser.add_argument("--minutes", type=float, required=True, metavar="M", help="how long it may take, all engines")
+    common.add_study(parser).set_defaults(repeat=None)
+    parser.add_argument("--minutes", type=float, required=True, metavar="M", help="time for all engines together")
     parser.add_argument(
-        "--target", type=float, metavar="T", help="what to tune for (the hardest that a recipe reaches)"
+        "--target", type=float, metavar="T", help="target to tune for (the hardest that the recipe reaches)"
     )
-    parser.add_argument("--candidates", type=int, metavar="N", help="try at most so many of each engine")
+    parser.add_argument("--candidates", type=int, metavar="N", help="try at most N candidates of each engine")
     parser.add_argument(
-        "--rounds", type=int, default=5, metavar="N", help="of the race at the end (5; fewer prove nothing)"
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="rounds of the race at the end (5; fewer prove nothing)"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the study file to write (STUDY-tuned.toml)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="study file to write (STUDY-tuned.toml)")
 
 
 def execute(options: argparse.Namespace) -> int:
-    from trainoff.tuning import TuneOptions
-
-    common.end_politely()
-    wanted = TuneOptions(options.minutes, options.target, options.candidates, options.rounds)
+    common.stop_on_signals()
+    tune_options = TuneOptions(options.minutes, options.target, options.candidates, options.rounds)
     study = common.read_study(options)
-    return tune_study(study, options.out, wanted, options.output, common.console(stderr=options.json), options.json)
+    console = common.console(stderr=options.json)
+    return tune_study(study, options.out, tune_options, options.output, console, options.json)

@@ -1,10 +1,21 @@
-"""Each engine at its best: its own parameters are searched for the shortest time to target, on validation rows.
+"""Search each engine's own parameters for the shortest time to target, on validation rows.
 
-`tune(study, out, options, say, view)` searches, `write(...)` puts the winners into a study file; see docs/tuning.md.
+`tune(study, out, options, report, observer)` searches, `write(...)` puts the winners into a study file. See
+docs/tuning.md.
 """
 
-from trainoff.tuning.outcome import Tuned, Tuning
-from trainoff.tuning.tuned_study import default_place, write
-from trainoff.tuning.tuner import TuneOptions, TuneStep, check, get_rows, tune
+from trainoff.tuning.results import EngineTuning, TuningResult
+from trainoff.tuning.tuned_study import default_path, write
+from trainoff.tuning.tuner import TuneOptions, TuneStep, check, prepare_data, tune
 
-__all__ = ["TuneOptions", "TuneStep", "Tuned", "Tuning", "check", "default_place", "get_rows", "tune", "write"]
+__all__ = [
+    "EngineTuning",
+    "TuneOptions",
+    "TuneStep",
+    "TuningResult",
+    "check",
+    "default_path",
+    "prepare_data",
+    "tune",
+    "write",
+]

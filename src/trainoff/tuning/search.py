@@ -1,7 +1,7 @@
-"""Which candidate to try next: a few obvious ones first, then Optuna's TPE, from nothing but what was tried.
+"""The search space of an engine, and the next candidate to try: a few obvious ones first, then Optuna's TPE.
 
-A proposal depends only on the candidates tried so far and how they did. So a search needs no database: from the same
-records it goes on in the same way, today or tomorrow.
+A proposal depends only on the candidates tried so far and their results. So a search needs no database: from the same
+records it continues in the same way.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from trainoff.study import PARAMS, Trial, derive
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-    from optuna.trial import Trial as Asked
+    from optuna.trial import Trial as OptunaTrial
 
 
-AT_RANDOM = 8  # candidates before the search models what it has seen
-TRIES = 40  # proposals in a row that are known already: then there is nothing left to try
+STARTUP_TRIALS = 8  # random candidates before TPE models the results
+MAX_REPEATS = 40  # proposals in a row that were tried already: then the space is exhausted
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate and how it did: the smaller, the better."""
+    """A candidate and its score: the smaller, the better."""
 
     candidate: Candidate
     badness: float
 
 
 def check_optuna() -> None:
-    """Say how to install Optuna where it is missing."""
+    """Raise an error that says how to install Optuna if it is missing."""
     if find_spec("optuna") is None:
         raise TrainoffError("tuning needs Optuna, which is not installed; run: pip install 'trainoff[tune]'")
 
 
 def propose(space: Space, tried: Sequence[Tried], seed: int) -> Candidate | None:
-    """The next candidate; None if every one that comes to mind was tried."""
+    """Return the next candidate; None if the space is exhausted."""
     known = [space.changes(each.candidate) for each in tried]
-    for candidate in first_moves(space):
+    for candidate in _first_candidates(space):
         if candidate not in known:
             return candidate
-    for attempt in range(TRIES):
-        candidate = _ask(space, tried, derive("tune", seed, len(tried), attempt) % 2**32)
+    for attempt in range(MAX_REPEATS):
+        candidate = _sample(space, tried, derive("tune", seed, len(tried), attempt) % 2**32)
         if candidate not in known:
             return candidate
     return None
 
 
-def first_moves(space: Space) -> Iterator[Candidate]:
-    """The recipe, and what a person would try first: fewer epochs, larger steps, larger and smaller batches."""
+def _first_candidates(space: Space) -> Iterator[Candidate]:
+    """Yield the recipe, and what an expert would try first: fewer epochs, larger steps, other batches."""
     moves: list[dict[str, float]] = [
         {},
         {"epochs": 0.5},
@@ -72,57 +72,57 @@ def _times(value: float, factor: float) -> float:
     return max(1, round(value * factor)) if isinstance(value, int) else float(f"{value * factor:.3g}")
 
 
-def _ask(space: Space, tried: Sequence[Tried], seed: int) -> Candidate:
+def _sample(space: Space, tried: Sequence[Tried], seed: int) -> Candidate:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate: long so, and unchanged
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=AT_RANDOM, multivariate=True, group=True)
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate=True
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True)
     study = optuna.create_study(sampler=sampler)
-    distributions = {each.name: _distribution(each) for each in space.dimensions}
+    known = {each.name: _distribution(each) for each in space.dimensions}
     for each in tried:
         points = space.points(space.full(each.candidate))
         if points is not None:
-            used = {name: distributions[name] for name in points}
+            used = {name: known[name] for name in points}
             study.add_trial(optuna.create_trial(params=points, distributions=used, value=each.badness))
     return space.changes(_values(space, study.ask()))
 
 
-def _values(space: Space, asked: Asked) -> dict[str, Any]:
-    """Ask for the optimizer first: what else there is to ask depends on it."""
+def _values(space: Space, trial: OptunaTrial) -> dict[str, Any]:
+    """Sample the optimizer first: the other dimensions depend on it."""
     values: dict[str, Any] = {}
     for each in sorted(space.dimensions, key=lambda each: each.key != "optimizer"):
         if each.of in (None, values.get("optimizer")):
-            values[each.key] = each.value(_suggest(asked, each))
+            values[each.key] = each.value(_suggest(trial, each))
     return values
 
 
-def _suggest(asked: Asked, each: Dimension) -> Any:
+def _suggest(trial: OptunaTrial, each: Dimension) -> Any:
     if each.choices:
-        return asked.suggest_categorical(each.name, each.choices)
+        return trial.suggest_categorical(each.name, each.choices)
     if each.whole:
-        return asked.suggest_int(each.name, round(each.low), round(each.high), log=each.log)
-    return asked.suggest_float(each.name, each.low, each.high, log=each.log)
+        return trial.suggest_int(each.name, round(each.low), round(each.high), log=each.log)
+    return trial.suggest_float(each.name, each.low, each.high, log=each.log)
 
 
 def _distribution(each: Dimension) -> BaseDistribution:
-    from optuna import distributions as of
+    from optuna import distributions
 
     if each.choices:
-        return of.CategoricalDistribution(each.choices)
+        return distributions.CategoricalDistribution(each.choices)
     if each.whole:
-        return of.IntDistribution(round(each.low), round(each.high), log=each.log)
-    return of.FloatDistribution(each.low, each.high, log=each.log)
+        return distributions.IntDistribution(round(each.low), round(each.high), log=each.log)
+    return distributions.FloatDistribution(each.low, each.high, log=each.log)
 
 
-Candidate = Mapping[str, Any]  # what would stand in [engine.NAME]; nothing: the recipe
+Candidate = Mapping[str, Any]  # values for [engine.NAME]; empty: the recipe
 OPTIMIZERS = ("sgd", "momentum", "adam")
-RATE = {"sgd": 0.3, "momentum": 0.1, "adam": 0.003}  # usual rates, where the recipe has another optimizer
-WIDE = 10.0  # how many times larger and smaller than the recipe's a rate may be
-NEAR = 4  # the same of whole numbers
+USUAL_RATES = {"sgd": 0.3, "momentum": 0.1, "adam": 0.003}  # for another optimizer than the recipe's
+RATE_FACTOR = 10.0  # how far a learning rate may be from the recipe's, up and down
+WHOLE_FACTOR = 4  # the same for whole numbers
 DOUBLINGS = 3  # how often a batch may be doubled or halved
-NOT_SPEED = (  # knobs that say where something runs, what is shown or what is safe, and not how it learns
+NOT_TUNED = (  # knobs of placement, display or safety
     "device",
     "precision",
     "dashboard",
@@ -139,7 +139,7 @@ NOT_SPEED = (  # knobs that say where something runs, what is shown or what is s
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key and the values it may take: some `choices`, or all from `low` to `high`."""
+    """A key and its possible values: `choices`, or a range from `low` to `high`."""
 
     key: str
     low: float = 0.0
@@ -147,77 +147,73 @@ class Dimension:
     choices: tuple[Any, ...] = ()
     whole: bool = False  # whole numbers only
     log: bool = True
-    base: int = 0  # where it is set: the values are this number times 2 ** low to 2 ** high
-    of: str | None = None  # the optimizer for which it says something; None: for each
+    base: int = 0  # if it is set, the values are this number times 2 ** low to 2 ** high
+    of: str | None = None  # the optimizer to which it applies; None: to each
 
     @property
     def name(self) -> str:
-        """As the search knows it: a rate of Adam's is another dimension than one of sgd."""
+        """The name in Optuna: the learning rate of Adam is another dimension than that of sgd."""
         return f"{self.key} of {self.of}" if self.of else self.key
 
-    def value(self, found: Any) -> Any:
-        """What stands in the study file for a point of the search: three digits are enough of a rate."""
+    def value(self, point: Any) -> Any:
+        """Return the value in the study file for a point of the search; a rate has three digits."""
         if self.base:
-            return round(self.base * 2**found)
+            return round(self.base * 2**point)
         if self.choices or self.whole:
-            return found
-        return min(self.high, max(self.low, float(f"{found:.3g}")))
+            return point
+        return min(self.high, max(self.low, float(f"{point:.3g}")))
 
     def point(self, value: Any) -> Any:
-        """The point of the search for a value; None where it is not among those that are searched."""
+        """Return the point of the search for a value; None if the value is outside the space."""
         if self.base:
-            return next((power for power in self.powers if round(self.base * 2**power) == value), None)
+            powers = range(round(self.low), round(self.high) + 1)
+            return next((power for power in powers if round(self.base * 2**power) == value), None)
         if self.choices:
             return value if value in self.choices else None
         return value if value is not None and self.low <= value <= self.high else None
 
-    @property
-    def powers(self) -> range:
-        """The doublings of the base."""
-        return range(round(self.low), round(self.high) + 1)
-
 
 @dataclass(frozen=True)
 class Space:
-    """All dimensions of one engine's search."""
+    """All dimensions of the search of one engine."""
 
     dimensions: Sequence[Dimension]
-    recipe: Mapping[str, Any]  # the value of each key that the recipe has
+    recipe: Mapping[str, Any]  # the recipe's value of each key
 
     def active(self, candidate: Candidate) -> Iterator[Dimension]:
-        """The dimensions that say something about a candidate."""
+        """Return the dimensions that apply to a candidate's optimizer."""
         optimizer = candidate.get("optimizer", self.recipe.get("optimizer"))
         return (each for each in self.dimensions if each.of in (None, optimizer))
 
     def full(self, candidate: Candidate) -> dict[str, Any]:
-        """A candidate with the recipe's values where it says nothing."""
+        """Return a candidate with the recipe's values for all other keys."""
         return {each.key: candidate.get(each.key, self.recipe[each.key]) for each in self.active(candidate)}
 
     def points(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A candidate as the search knows it; None if it lies outside."""
+        """Return a candidate's point in every dimension; None if it lies outside the space."""
         found = {each.name: each.point(values.get(each.key)) for each in self.active(values)}
         return None if None in found.values() else found
 
     def changes(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Only what differs from the recipe, of keys that say something."""
+        """Return the values that differ from the recipe, of keys that apply."""
         known = {each.key for each in self.active(values)}
         return {key: value for key, value in values.items() if key in known and value != self.recipe[key]}
 
 
 def space_of(
-    engine: Engine, recipe: Trial, asked: Mapping[str, Any], rows: int, matters: Callable[[str, Any], bool]
+    engine: Engine, recipe: Trial, values: Mapping[str, Any], rows: int, has_effect: Callable[[str, Any], bool]
 ) -> Space:
-    """The space around a recipe. `asked` is what its keys say before the engine settles them.
+    """Return the space around a recipe; `values` are those of the study file, before the engine settles them.
 
-    `matters(key, value)` tells whether anything would be different if a key had another value; of one that the study
-    sweeps or the command line sets, nothing would.
+    `has_effect(key, value)` tells whether another value of a key changes the trial; keys that the study sweeps or the
+    command line sets have no effect.
     """
     known = [each for each in engine.optimizers(recipe.model) if each in OPTIMIZERS]
     used = recipe.params["optimizer"]
-    free = [each for each in known if each == used or matters("optimizer", each)] if used in known else [used]
-    found = [*_of_training(recipe, asked, rows, free), *_of_knobs(engine, asked)]
-    kept = [each for each in found if any(matters(each.key, value) for value in _others(each, asked[each.key]))]
-    return Space(kept, {each.key: asked[each.key] for each in kept})
+    free = [each for each in known if each == used or has_effect("optimizer", each)] if used in known else [used]
+    dimensions = [*_of_training(recipe, values, rows, free), *_of_knobs(engine, values)]
+    kept = [one for one in dimensions if any(has_effect(one.key, other) for other in _others(one, values[one.key]))]
+    return Space(kept, {each.key: values[each.key] for each in kept})
 
 
 def _others(dimension: Dimension, value: Any) -> Iterator[Any]:
@@ -225,40 +221,39 @@ def _others(dimension: Dimension, value: Any) -> Iterator[Any]:
     return (end for end in ends if end != value)
 
 
-def _of_training(recipe: Trial, asked: Mapping[str, Any], rows: int, optimizers: Sequence[str]) -> Iterator[Dimension]:
-    yield _whole("epochs", asked["epochs"], 1, 2)
+def _of_training(recipe: Trial, values: Mapping[str, Any], rows: int, optimizers: Sequence[str]) -> Iterator[Dimension]:
+    yield _whole("epochs", values["epochs"], 1, 2)
     used = recipe.params["optimizer"]
-    if used not in OPTIMIZERS:  # one that looks at all rows and finds its own step
+    if used not in OPTIMIZERS:  # a full-batch method, which has no learning rate
         return
     several = len(optimizers) > 1
     yield Dimension("optimizer", choices=tuple(optimizers))
     for optimizer in optimizers:
-        centre = asked["learning_rate"] if optimizer == used else _usual(optimizer, used, asked)
-        high = min(centre * WIDE, PARAMS["learning_rate"].maximum)
-        yield Dimension("learning_rate", centre / WIDE, high, of=optimizer if several else None)
+        centre = values["learning_rate"] if optimizer == used else _usual(optimizer, used, values)
+        high = min(centre * RATE_FACTOR, PARAMS["learning_rate"].maximum)
+        yield Dimension("learning_rate", centre / RATE_FACTOR, high, of=optimizer if several else None)
     if "momentum" in optimizers:
-        low, high = min(0.5, asked["momentum"]), max(0.98, asked["momentum"])
+        low, high = min(0.5, values["momentum"]), max(0.98, values["momentum"])
         yield Dimension("momentum", low, high, log=False, of="momentum" if several else None)
     yield Dimension("schedule", choices=PARAMS["schedule"].choices)
-    batch = asked["batch_size"]
+    batch = values["batch_size"]
     powers = [power for power in range(-DOUBLINGS, DOUBLINGS + 1) if recipe.workers <= batch * 2.0**power <= rows]
     if powers:
         yield Dimension("batch_size", min(*powers, 0), max(*powers, 0), whole=True, log=False, base=batch)
 
 
-def _usual(optimizer: str, used: str, asked: Mapping[str, Any]) -> float:
-    """A rate to begin with for another optimizer than the recipe's; Adam's rates and the others' are worlds apart."""
+def _usual(optimizer: str, used: str, values: Mapping[str, Any]) -> float:
+    """Return a learning rate to start from for another optimizer; Adam's are on another scale."""
     if "adam" in (optimizer, used):
-        return RATE[optimizer]
-    return RATE[optimizer] * float(asked["learning_rate"]) / RATE[used]
+        return USUAL_RATES[optimizer]
+    return USUAL_RATES[optimizer] * float(values["learning_rate"]) / USUAL_RATES[used]
 
 
-def _of_knobs(engine: Engine, asked: Mapping[str, Any]) -> Iterator[Dimension]:
+def _of_knobs(engine: Engine, values: Mapping[str, Any]) -> Iterator[Dimension]:
     for name, knob in engine.knobs.items():
-        if name not in NOT_SPEED and name in asked and name not in PARAMS:
-            found = _of_knob(name, knob, asked[name])
-            if found:
-                yield found
+        tuned = name not in NOT_TUNED and name in values and name not in PARAMS
+        if tuned and (dimension := _of_knob(name, knob, values[name])):
+            yield dimension
 
 
 def _of_knob(name: str, knob: Knob, value: Any) -> Dimension | None:
@@ -267,9 +262,9 @@ def _of_knob(name: str, knob: Knob, value: Any) -> Dimension | None:
     if value is None or isinstance(value, str) or value <= 0:
         return None
     if knob.kind is int:
-        return _whole(name, value, round(knob.minimum or 1), NEAR)
+        return _whole(name, value, round(knob.minimum or 1), WHOLE_FACTOR)
     return Dimension(name, max(value / 100, knob.minimum or 0.0), value * 100)
 
 
 def _whole(name: str, value: int, least: int, most: int) -> Dimension:
-    return Dimension(name, max(least, 1, value // NEAR), value * most, whole=True)
+    return Dimension(name, max(least, 1, value // WHOLE_FACTOR), value * most, whole=True)

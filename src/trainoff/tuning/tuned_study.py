@@ -12,22 +12,22 @@ from typing import Any
 
 from trainoff.errors import TrainoffError
 from trainoff.study import CLUSTER, LIMITS, Study
-from trainoff.tuning.outcome import Tuning
+from trainoff.tuning.results import TuningResult
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def default_place(path: Path) -> Path:
+def default_path(path: Path) -> Path:
     """Where the tuned study goes: beside the study."""
     return path.with_name(f"{path.stem}-tuned.toml")
 
 
-def check_place(place: Path, study: Path) -> None:
+def check_path(path: Path, study: Path) -> None:
     """Never write over the study itself, nor where nothing can be written."""
-    if place.exists() and place.samefile(study):
-        raise TrainoffError(f"{place}: that is the study itself; choose another file with -o")
-    if place.is_dir() or not place.parent.is_dir():
-        raise TrainoffError(f"{place}: no file can be written there; choose another with -o")
+    if path.exists() and path.samefile(study):
+        raise TrainoffError(f"{path}: that is the study itself; choose another file with -o")
+    if path.is_dir() or not path.parent.is_dir():
+        raise TrainoffError(f"{path}: no file can be written there; choose another with -o")
 
 
 def check_overrides(study: Study) -> None:
@@ -39,17 +39,17 @@ def check_overrides(study: Study) -> None:
             raise TrainoffError(f"--set engine.{engine}.{key}: the study sweeps {key}; set it for all engines")
 
 
-def write(study: Study, found: Tuning, place: Path, machine: str) -> None:
+def write(study: Study, found: TuningResult, path: Path, machine: str) -> None:
     """Write the study with the winners; `machine` is where they won, in words."""
-    tables = tuned_tables(study, found, place)
+    tables = tuned_tables(study, found, path)
     text = "".join(f"{line}\n" for line in (*header(study, found, machine), "", *toml(tables)))
     try:
-        place.write_text(text)
+        path.write_text(text)
     except OSError as error:
-        raise TrainoffError(f"{place}: it cannot be written ({error.strerror}); choose another file with -o") from error
+        raise TrainoffError(f"{path}: it cannot be written ({error.strerror}); choose another file with -o") from error
 
 
-def header(study: Study, found: Tuning, machine: str) -> Iterator[str]:
+def header(study: Study, found: TuningResult, machine: str) -> Iterator[str]:
     """Comments that say when, where and how the values below were found."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     yield f"# {study.path.name}, tuned by `trainoff tune` on {today}, on validation rows: no test row was looked at."
@@ -60,7 +60,7 @@ def header(study: Study, found: Tuning, machine: str) -> Iterator[str]:
         yield f"# {one.sentence}"
 
 
-def tuned_tables(study: Study, found: Tuning, place: Path) -> dict[str, Any]:
+def tuned_tables(study: Study, found: TuningResult, path: Path) -> dict[str, Any]:
     """The tables of the study file with what the command line has set, a name of its own and the winners."""
     tables: dict[str, Any] = tomllib.loads(study.path.read_text(encoding="utf-8-sig"))
     _apply_overrides(study, tables)
@@ -72,7 +72,7 @@ def tuned_tables(study: Study, found: Tuning, place: Path) -> dict[str, Any]:
             by_engine[one.engine] = {**by_engine.get(one.engine, {}), **one.winner}
     if not by_engine:
         del tables["engine"]
-    if place.absolute().parent != study.path.absolute().parent:
+    if path.absolute().parent != study.path.absolute().parent:
         _settle_paths(study, tables)
     return tables
 
