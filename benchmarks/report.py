@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from helpers.records import folder_of_made, many  # the tests' maker of records
+from helpers.records import many_records, write_study_folder  # the tests' maker of records
 from trainoff.report.html import gather, render  # after the path is set
 
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -30,7 +30,9 @@ def main() -> None:
     """Make folders of both sizes, report on them, open the pages."""
     for count, points in ((1000, 40), (10_000, 10)):
         with tempfile.TemporaryDirectory() as scratch:
-            folder = folder_of_made(Path(scratch) / "many", list(many(count)), points, ticks=20 if count == 1000 else 0)
+            folder = write_study_folder(
+                Path(scratch) / "many", list(many_records(count)), points, ticks=20 if count == 1000 else 0
+            )
             start = time.perf_counter()
             text = render(gather(folder))
             spent = time.perf_counter() - start

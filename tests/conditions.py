@@ -1,8 +1,7 @@
-"""The tests under conditions that must make no difference: `python tests/conditions.py [check|test] [condition ...]`.
+"""Run the tests under conditions that must not matter: `python tests/conditions.py [check|test] [condition ...]`.
 
-Every condition runs a target of the Makefile in a fresh clone of what is committed, for a test that passes by luck
-passes where its author sits; all but the first take files and tests in a random order of their own. The log of each is
-kept, and its last lines are printed. An hour and a half with `test`.
+Every condition runs a target of the Makefile in a fresh clone of the last commit. All but the first take files and
+tests in a random order. The log of each is kept, and its last lines are printed. Takes an hour and a half with `test`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SEEDS = {"as it is": (), "one core": (1,), "busy": (2,), "twice at once": (3, 4)
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """A program on every CPU that wants all of it, at normal priority."""
+    """Keep every CPU busy with a program of normal priority."""
     programs = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in os.sched_getaffinity(0)]
     try:
         yield
@@ -34,16 +33,16 @@ def busy() -> Iterator[None]:
             program.wait()
 
 
-def start(clone: Path, logs: Path, *words: str) -> subprocess.Popen[bytes]:
+def start(clone: Path, logs: Path, *argv: str) -> subprocess.Popen[bytes]:
     """Start make in a new clone, with a log named after it."""
     subprocess.run(["git", "clone", "--quiet", HERE, clone], check=True)
     strict = {**os.environ, "TRAINOFF_STRICT": "1"}
     with (logs / f"{clone.name}.log").open("wb") as log:
-        return subprocess.Popen(words, cwd=clone, stdout=log, stderr=subprocess.STDOUT, env=strict)
+        return subprocess.Popen(argv, cwd=clone, stdout=log, stderr=subprocess.STDOUT, env=strict)
 
 
 def run(condition: str, target: str, folder: Path, logs: Path) -> list[int]:
-    """The exit codes of make under a condition: one for each clone."""
+    """Run make under a condition and return its exit codes, one for each clone."""
     orders = [["ORDER=random", f"SEED={seed}"] for seed in SEEDS[condition]] or [[]]
     one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if condition == "one core" else []
     with busy() if condition == "busy" else nullcontext():
@@ -74,8 +73,8 @@ def main() -> int:
         print(f"{condition}: {'failed' if any(codes) else 'passed'} in {minutes}:{seconds:02}", flush=True)
         for log in sorted(options.logs.glob(f"{named(condition)}-*.log")):
             lines = log.read_text(errors="replace").splitlines()
-            told = [line for line in lines if line.startswith(("FAILED", "ERROR", "Using --randomly-seed"))]
-            print(*(f"    {line}" for line in [*told, *lines[-1:]]), sep="\n", flush=True)
+            failures = [line for line in lines if line.startswith(("FAILED", "ERROR", "Using --randomly-seed"))]
+            print(*(f"    {line}" for line in [*failures, *lines[-1:]]), sep="\n", flush=True)
         failed = failed or any(codes)
     return 1 if failed else 0
 

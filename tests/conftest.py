@@ -1,4 +1,4 @@
-"""What the tests need of the machine, said by markers; in continuous integration nothing may be missing."""
+"""Skip tests that need what is missing here, order the files, and isolate the tests from the user's runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainoff.clusters.java import find_java
 from trainoff.clusters.lab import register
 
 STRICT = "TRAINOFF_STRICT"  # set by .ci/run: a marked test that is skipped fails the run
-ORDER = "TRAINOFF_TEST_ORDER"  # random: the files as pytest-randomly has shuffled them, and not the slowest first
-MISSING = "missing here:"  # how the reason begins why a marked test is skipped
+ORDER = "TRAINOFF_TEST_ORDER"  # random: the files in pytest-randomly's order instead of the slowest first
+MISSING = "missing here:"  # how the reason of a skipped test begins
 SLOW = (
     "engines/test_tf_on_spark.py",
     "engines/test_spark.py",
@@ -43,20 +43,20 @@ SLOW = (
 )  # the slowest first
 skipped_here: list[str] = []
 
-# However slow the machine is, an example is not wrong for it; and every run tries the same ones. TRAINOFF_EXPLORE=yes,
-# which make soak sets, tries others each time.
+# No example fails for being slow, and every run tries the same ones. TRAINOFF_EXPLORE=yes, which make soak sets, tries
+# others each time.
 hypothesis.settings.register_profile(
-    "at leisure",
+    "trainoff",
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize=not os.environ.get("TRAINOFF_EXPLORE"),
 )
-hypothesis.settings.load_profile("at leisure")
+hypothesis.settings.load_profile("trainoff")
 
 
 @cache
-def lacks(marker: str) -> str | None:
-    """Why tests with a marker cannot run here."""
+def missing_for(marker: str) -> str | None:
+    """Return why tests with a marker cannot run here."""
     if marker == "namespace":
         return namespaces.why_not()
     if marker == "root":
@@ -74,10 +74,10 @@ def lacks(marker: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what cannot run here, and begin with what takes longest: several processes share the files."""
+    """Skip what cannot run here, and begin with the slowest files: several processes share them."""
     for item in items:
         for mark in item.iter_markers():
-            if reason := lacks(mark.name):
+            if reason := missing_for(mark.name):
                 item.add_marker(pytest.mark.skip(reason=f"{MISSING} {reason}"))
     if os.environ.get(ORDER) != "random":
         items.sort(key=lambda item: [f"tests/{name}::" not in item.nodeid for name in SLOW])
@@ -95,28 +95,28 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The tests do not wait for a run that the user has going or a control kernel, and leave the user's cache alone."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore Ctrl-C
+def _isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Use a lock, a runtime folder and a cache of the tests' own, and a control kernel that takes no time."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes its background jobs ignore Ctrl-C
     os.environ["TRAINOFF_LOCK"] = f"trainoff-tests-{os.getpid()}"
     os.environ["TRAINOFF_CONTROL_S"] = "0.001"
-    os.environ["TRAINOFF_SHARED_CLASSES"] = "yes"  # the tests start twenty clusters of Spark
+    os.environ["TRAINOFF_SHARED_CLASSES"] = "yes"  # the tests start twenty Spark clusters
     os.environ["TRAINOFF_RUNTIME"] = str(tmp_path_factory.mktemp("runtime"))
     os.environ["TRAINOFF_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty folder to work in, in a terminal of eighty columns."""
+def workdir(tmp_path, monkeypatch):
+    """An empty working directory, in a terminal of eighty columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    """A folder where trials of the engine `gated` wait for tickets in their training."""
-    folder = tmp_path / "gate"
+def permits(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which trials of the engine `gated` wait for permits during their training."""
+    folder = tmp_path / "permits"
     folder.mkdir()
     yield folder
-    shutil.rmtree(folder)  # whoever still waits there, after a failure, ends
+    shutil.rmtree(folder)  # trials that still wait, after a failure, end

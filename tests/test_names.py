@@ -147,20 +147,20 @@ def test_a_reason_that_is_not_known_is_not_told():
     assert "numpy could not be checked against the reference." in board(trained()).replace("\n", " ")
 
 
-def test_a_ratio_to_what_never_got_there_is_none(here, capsys):
+def test_a_ratio_to_what_never_got_there_is_none(workdir, capsys):
     reached = [trained(f"a{seed}", seed=seed, repetition=seed, time_to_target={"0.5": 1.0}) for seed in (1, 2)]
     never = [trained(f"b{seed}", engine="jax", seed=seed, repetition=seed, time_to_target={"0.5": None}, targets=[0.5])
              for seed in (1, 2)]  # fmt: skip
-    store(here / "out", *reached, *never)
+    store(workdir / "out", *reached, *never)
     assert main(["compare", "out", "--engines", "jax", "numpy"]) == 0
     row = capsys.readouterr().out.splitlines()[2]
     assert row.split() == ["jax", "never", "1.0", "s", "-", "-", "2", "indicative"]
 
 
-def test_the_best_is_called_by_its_engine_above_its_figures(here, capsys):
+def test_the_best_is_called_by_its_engine_above_its_figures(workdir, capsys):
     sync = {"mode": "sync", "workers": 3, "targets": [0.5]}
     slow = trained("slow", engine="ray-torch", **{**sync, "time_to_target": {"0.5": None}})
-    store(here / "out", trained("fast", engine="torch-ddp", **sync), slow)
+    store(workdir / "out", trained("fast", engine="torch-ddp", **sync), slow)
     assert main(["compare", "out"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[1].split() == ["setting", "each", "torch-ddp", "ratio", "from", "to", "n", "verdict"]
@@ -168,8 +168,8 @@ def test_the_best_is_called_by_its_engine_above_its_figures(here, capsys):
 
 
 @pytest.mark.parametrize("words", [["compare"], ["advise"], ["scale"], ["export", "--to", "csv"], ["sql"]])
-def test_where_nothing_can_be_read_it_is_said_who_knows_more(here, capsys, words):
-    folder = store(here / "deep" / "down" / "out", trained())
+def test_where_nothing_can_be_read_it_is_said_who_knows_more(workdir, capsys, words):
+    folder = store(workdir / "deep" / "down" / "out", trained())
     command, *options = words
     asked = ["select 1"] if command == "sql" else []
     assert main([command, "deep", *asked, *options]) == 2
@@ -190,14 +190,14 @@ def test_of_published_figures_nobody_can_have_more_runs(capsys, monkeypatch):
     assert "(mode not stated, 9 workers) 33.6 s 9.4 s 3.6 - indicative" in out, "the heading names the engine"
 
 
-def test_why_a_price_book_says_nothing_is_said(here, capsys):
+def test_why_a_price_book_says_nothing_is_said(workdir, capsys):
     by_memory = PriceBook(usd_per_core_hour=0.04, usd_per_gb_hour=0.005)
     assert unpriced([record()], by_memory) == (
         "1 of 1 trial has no price (nodes of 1 core), so nothing is said of money: memory is charged, and they had no "
         "limit of it; set `memory_gb` in the study, or charge for cores alone."
     )
-    store(here / "out", trained(targets=[0.5]), trained("torch-1", engine="torch", targets=[0.5]))
-    (here / "mine.toml").write_text("usd_per_core_hour = 0.04\nusd_per_gb_hour = 0.005\n")
+    store(workdir / "out", trained(targets=[0.5]), trained("torch-1", engine="torch", targets=[0.5]))
+    (workdir / "mine.toml").write_text("usd_per_core_hour = 0.04\nusd_per_gb_hour = 0.005\n")
     for words in (["show"], ["advise"], ["report"]):
         assert main([*words, "out", "--prices", "mine.toml"]) == 0
         assert "memory is charged, and they had no limit of it" in " ".join(capsys.readouterr().out.split())

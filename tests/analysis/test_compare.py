@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from helpers.records import trial
+from helpers.records import timed_record
 from trainoff.analysis import FIGURES, Band, band_of, compare, comparisons, groups, time_to
 from trainoff.analysis.compare import NARROWEST, WIDEST, against_best, holm, measure_ratio, verdict_of
 
@@ -17,7 +17,7 @@ INF = math.inf
 
 def setting(engine, times, **more):
     """One setting with a repetition for every time to 97 %; None never got there."""
-    return groups([trial(engine, time, seed, repetition=seed, **more) for seed, time in enumerate(times, 1)])[0]
+    return groups([timed_record(engine, time, seed, repetition=seed, **more) for seed, time in enumerate(times, 1)])[0]
 
 
 def test_pairs_are_compared_by_the_t_of_their_log_ratios_as_scipy_does():
@@ -97,7 +97,7 @@ def test_if_nobody_got_there_nothing_is_said():
 
 def test_a_failure_counts_as_never_there_and_what_says_nothing_of_the_engine_is_no_pair():
     def ended(status, **more):
-        return replace(trial("a", 1.0, 9, repetition=9, **more), status=status)
+        return replace(timed_record("a", 1.0, 9, repetition=9, **more), status=status)
 
     assert TO_97.value(ended("crashed")) == INF
     assert TO_97.value(ended("timeout")) == INF
@@ -116,7 +116,7 @@ def test_pairs_are_repetitions_of_one_study():
 
 def test_of_samples_per_second_more_is_faster():
     def runs(engine, speed):
-        return groups([trial(engine, 1.0, seed, samples_per_s=speed + seed) for seed in range(1, 7)])[0]
+        return groups([timed_record(engine, 1.0, seed, samples_per_s=speed + seed) for seed in range(1, 7)])[0]
 
     found = compare(runs("a", 2000), runs("b", 1000), FIGURES["samples_per_s"])
     assert found.verdict == "faster"
@@ -125,7 +125,7 @@ def test_of_samples_per_second_more_is_faster():
 
 def test_bytes_that_are_the_same_every_time_have_no_spread():
     def runs(engine, sent):
-        return groups([trial(engine, 1.0, seed, network_bytes=sent) for seed in range(1, 7)])[0]
+        return groups([timed_record(engine, 1.0, seed, network_bytes=sent) for seed in range(1, 7)])[0]
 
     figure = FIGURES["network_bytes"]
     found = compare(runs("a", 4000), runs("b", 1000), figure)
@@ -154,7 +154,10 @@ def test_the_band_is_how_far_two_runs_of_one_setting_lie_apart():
 
 def test_runs_of_another_day_or_machine_are_no_repetitions():
     hosts = [{"host": "here"}] * 2 + [{"host": "there"}] * 3
-    runs = [trial("a", 1.0 + 5 * (host["host"] == "there"), seed, environment=host) for seed, host in enumerate(hosts)]
+    runs = [
+        timed_record("a", 1.0 + 5 * (host["host"] == "there"), seed, environment=host)
+        for seed, host in enumerate(hosts)
+    ]
     assert band_of(groups(runs), TO_97) == Band(0.05, "default")
     more = [replace(run, environment={"host": "here"}, study="later", seed=run.seed + 10) for run in runs[:3]]
     assert band_of(groups([*runs, *more]), TO_97).width == 0.1

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from helpers.records import folder_of_made, made
+from helpers.records import make_record, write_study_folder
 from helpers.running import invoke as command
 from helpers.running import only_record, study
 from trainoff.analysis import cost_of_trial, cost_to, costs, groups, priced, unpriced
@@ -82,28 +82,28 @@ def test_the_shipped_book_has_a_date_a_source_and_the_eleven_machines():
 
 
 def test_cost_of_the_training_of_the_trial_and_to_a_target():
-    record = made("torch", usd_per_hour=3600.0)  # a dollar a second
+    record = make_record("torch", usd_per_hour=3600.0)  # a dollar a second
     assert (record.usd(record.train_s), cost_of_trial(record)) == (4.0, 6.0)
     assert (cost_to(record, 0.95), cost_to(record, 0.97)) == (1.0, 2.0)
     assert cost_to(record, 0.5) is None, "nobody timed that"
-    never = made("torch", usd_per_hour=3600.0, time_to_target={"0.95": 1.0, "0.97": None})
+    never = make_record("torch", usd_per_hour=3600.0, time_to_target={"0.95": 1.0, "0.97": None})
     assert cost_to(never, 0.97) == math.inf
-    assert cost_of_trial(made("torch")) is None
-    assert cost_to(made("torch"), 0.95) is None
+    assert cost_of_trial(make_record("torch")) is None
+    assert cost_to(make_record("torch"), 0.95) is None
 
 
 def test_settings_are_ordered_by_what_the_target_costs():
-    dear = [made("dear", seed, 2.0, usd_per_hour=7200.0) for seed in (1, 2, 3)]
-    cheap = [made("cheap", seed, 1.5, usd_per_hour=3600.0) for seed in (1, 2, 3)]
-    never = [made("never", 1, usd_per_hour=1.0, time_to_target={"0.95": None, "0.97": None})]
-    found = costs(groups([*dear, *cheap, *never, made("unknown")]), 0.97)
+    dear = [make_record("dear", seed, 2.0, usd_per_hour=7200.0) for seed in (1, 2, 3)]
+    cheap = [make_record("cheap", seed, 1.5, usd_per_hour=3600.0) for seed in (1, 2, 3)]
+    never = [make_record("never", 1, usd_per_hour=1.0, time_to_target={"0.95": None, "0.97": None})]
+    found = costs(groups([*dear, *cheap, *never, make_record("unknown")]), 0.97)
     assert [cost.group.first.engine for cost in found] == ["cheap", "dear", "never"]
     assert [cost.to_target for cost in found] == pytest.approx([2 / 1.5, 2.0, math.inf])
     assert [cost.run for cost in costs(groups(dear))] == [4.0]
 
 
 def test_what_never_gets_there_costs_without_end_even_where_nothing_has_a_price():
-    free = made("never", usd_per_hour=0.0, targets=[0.97], time_to_target={"0.97": None})
+    free = make_record("never", usd_per_hour=0.0, targets=[0.97], time_to_target={"0.97": None})
     assert cost_to(free, 0.97) == math.inf
 
 
@@ -118,19 +118,21 @@ def test_a_book_prices_by_name_by_part_and_by_size():
 
 
 def test_records_take_the_prices_of_another_book_in_the_place_of_their_own():
-    record = made("torch", usd_per_hour=1.0, cost_usd=9.0, workers=3, cores=2.0)
+    record = make_record("torch", usd_per_hour=1.0, cost_usd=9.0, workers=3, cores=2.0)
     (found,) = priced([record], PriceBook(usd_per_core_hour=0.6))
     assert (found.usd_per_hour, found.cost_usd) == pytest.approx((3.6, 0.004))
     assert record.cost_usd == 9.0, "a record is never edited"
     (unknown,) = priced([record], shipped_prices())
     assert (unknown.usd_per_hour, unknown.cost_usd) == (None, None)
-    unlike = made("torch", params={"nodes": [{"cores": 1, "memory_gb": 1}, {"cores": 3, "memory_gb": 2}]}, workers=2)
+    unlike = make_record(
+        "torch", params={"nodes": [{"cores": 1, "memory_gb": 1}, {"cores": 3, "memory_gb": 2}]}, workers=2
+    )
     assert priced([unlike], PriceBook(usd_per_core_hour=0.5))[0].usd_per_hour == 2.0
 
 
 def test_what_has_no_price_is_told():
-    assert unpriced([made("torch", usd_per_hour=1.0)]) is None
-    told = unpriced([made("torch", usd_per_hour=1.0), made("numpy", params={"machine": "x9.huge"})])
+    assert unpriced([make_record("torch", usd_per_hour=1.0)]) is None
+    told = unpriced([make_record("torch", usd_per_hour=1.0), make_record("numpy", params={"machine": "x9.huge"})])
     assert told == "1 of 2 trials has no price (x9.huge), so nothing is said of what it cost."
 
 
@@ -186,7 +188,7 @@ def test_a_book_may_say_its_date_without_quotes(tmp_path):
 
 
 def test_the_commands_take_a_price_book(tmp_path):
-    folder = folder_of_made(tmp_path / "made", [made("torch", 1, 2.0), made("numpy", 1)])
+    folder = write_study_folder(tmp_path / "made", [make_record("torch", 1, 2.0), make_record("numpy", 1)])
     (tmp_path / "mine.toml").write_text("usd_per_core_hour = 0.9\n")
     shown = command("show", folder, "--prices", tmp_path / "mine.toml", "--json")
     found = {record["engine"]: record["cost_usd"] for record in json.loads(shown.stdout)}
@@ -202,9 +204,9 @@ def test_the_commands_take_a_price_book(tmp_path):
 
 
 def test_money_is_an_axis_by_itself_where_every_trial_has_a_price(tmp_path):
-    own = [made("torch", usd_per_hour=1.0), made("numpy", usd_per_hour=2.0)]
-    folder_of_made(tmp_path / "all", own)
-    folder_of_made(tmp_path / "some", [own[0], made("numpy")])
+    own = [make_record("torch", usd_per_hour=1.0), make_record("numpy", usd_per_hour=2.0)]
+    write_study_folder(tmp_path / "all", own)
+    write_study_folder(tmp_path / "some", [own[0], make_record("numpy")])
     for name in ("all", "some"):
         assert command("report", tmp_path / name).returncode == 0
         assert ("US dollars" in (tmp_path / name / "report.html").read_text()) == (name == "all")

@@ -5,7 +5,18 @@ import io
 import pytest
 from rich.console import Console
 
-from helpers.records import BACK, FAULT_RECORDS, KILL, LOST, PAUSE, SLOW, alone, folder_of_made, hit, made
+from helpers.records import (
+    BACK,
+    FAULT_RECORDS,
+    KILL,
+    LOST,
+    PAUSE,
+    SLOW,
+    faulted_record,
+    make_record,
+    undisturbed_record,
+    write_study_folder,
+)
 from trainoff.analysis import closing_sentences, fault_effects, groups
 from trainoff.analysis.format import fault_text
 from trainoff.cli.show import print_board
@@ -30,9 +41,12 @@ def test_a_fault_is_compared_with_the_run_left_alone():
 
 
 def test_repetitions_are_taken_together_each_beside_its_own_seed():
-    records = [alone("torch-ddp", seed) for seed in (1, 2, 3)]
-    records += [hit("torch-ddp", KILL, 1, 0.5, **BACK), hit("torch-ddp", KILL, 2, 0.25, **{**BACK, "detected_s": 0.75})]
-    records += [hit("torch-ddp", KILL, 3, status="crashed", **{**LOST, "detected_s": 0.5})]
+    records = [undisturbed_record("torch-ddp", seed) for seed in (1, 2, 3)]
+    records += [
+        faulted_record("torch-ddp", KILL, 1, 0.5, **BACK),
+        faulted_record("torch-ddp", KILL, 2, 0.25, **{**BACK, "detected_s": 0.75}),
+    ]
+    records += [faulted_record("torch-ddp", KILL, 3, status="crashed", **{**LOST, "detected_s": 0.5})]
     (found,) = fault_effects(groups(records))
     assert found.slowdown == pytest.approx(3.0), "of those that ended well"
     assert found.detected_s == 0.5
@@ -41,19 +55,19 @@ def test_repetitions_are_taken_together_each_beside_its_own_seed():
 
 def test_of_an_error_less_is_better():
     told = {"metric": "error", "targets": [], "time_to_target": {}}
-    base = made("torch-ddp", test_metrics={"error": 0.2}, **told)
-    worse = made("torch-ddp", params={"epochs": 4, "fault": KILL}, fault={"state": "recovered"},
+    base = make_record("torch-ddp", test_metrics={"error": 0.2}, **told)
+    worse = make_record("torch-ddp", params={"epochs": 4, "fault": KILL}, fault={"state": "recovered"},
                  test_metrics={"error": 0.25}, **told)  # fmt: skip
     (found,) = fault_effects(groups([base, worse]))
     assert found.quality_lost == pytest.approx(0.05)
 
 
 def test_engines_compete_only_where_they_were_left_alone():
-    faster = hit("torch-ddp", PAUSE, speed=9.0)
+    faster = faulted_record("torch-ddp", PAUSE, speed=9.0)
     assert closing_sentences(groups([*FAULT_RECORDS, faster]))[0].startswith(
         "spark-torch (sync, 2 workers) reached 97%"
     )
-    only = [faster, hit("torch-ddp", KILL)]
+    only = [faster, faulted_record("torch-ddp", KILL)]
     assert "with fault pause" in closing_sentences(groups(only))[0], "if nobody was, they compete as they are"
 
 
@@ -87,16 +101,16 @@ def test_show_sets_the_faults_side_by_side(tmp_path):
 
 def test_without_faults_nothing_is_said_of_them(tmp_path):
     console = Console(file=io.StringIO(), width=130)
-    print_board([alone("torch-ddp")], tmp_path, console)
+    print_board([undisturbed_record("torch-ddp")], tmp_path, console)
     assert "fault" not in console.file.getvalue()
-    folder = folder_of_made(tmp_path / "made", [alone("torch-ddp")])
+    folder = write_study_folder(tmp_path / "made", [undisturbed_record("torch-ddp")])
     (workload,) = gather(folder).workloads
     assert workload.faults is None
     assert "faults" not in workload.charts[0].data
 
 
 def test_the_curve_has_a_mark_where_the_fault_was_done_and_where_it_was_healed(tmp_path):
-    folder = folder_of_made(tmp_path / "made", FAULT_RECORDS)
+    folder = write_study_folder(tmp_path / "made", FAULT_RECORDS)
     found = groups(FAULT_RECORDS)
     chart = drawn(ChartContext(found, SeriesCache(folder)), looks(record.engine for record in FAULT_RECORDS))[0]
     marks = [row for row in chart.data["faults"] if row["engine"] == "torch-ddp" and "pause" in row["fault"]]

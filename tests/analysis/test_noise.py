@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.records import trial
+from helpers.records import timed_record
 from helpers.running import only_record, study, trainoff
 from trainoff.analysis import disturbances, noise_report, noise_reports
 from trainoff.errors import TrainoffError
@@ -25,7 +25,7 @@ CALM = {
 
 
 def run(seed=1, **noise):
-    return trial("numpy", 1.0, seed, noise={**CALM, **noise})
+    return timed_record("numpy", 1.0, seed, noise={**CALM, **noise})
 
 
 def test_a_quiet_trial_is_quiet_without_reasons():
@@ -34,7 +34,7 @@ def test_a_quiet_trial_is_quiet_without_reasons():
 
 
 def test_a_hand_on_its_nodes_disturbs_a_trial():
-    touched = trial("numpy", 1.0, 1, noise=CALM, notes={"by hand: cut node-1": "done", "blas": "fast"})
+    touched = timed_record("numpy", 1.0, 1, noise=CALM, notes={"by hand: cut node-1": "done", "blas": "fast"})
     assert noise_report(touched).reasons == ["somebody's hand was on its nodes (cut node-1)"]
 
 
@@ -60,13 +60,13 @@ def test_the_kernel_is_compared_with_the_studys_own_median():
     others = [run(seed) for seed in range(2, 6)]
     assert noise_report(run(**slow)).verdict == "quiet", "alone it has nothing to be compared with"
     assert len(noise_report(run(**slow), others).reasons) == 2
-    elsewhere = [trial("numpy", 1.0, seed, noise=CALM, environment={"host": "fast"}) for seed in range(2, 6)]
+    elsewhere = [timed_record("numpy", 1.0, seed, noise=CALM, environment={"host": "fast"}) for seed in range(2, 6)]
     assert noise_report(run(**slow), elsewhere).verdict == "quiet", "another machine has another speed"
 
 
 def test_workers_that_wait_for_each_other_disturb_nobody():
     def spark(seed, pressure):
-        return trial("spark", 1.0, seed, mode="sync", workers=2, noise={**CALM, "cpu_pressure": pressure})
+        return timed_record("spark", 1.0, seed, mode="sync", workers=2, noise={**CALM, "cpu_pressure": pressure})
 
     runs = [spark(seed, 0.45) for seed in range(1, 5)]
     assert noise_report(runs[0]).verdict == "quiet"
@@ -84,10 +84,10 @@ def test_a_board_says_how_many_trials_were_disturbed():
 
 
 def test_without_samples_or_with_none_at_all_nothing_is_known():
-    assert noise_report(trial("numpy", 1.0, noise={"load_before": 0.1})).verdict == "unknown"
-    assert noise_report(trial("numpy", 1.0)).verdict == "unknown"
+    assert noise_report(timed_record("numpy", 1.0, noise={"load_before": 0.1})).verdict == "unknown"
+    assert noise_report(timed_record("numpy", 1.0)).verdict == "unknown"
     nulls = dict.fromkeys(CALM) | {"other_cores": 0.0}
-    assert noise_report(trial("numpy", 1.0, noise=nulls)).verdict == "quiet"
+    assert noise_report(timed_record("numpy", 1.0, noise=nulls)).verdict == "quiet"
 
 
 @pytest.mark.cluster

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers.records import distributed, trial
+from helpers.records import distributed_record, timed_record
 from trainoff.analysis import bottleneck, bottleneck_sentence, fronts, groups, pareto
 
 
@@ -23,7 +23,7 @@ def test_a_front_is_what_the_definition_says():
 
 def test_fronts_are_named_and_money_is_there_only_where_a_price_is_known():
     def run(engine, train, accuracy, **more):
-        return trial(engine, 1.0, train_s=train, test_accuracy=accuracy, cpu_s=10 / train, **more)
+        return timed_record(engine, 1.0, train_s=train, test_accuracy=accuracy, cpu_s=10 / train, **more)
 
     lost = run("d", 9.0, 0.99, status="crashed")
     found = groups([run("a", 1.0, 0.9), run("b", 2.0, 0.95), run("c", 3.0, 0.92), lost])
@@ -38,7 +38,7 @@ def test_fronts_are_named_and_money_is_there_only_where_a_price_is_known():
 
 def test_of_an_error_less_is_better_on_a_front_too():
     runs = [
-        trial(engine, 1.0, metric="error", test_metrics={"error": error}, train_s=train)
+        timed_record(engine, 1.0, metric="error", test_metrics={"error": error}, train_s=train)
         for engine, error, train in (("a", 0.2, 1.0), ("b", 0.3, 2.0))
     ]
     assert [point.best for point in fronts(groups(runs))[0].points] == [True, False]
@@ -65,19 +65,19 @@ def test_of_an_error_less_is_better_on_a_front_too():
     ],
 )
 def test_what_bounded_a_trial_is_told_with_its_figure(more, said):
-    run = trial("numpy", 1.0, train_s=9.0, **more)
+    run = timed_record("numpy", 1.0, train_s=9.0, **more)
     assert str(bottleneck(run)) == said
     assert bottleneck_sentence(run) == f"In 9.0 s of training numpy was {said}."
 
 
 def test_what_the_workers_tell_is_taken_from_them():
-    run = distributed("tf-ps", "sync", computing=2.0, communicating=7.0)
+    run = distributed_record("tf-ps", "sync", computing=2.0, communicating=7.0)
     assert bottleneck_sentence(run) == (
         "In 10.0 s of training tf-ps was network-bound (70% of the workers' time spent on calls and transfers)."
     )
 
 
 def test_what_is_not_known_is_not_said_and_a_lack_of_memory_is():
-    assert bottleneck_sentence(trial("numpy", 1.0)) is None
-    short = trial("numpy", None, status="out-of-memory", reason="worker-0 used 2.1 GiB of 2 GiB")
+    assert bottleneck_sentence(timed_record("numpy", 1.0)) is None
+    short = timed_record("numpy", None, status="out-of-memory", reason="worker-0 used 2.1 GiB of 2 GiB")
     assert bottleneck_sentence(short) == "numpy was memory-bound: worker-0 used 2.1 GiB of 2 GiB."

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.records import FAST, distributed, repeated, trial
+from helpers.records import FAST, distributed_record, timed_groups, timed_record
 from trainoff.analysis import (
     batch_lines,
     bound,
@@ -23,7 +23,7 @@ from trainoff.analysis.format import about, count, ratio_text, seconds, size, sp
 
 
 def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
-    found = groups([trial("slow", 8.0), trial("fast", 2.0)])
+    found = groups([timed_record("slow", 8.0), timed_record("fast", 2.0)])
     assert [group.first.engine for group in ranked(found)] == ["fast", "slow"]
     assert closing_sentences(found) == [
         "fast reached 97% first: 2.0 s of training; slow took 4.0 times as long.",
@@ -33,34 +33,36 @@ def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
 
 
 def test_who_took_about_as_long_is_not_told_apart():
-    found = groups([trial("fast", 2.0), trial("close", 2.05)])
+    found = groups([timed_record("fast", 2.0), timed_record("close", 2.05)])
     assert "close took about as long" in closing_sentences(found)[0]
 
 
 def test_what_an_engine_has_no_choice_about_does_not_set_it_apart():
     plain = {"optimizer": "momentum", "train_rows": None}
     other = {"optimizer": "l-bfgs", "train_rows": None}
-    found = groups([trial("numpy", 2.0, params=plain), trial("mllib", 9.0, params=other, settled=["optimizer"])])
+    found = groups(
+        [timed_record("numpy", 2.0, params=plain), timed_record("mllib", 9.0, params=other, settled=["optimizer"])]
+    )
     assert [group.label for group in found] == [{}, {}]
-    found = groups([trial("numpy", 2.0, params=plain), trial("mllib", 9.0, params=other)])
+    found = groups([timed_record("numpy", 2.0, params=plain), timed_record("mllib", 9.0, params=other)])
     assert [group.label for group in found] == [{"optimizer": "momentum"}, {"optimizer": "l-bfgs"}]
 
 
 def test_who_never_got_there_is_said_not_dropped():
-    found = groups([trial("fast", 2.0), trial("never", None)])
+    found = groups([timed_record("fast", 2.0), timed_record("never", None)])
     assert closing_sentences(found)[0] == (
         "fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s."
     )
 
 
 def test_a_median_of_repetitions_counts_those_that_never_got_there():
-    found = groups([trial("a", 1.0, 1), trial("a", None, 2), trial("a", None, 3)])
+    found = groups([timed_record("a", 1.0, 1), timed_record("a", None, 2), timed_record("a", None, 3)])
     assert found[0].time_to(0.97) is None
     assert found[0].time_to(0.95) == 1.0
 
 
 def test_five_repetitions_make_a_verdict_with_its_uncertainty_and_need_no_caution():
-    found = repeated(slow=[3.0, 3.2, 2.9, 3.1, 3.0], fast=FAST)
+    found = timed_groups(slow=[3.0, 3.2, 2.9, 3.1, 3.0], fast=FAST)
     assert closing_sentences(found) == [
         "fast reached 97% first: 1.0 s of training, 3.0 times faster than slow (2.9 to 3.2, n = 5).",
         "All of them did the same arithmetic, checked against the reference.",
@@ -68,7 +70,7 @@ def test_five_repetitions_make_a_verdict_with_its_uncertainty_and_need_no_cautio
 
 
 def test_a_tie_is_said_to_be_one_and_then_nobody_was_first():
-    found = repeated(a=FAST, b=[1.005 * time for time in FAST], slow=[2 * time for time in FAST])
+    found = timed_groups(a=FAST, b=[1.005 * time for time in FAST], slow=[2 * time for time in FAST])
     assert closing_sentences(found)[0] == (
         "a reached 97% after 1.0 s of training, "
         "a tie with b (1.00 to 1.00 times as long, n = 5, inside the band of 10%, from the spread of repetitions), "
@@ -77,31 +79,31 @@ def test_a_tie_is_said_to_be_one_and_then_nobody_was_first():
 
 
 def test_what_five_repetitions_cannot_tell_apart_is_undecided():
-    found = repeated(a=FAST, b=[1.5, 0.9, 1.6, 0.8, 1.7])
+    found = timed_groups(a=FAST, b=[1.5, 0.9, 1.6, 0.8, 1.7])
     assert closing_sentences(found)[0].startswith("a reached 97% after 1.0 s of training; b took 1.2")
     assert "times as long, which is undecided (" in closing_sentences(found)[0]
 
 
 def test_who_got_there_only_sometimes_is_said_so():
-    assert closing_sentences(repeated(a=FAST, b=[None] * 5))[0] == (
+    assert closing_sentences(timed_groups(a=FAST, b=[None] * 5))[0] == (
         "a reached 97% first: 1.0 s of training; b had not got there after 9.0 s and got there in 0 of 5 runs."
     )
-    assert closing_sentences(repeated(a=FAST, b=[1.02, 1.0, None, 1.1, 0.9]))[0] == (
+    assert closing_sentences(timed_groups(a=FAST, b=[1.02, 1.0, None, 1.1, 0.9]))[0] == (
         "a reached 97% after 1.0 s of training; b took about as long and got there in 4 of 5 runs, which is undecided."
     )
 
 
 def test_the_headline_is_the_highest_target_that_half_of_them_reached():
-    most = [trial("a", 1.0), trial("b", None), trial("c", None)]
+    most = [timed_record("a", 1.0), timed_record("b", None), timed_record("c", None)]
     assert headline_target(groups(most)) == 0.95
-    assert headline_target(groups([trial("a", None, time_to_target={"0.95": None, "0.97": None})])) is None
+    assert headline_target(groups([timed_record("a", None, time_to_target={"0.95": None, "0.97": None})])) is None
 
 
 def test_who_was_first_is_asked_of_those_that_were_left_alone():
     fault = {"epochs": 4, "fault": {"action": "slow", "node": 1, "at": 0.3, "share": 0.25, "for_s": None}}
     alone = {"a": {"0.97": 5.0, "0.98": None}, "b": {"0.97": 6.0, "0.98": 9.0}}
     made = [
-        trial(engine, None, seed, targets=[0.97, 0.98], time_to_target=times, params=params)
+        timed_record(engine, None, seed, targets=[0.97, 0.98], time_to_target=times, params=params)
         for engine, own in alone.items()
         for seed, (times, params) in enumerate([(own, {"epochs": 4}), ({"0.97": 8.0, "0.98": None}, fault)])
     ]
@@ -110,7 +112,7 @@ def test_who_was_first_is_asked_of_those_that_were_left_alone():
 
 def test_what_solves_the_problem_another_way_is_named():
     other = {"verdict": "different by design", "reason": "L-BFGS, whole data per step"}
-    said = closing_sentences(groups([trial("a", 1.0), trial("b", 2.0, equivalence=other)]))
+    said = closing_sentences(groups([timed_record("a", 1.0), timed_record("b", 2.0, equivalence=other)]))
     assert said[-1] == (
         "b solves the problem another way (L-BFGS, whole data per step); all others did the same arithmetic, checked."
     )
@@ -118,9 +120,9 @@ def test_what_solves_the_problem_another_way_is_named():
 
 def test_who_differs_in_the_same_way_is_told_together():
     other = {"verdict": "different by design", "reason": "10 steps alone"}
-    odd = [trial(name, 2.0, equivalence=other) for name in "bcd"]
-    alone = trial("e", 2.0, equivalence={**other, "reason": "L-BFGS"})
-    assert closing_sentences(groups([trial("a", 1.0), *odd, alone]))[-1] == (
+    odd = [timed_record(name, 2.0, equivalence=other) for name in "bcd"]
+    alone = timed_record("e", 2.0, equivalence={**other, "reason": "L-BFGS"})
+    assert closing_sentences(groups([timed_record("a", 1.0), *odd, alone]))[-1] == (
         "b, c and d solve the problem another way (10 steps alone); "
         "e solves the problem another way (L-BFGS); all others did the same arithmetic, checked."
     )
@@ -129,34 +131,36 @@ def test_who_differs_in_the_same_way_is_told_together():
 def test_the_best_setting_speaks_for_its_engine():
     design = {"verdict": "different by design", "reason": "L-BFGS"}
     small = {"verdict": None, "reason": "too few steps"}
-    runs = [trial("b", 1.0, equivalence=design), trial("b", 2.0, params={"epochs": 1}, equivalence=small)]
+    runs = [timed_record("b", 1.0, equivalence=design), timed_record("b", 2.0, params={"epochs": 1}, equivalence=small)]
     assert closing_sentences(groups(runs))[-1] == "b solves the problem another way (L-BFGS)."
 
 
 def test_what_could_not_be_checked_is_not_called_checked():
     small = {"verdict": None, "reason": "the steps are too small to be told from float32 rounding"}
-    said = closing_sentences(groups([trial("a", 1.0, equivalence=small), trial("b", 2.0, equivalence=small)]))
+    said = closing_sentences(
+        groups([timed_record("a", 1.0, equivalence=small), timed_record("b", 2.0, equivalence=small)])
+    )
     assert "same arithmetic" not in said[-1]
     assert said[-1].startswith("a and b could not be checked against the reference (the steps are too small")
 
 
 def test_a_grid_is_told_apart_by_what_varies():
-    found = groups([trial("a", 1.0, params={"epochs": 2}), trial("a", 2.0, 2, params={"epochs": 4})])
+    found = groups([timed_record("a", 1.0, params={"epochs": 2}), timed_record("a", 2.0, 2, params={"epochs": 4})])
     assert [group.name for group in ranked(found)] == ["a with epochs 2", "a with epochs 4"]
 
 
 def test_a_target_is_told_as_it_was_given():
-    odd = trial("a", 1.0, targets=[0.945], time_to_target={"0.945": 1.0})
+    odd = timed_record("a", 1.0, targets=[0.945], time_to_target={"0.945": 1.0})
     assert closing_sentences(groups([odd]))[0] == "a reached 94.5% after 1.0 s of training."
 
 
 def test_a_network_that_has_learnt_nothing_is_called_so():
-    lost = trial("a", None, time_to_target={}, test_accuracy=0.11, model={"classes": 10})
+    lost = timed_record("a", None, time_to_target={}, test_accuracy=0.11, model={"classes": 10})
     assert closing_sentences(groups([lost]))[0].endswith("an accuracy of 0.1100, no better than guessing.")
 
 
 def test_only_failures_is_said_plainly():
-    bad = trial("a", None, status="crashed", phase="train", cold_s=3.2, reason="worker-1: boom")
+    bad = timed_record("a", None, status="crashed", phase="train", cold_s=3.2, reason="worker-1: boom")
     assert closing_sentences(groups([bad])) == ["No trial ended well."]
     assert failure(bad) == "crashed in train after 3.2 s: worker-1: boom"
 
@@ -208,7 +212,7 @@ def test_a_number_has_its_noun():
 
 def test_of_an_error_less_is_better():
     def clicks(engine: str, error: float, time: float | None):
-        return trial(
+        return timed_record(
             engine,
             None,
             workload="clicks-logreg",
@@ -232,7 +236,7 @@ def test_of_an_error_less_is_better():
 
 def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
     def tried(engine: str, epochs: int, accuracy: float, cpu: float):
-        return trial(engine, None, epochs, params={"epochs": epochs}, test_accuracy=accuracy, cpu_s=cpu)
+        return timed_record(engine, None, epochs, params={"epochs": epochs}, test_accuracy=accuracy, cpu_s=cpu)
 
     found = groups(
         [tried("a", 1, 0.96, 2.0), tried("a", 2, 0.98, 4.0), tried("a", 9, 0.99, 20.0), tried("b", 1, 0.94, 1.0)]
@@ -255,17 +259,17 @@ def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
     ],
 )
 def test_a_bottleneck_is_named_with_the_figure_that_says_so(computing, communicating, cpu, said):
-    record = distributed("tf-ps", "sync", computing=computing, communicating=communicating, cpu=cpu)
+    record = distributed_record("tf-ps", "sync", computing=computing, communicating=communicating, cpu=cpu)
     assert str(bound(record)) == said
 
 
 def test_who_has_no_workers_has_no_bottleneck():
-    assert bound(trial("numpy", 2.0)) is None
-    assert worker_lines(groups([trial("numpy", 2.0)])) == []
+    assert bound(timed_record("numpy", 2.0)) is None
+    assert worker_lines(groups([timed_record("numpy", 2.0)])) == []
 
 
 def test_staleness_is_told_as_mean_and_most():
-    record = distributed(
+    record = distributed_record(
         "tf-ps", "async", computing=2.0, communicating=7.0, breakdowns={"staleness": {"0": 5.0, "1": 4.0, "10": 1.0}}
     )
     assert staleness(record) == (1.4, 10)
@@ -276,7 +280,7 @@ def test_staleness_is_told_as_mean_and_most():
 
 
 def test_what_a_training_used_is_told_role_by_role():
-    record = distributed("tf-ps", "async", computing=2.0, communicating=7.0, cpu=0.77)
+    record = distributed_record("tf-ps", "async", computing=2.0, communicating=7.0, cpu=0.77)
     record.training |= {"load": 1.5, "runnable": 2.25, "memory_share": 0.0912, "cpu_cores_by_role": {"ps-0": 0.381}}
     record.network_bytes_by_role = {"ps-0": {"sent": 2_400_000_000, "received": 31_000_000}}
     record.peak_memory_bytes_by_role = {"ps-0": 350_000_000}
@@ -284,16 +288,16 @@ def test_what_a_training_used_is_told_role_by_role():
         "CPUs 77% busy, load 1.5, runnable 2.25, memory 9.1% of the machine's, network 200 MB/s",
         "ps-0: 0.38 cores, at most 350 MB of memory, sent 2.4 GB and received 31 MB in all",
     ]
-    assert resource_lines(trial("numpy", 2.0)) == []
+    assert resource_lines(timed_record("numpy", 2.0)) == []
 
 
 def test_modes_are_told_apart_by_what_they_are_bound_by():
     fault = {"fault": {"action": "slow", "node": 1, "at": 0.3, "share": 0.25, "for_s": None}}
     found = groups(
         [
-            distributed("tf-ps", "sync", computing=2.0, communicating=2.0),
-            distributed("tf-ps", "async", computing=2.0, communicating=7.0),
-            distributed("tf-ps", "async", computing=9.0, communicating=1.0, params=fault),
+            distributed_record("tf-ps", "sync", computing=2.0, communicating=2.0),
+            distributed_record("tf-ps", "async", computing=2.0, communicating=7.0),
+            distributed_record("tf-ps", "async", computing=9.0, communicating=1.0, params=fault),
         ]
     )
     assert bound_sentences(found) == [
@@ -304,7 +308,7 @@ def test_modes_are_told_apart_by_what_they_are_bound_by():
 
 
 def batch(size: int, speed: float, accuracy: float, **more):
-    return trial(
+    return timed_record(
         "tf-ps",
         None,
         mode="async",
@@ -331,7 +335,9 @@ def test_batches_are_compared_by_speed_and_by_what_is_learnt_from_a_sample():
 
 def test_an_engine_that_is_exact_in_one_mode_is_named_with_the_other():
     differs = {"verdict": "different by design", "reason": "it does"}
-    found = groups([trial("tf-ps", 2.0, mode="sync"), trial("tf-ps", 3.0, mode="async", equivalence=differs)])
+    found = groups(
+        [timed_record("tf-ps", 2.0, mode="sync"), timed_record("tf-ps", 3.0, mode="async", equivalence=differs)]
+    )
     assert closing_sentences(found)[-1] == (
         "tf-ps async solves the problem another way (it does); all others did the same arithmetic, checked."
     )
@@ -352,7 +358,7 @@ PHASES = {
 def on_spark(feeding, **more):
     parts = {"computing_s": {"worker-0": 5.0, "worker-1": 5.0}, "feeding_s": feeding, "waiting_s": {"worker-0": 3.0}}
     told = {"phases_s": PHASES, "train_s": 10.0, "mode": "sync", "workers": 2, "breakdowns": parts if feeding else {}}
-    return trial("tf-on-spark", 8.0, **{**told, **more})
+    return timed_record("tf-on-spark", 8.0, **{**told, **more})
 
 
 def test_where_the_time_went_adds_up_with_the_feed_apart():
@@ -387,44 +393,46 @@ def test_a_training_that_waits_for_rows_is_bound_by_the_feed():
 
 
 def crashed(engine, seed):
-    return trial(engine, None, seed, status="crashed", time_to_target={"0.95": None, "0.97": None}, train_s=None)
+    return timed_record(engine, None, seed, status="crashed", time_to_target={"0.95": None, "0.97": None}, train_s=None)
 
 
 def test_a_setting_that_mostly_crashes_does_not_win():
-    runs = [trial("fast", 1.0, 1), *(crashed("fast", seed) for seed in (2, 3, 4, 5))]
-    found = groups([*runs, *(trial("slow", 2.0, seed) for seed in (1, 2, 3, 4, 5))])
+    runs = [timed_record("fast", 1.0, 1), *(crashed("fast", seed) for seed in (2, 3, 4, 5))]
+    found = groups([*runs, *(timed_record("slow", 2.0, seed) for seed in (1, 2, 3, 4, 5))])
     assert [group.first.engine for group in ranked(found)] == ["slow", "fast"]
     assert closing_sentences(found)[0].startswith("slow reached 97% first: 2.0 s of training; fast had not got there")
 
 
 def test_whoever_did_not_always_get_there_is_told_so():
-    mixed = [trial("a", 1.0 if seed < 5 else None, seed) for seed in range(1, 7)]
-    found = groups([*mixed, *(trial("b", 2.3, seed) for seed in range(1, 7))])
+    mixed = [timed_record("a", 1.0 if seed < 5 else None, seed) for seed in range(1, 7)]
+    found = groups([*mixed, *(timed_record("b", 2.3, seed) for seed in range(1, 7))])
     said = closing_sentences(found)[0]
     assert said == "a reached 97% after 1.0 s of training in 4 of 6 runs; b took 2.3 times as long, which is undecided."
 
 
 def test_a_target_that_was_not_asked_for_is_not_missed():
-    asked = [trial("a", 1.0, seed, study="x") for seed in (1, 2, 3)]
+    asked = [timed_record("a", 1.0, seed, study="x") for seed in (1, 2, 3)]
     other = {"study": "y", "targets": [0.95], "time_to_target": {"0.95": 1.0}}
-    found = groups([*asked, *(trial("a", None, seed, **other) for seed in range(4, 9)), trial("b", 2.0, study="x")])
+    found = groups(
+        [*asked, *(timed_record("a", None, seed, **other) for seed in range(4, 9)), timed_record("b", 2.0, study="x")]
+    )
     assert closing_sentences(found)[0].startswith("a reached 97% first")
 
 
 def test_who_did_other_arithmetic_is_told_first():
-    found = groups([trial("a", 1.0), trial("b", 2.0), trial("w", 0.5, status="wrong-result")])
+    found = groups([timed_record("a", 1.0), timed_record("b", 2.0), timed_record("w", 0.5, status="wrong-result")])
     assert "w did other arithmetic than the reference, and is out of the race." in closing_sentences(found)
     assert "All others did the same arithmetic, checked against the reference." in closing_sentences(found)
 
 
 def test_only_who_has_few_runs_is_indicative():
-    found = groups([trial("b", 3.0), *(trial("a", 1.0, seed) for seed in range(1, 6))])
+    found = groups([timed_record("b", 3.0), *(timed_record("a", 1.0, seed) for seed in range(1, 6))])
     assert "Fewer than 5 runs of b, so what is said of them is indicative: --repeat 5." in closing_sentences(found)
 
 
 def test_phases_are_those_of_the_runs_that_ended_well():
-    early = trial("a", None, 1, status="start-failed", phases_s={"import": 1.0})
-    whole = [trial("a", 1.0, seed, phases_s={"import": 2.0, "train": 4.0}) for seed in (2, 3)]
+    early = timed_record("a", None, 1, status="start-failed", phases_s={"import": 1.0})
+    whole = [timed_record("a", 1.0, seed, phases_s={"import": 2.0, "train": 4.0}) for seed in (2, 3)]
     assert groups([early, *whole])[0].phases_s() == {"import": 2.0, "train": 4.0}
 
 

@@ -43,9 +43,9 @@ def runs(engine, seconds, number=5, **more):
 
 
 @pytest.fixture
-def here(here, monkeypatch):
+def workdir(workdir, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    return here
+    return workdir
 
 
 def said(capsys, *words):
@@ -68,8 +68,8 @@ def complaint(capsys, *words):
     return err.removeprefix("trainoff: ").strip()
 
 
-def test_the_fastest_is_advised_with_its_odds_and_its_runner_up(here, capsys):
-    store(here / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *runs("jax", None, 2))
+def test_the_fastest_is_advised_with_its_odds_and_its_runner_up(workdir, capsys):
+    store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *runs("jax", None, 2))
     out = said(capsys, "out", "--target", "0.97")
     assert out.startswith("Use torch on 1 node of 1 core. It should reach 97% after 10.0 s of training (")
     assert "with start and end 15.0 s." in out
@@ -80,8 +80,8 @@ def test_the_fastest_is_advised_with_its_odds_and_its_runner_up(here, capsys):
     assert "trainoff run" not in out
 
 
-def test_programs_read_the_same(here, capsys):
-    store(here / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *runs("jax", None, 2))
+def test_programs_read_the_same(workdir, capsys):
+    store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *runs("jax", None, 2))
     found = facts(capsys, "out")
     assert (found["target"], found["verdict"], found["goal"], found["never"]) == (0.97, "sure", "seconds", ["jax"])
     assert found["choice"]["engine"] == "torch"
@@ -95,32 +95,32 @@ def test_programs_read_the_same(here, capsys):
     assert found == facts(capsys, "out"), "the same records give the same advice"
 
 
-def test_what_cannot_be_told_apart_is_said_with_what_would_decide_it(here, capsys):
-    folder = store(here / "race", *runs("torch", 10.0, 3), *runs("numpy", 10.2, 3), *runs("jax", 30.0, 3))
+def test_what_cannot_be_told_apart_is_said_with_what_would_decide_it(workdir, capsys):
+    folder = store(workdir / "race", *runs("torch", 10.0, 3), *runs("numpy", 10.2, 3), *runs("jax", 30.0, 3))
     (folder / "study.toml").write_text("# trainoff run race.toml --repeat 3\n")
-    (here / "race.toml").write_text("")
+    (workdir / "race.toml").write_text("")
     out = said(capsys, "race")
     assert "either will do, since these runs cannot tell them apart" in out
     assert "runs of each would tell torch and numpy apart: trainoff run race.toml --engine torch --engine numpy" in out
     assert facts(capsys, "race")["verdict"] == "either"
-    store(here / "twins", *runs("torch", 10.0, 3), *runs("numpy", 10.01, 3))
+    store(workdir / "twins", *runs("torch", 10.0, 3), *runs("numpy", 10.01, 3))
     twins = facts(capsys, "twins")
     assert twins["next"].endswith("runs of each to tell torch and numpy apart, which is hardly worth it.")
     assert twins["command"] is None
 
 
-def test_two_that_scatter_widely_are_an_open_question(here, capsys):
+def test_two_that_scatter_widely_are_an_open_question(workdir, capsys):
     wild = [ran("torch", s, seed) for seed, s in enumerate((5.0, 10.0, 20.0))]
     wild += [ran("numpy", s, seed) for seed, s in enumerate((7.0, 14.0, 30.0))]
-    store(here / "out", *wild)
+    store(workdir / "out", *wild)
     out = said(capsys, "out")
     assert out.startswith("Not enough evidence to choose: torch on 1 node of 1 core may be the best")
     assert "trainoff run STUDY --engine torch --engine numpy --repeat" in out
 
 
-def test_one_run_is_indicative_and_its_interval_is_wide(here, capsys):
-    store(here / "one", *runs("torch", 10.0, 1), *runs("numpy", 30.0, 1))
-    store(here / "five", *runs("torch", 10.0), *runs("numpy", 30.0))
+def test_one_run_is_indicative_and_its_interval_is_wide(workdir, capsys):
+    store(workdir / "one", *runs("torch", 10.0, 1), *runs("numpy", 30.0, 1))
+    store(workdir / "five", *runs("torch", 10.0), *runs("numpy", 30.0))
     one, five = facts(capsys, "one"), facts(capsys, "five")
     assert (one["indicative"], five["indicative"]) == (True, False)
     width = [math.log(found["choice"]["seconds"]["high"] / found["choice"]["seconds"]["low"]) for found in (one, five)]
@@ -129,53 +129,53 @@ def test_one_run_is_indicative_and_its_interval_is_wide(here, capsys):
     assert "--repeat 5" in one["command"]
 
 
-def test_a_single_record_gets_advice_that_says_what_it_is_worth(here, capsys):
-    store(here / "out", ran("torch", 10.0))
+def test_a_single_record_gets_advice_that_says_what_it_is_worth(workdir, capsys):
+    store(workdir / "out", ran("torch", 10.0))
     out = said(capsys, "out")
     assert out.startswith("Use torch on 1 node of 1 core.")
     assert "Only torch was tried, so this does not say which engine to use." in out
     assert "an engine; add others to `engines` in the study, and run it again." in out
     assert "trainoff run" not in out, "a command that does nothing new is none"
-    (here / "out" / "study.toml").write_text('# trainoff run race.toml\nengines = ["torch", "numpy", "jax"]\n')
+    (workdir / "out" / "study.toml").write_text('# trainoff run race.toml\nengines = ["torch", "numpy", "jax"]\n')
     assert facts(capsys, "out")["command"].endswith("study.toml --engine numpy --engine jax")
     assert "One run each, so this is indicative: that runs of one setting lie 5% apart is a guess." in out
 
 
-def test_only_who_has_few_runs_is_said_to(here, capsys):
-    store(here / "out", *runs("torch", 10.0, 2), *runs("numpy", 30.0, 10))
+def test_only_who_has_few_runs_is_said_to(workdir, capsys):
+    store(workdir / "out", *runs("torch", 10.0, 2), *runs("numpy", 30.0, 10))
     assert "2 runs of torch only, so this is indicative." in said(capsys, "out")
 
 
-def test_commands_keep_what_was_set_and_each_study_has_its_own(here, capsys):
+def test_commands_keep_what_was_set_and_each_study_has_its_own(workdir, capsys):
     sized = {"dataset": {"train_rows": 10_000}, "number": 2}
     for study, engine, took in (("a", "torch-ddp", 10.0), ("b", "dask-average", 10.3)):
-        folder = store(here / "out" / study, *runs(engine, took, nodes=4, study=study, **sized))
+        folder = store(workdir / "out" / study, *runs(engine, took, nodes=4, study=study, **sized))
         (folder / "study.toml").write_text(f"# trainoff run {study}.toml --set workers=4 --set train_rows=10000\n")
-        (here / f"{study}.toml").write_text("")
+        (workdir / f"{study}.toml").write_text("")
     first, second = facts(capsys, "out")["command"].split(" && ")
     assert first.startswith("trainoff run a.toml --set workers=4 --set train_rows=10000 --engine torch-ddp --repeat ")
     assert second.startswith("trainoff run b.toml --set workers=4 --set train_rows=10000 --engine dask-average --rep")
 
 
-def test_engines_that_were_tried_elsewhere_were_tried(here, capsys):
-    store(here / "out", *runs("numpy", 10.0), *runs("dask-average", 9.0), *runs("dask-average", 5.0, nodes=2))
+def test_engines_that_were_tried_elsewhere_were_tried(workdir, capsys):
+    store(workdir / "out", *runs("numpy", 10.0), *runs("dask-average", 9.0), *runs("dask-average", 5.0, nodes=2))
     assert "was tried" not in said(capsys, "out", "--nodes", "2")
 
 
-def test_runs_that_were_not_on_the_way_to_a_target_did_not_miss_it(here, capsys):
+def test_runs_that_were_not_on_the_way_to_a_target_did_not_miss_it(workdir, capsys):
     easier = [
         ran("torch-ddp", 3.0, seed, nodes=n, target=0.9, mode="sync", study="easy") for seed in (7, 8) for n in (1, 2)
     ]
     harder = [ran("torch-ddp", 20.0 / n, seed, nodes=n, mode="sync") for seed in range(5) for n in (1, 2)]
-    store(here / "out", *easier, *harder)
+    store(workdir / "out", *easier, *harder)
     predicted = facts(capsys, "out", "--target", "0.97", "--nodes", "3")["choice"]
     assert predicted["reach"] > 0.85
 
 
-def test_runs_that_fail_now_and_then_cost_their_time(here, capsys):
+def test_runs_that_fail_now_and_then_cost_their_time(workdir, capsys):
     """10 s in half of the runs, and 40 s for nothing in the others, are worse than 15 s in all of them."""
     shaky = [ran("torch", 10.0 if seed % 2 else None, seed, train_s=40.0) for seed in range(10)]
-    store(here / "out", *shaky, *runs("numpy", 15.0))
+    store(workdir / "out", *shaky, *runs("numpy", 15.0))
     found = facts(capsys, "out")
     assert found["choice"]["engine"] == "numpy"
     assert found["runner_up"]["reach"] == pytest.approx(0.5, abs=0.1)
@@ -187,9 +187,11 @@ usd_per_core_hour = 0.36
 """
 
 
-def test_limits_of_time_and_money(here, capsys):
-    (here / "prices.toml").write_text(PRICES)
-    store(here / "out", *runs("torch", 20.0), *runs("torch-ddp", 15.0, nodes=2), *runs("tf-allreduce", 10.0, nodes=4))
+def test_limits_of_time_and_money(workdir, capsys):
+    (workdir / "prices.toml").write_text(PRICES)
+    store(
+        workdir / "out", *runs("torch", 20.0), *runs("torch-ddp", 15.0, nodes=2), *runs("tf-allreduce", 10.0, nodes=4)
+    )
 
     def engine(*words):
         return facts(capsys, "out", "--prices", "prices.toml", *words)["choice"]["engine"]
@@ -211,9 +213,9 @@ def test_limits_of_time_and_money(here, capsys):
     assert facts(capsys, "out", "--max-seconds", "18")["goal"] == "seconds", "without a price the fastest"
 
 
-def test_limits_that_nothing_keeps_name_the_nearest(here, capsys):
-    (here / "prices.toml").write_text(PRICES)
-    store(here / "out", *runs("torch", 20.0), *runs("torch-ddp", 15.0, nodes=2))
+def test_limits_that_nothing_keeps_name_the_nearest(workdir, capsys):
+    (workdir / "prices.toml").write_text(PRICES)
+    store(workdir / "out", *runs("torch", 20.0), *runs("torch-ddp", 15.0, nodes=2))
     why = complaint(capsys, "out", "--max-seconds", "5")
     assert why.startswith("--max-seconds 5: nothing here is likely to keep that; the nearest is torch-ddp (sync, ")
     assert why.endswith(" with 15.0 s")
@@ -225,21 +227,21 @@ def test_limits_that_nothing_keeps_name_the_nearest(here, capsys):
 
 @pytest.mark.parametrize("option", ["--max-seconds", "--max-cost", "--cores", "--rows"])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
-def test_numbers_that_are_none(here, capsys, option, value):
-    store(here / "out", ran("torch", 20.0))
+def test_numbers_that_are_none(workdir, capsys, option, value):
+    store(workdir / "out", ran("torch", 20.0))
     assert "give a number above 0" in complaint(capsys, "out", f"{option}={value}")
 
 
-def test_types_of_machines(here, capsys):
+def test_types_of_machines(workdir, capsys):
     """A machine by its name: as many cores, another price."""
-    (here / "prices.toml").write_text("""
+    (workdir / "prices.toml").write_text("""
 [machine]
 "small" = { cores = 1, memory_gb = 2, usd_per_hour = 0.1 }
 "large" = { cores = 4, memory_gb = 16, usd_per_hour = 0.8 }
 """)
     small = runs("torch", 20.0, cores=1.0, memory_gb=2.0, cluster="lab", params={"machine": "small"})
     large = runs("torch", 8.0, cores=4.0, memory_gb=16.0, cluster="lab", params={"machine": "large"})
-    store(here / "out", *small, *large)
+    store(workdir / "out", *small, *large)
     asked = ("out", "--prices", "prices.toml")
     assert facts(capsys, *asked)["choice"]["machine"] == "large"
     assert facts(capsys, *asked, "--max-seconds", "30")["choice"]["machine"] == "small"
@@ -260,8 +262,8 @@ def sizes(*counts, rows=6000, number=2, **more):
     ]  # fmt: skip
 
 
-def test_a_number_of_nodes_that_nobody_ran(here, capsys):
-    store(here / "out", *sizes(1, 2, 4))
+def test_a_number_of_nodes_that_nobody_ran(workdir, capsys):
+    store(workdir / "out", *sizes(1, 2, 4))
     found = facts(capsys, "out", "--engine", "torch-ddp", "--nodes", "3")
     assert found["choice"]["seconds"]["low"] < LAW["torch-ddp"](3) < found["choice"]["seconds"]["high"]
     assert (found["choice"]["predicted"], found["choice"]["extrapolated"]) == (True, False)
@@ -276,8 +278,8 @@ def test_a_number_of_nodes_that_nobody_ran(here, capsys):
     assert facts(capsys, "out", "--nodes", "8")["choice"]["engine"] == "torch-ddp"
 
 
-def test_predictions_are_considered_and_marked(here, capsys):
-    store(here / "out", *sizes(1, 2, 4))
+def test_predictions_are_considered_and_marked(workdir, capsys):
+    store(workdir / "out", *sizes(1, 2, 4))
     found = facts(capsys, "out")
     marks = {(one["engine"], one["nodes"]): (one["predicted"], one["extrapolated"]) for one in found["ranked"]}
     assert marks["torch-ddp", 4] == (False, False)
@@ -287,37 +289,37 @@ def test_predictions_are_considered_and_marked(here, capsys):
     assert found["choice"]["nodes"] == 8
 
 
-def test_no_more_workers_than_this_machine_has_cores_for(here, capsys):
-    store(here / "out", *sizes(1, 2, cluster="processes"))
+def test_no_more_workers_than_this_machine_has_cores_for(workdir, capsys):
+    store(workdir / "out", *sizes(1, 2, cluster="processes"))
     assert {one["nodes"] for one in facts(capsys, "out")["ranked"]} == {1, 2}
     asked = said(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
     assert "That machine has 2 CPUs for 4 cores: they would be shared, which the model does not know." in asked
 
 
-def test_nothing_is_predicted_beyond_where_runs_began_to_fail(here, capsys):
+def test_nothing_is_predicted_beyond_where_runs_began_to_fail(workdir, capsys):
     failed = [ran("torch-ddp", None, seed, nodes=6, cluster="lab", status="crashed") for seed in (0, 1)]
-    store(here / "out", *sizes(1, 2, 4), *failed)
+    store(workdir / "out", *sizes(1, 2, 4), *failed)
     assert max(one["nodes"] for one in facts(capsys, "out", "--engine", "torch-ddp")["ranked"]) < 6
 
 
-def test_nothing_is_predicted_for_fewer_rows_than_those_that_were_too_few(here, capsys):
+def test_nothing_is_predicted_for_fewer_rows_than_those_that_were_too_few(workdir, capsys):
     took = {1000: None, 5000: 3.0, 10000: 5.0}
     every = [
         run for rows, seconds in took.items()
         for run in runs("torch", seconds, 2, dataset={"train_rows": rows}, params={"train_rows": rows})
     ]  # fmt: skip
-    store(here / "out", *every)
+    store(workdir / "out", *every)
     assert facts(capsys, "out", "--rows", "2000")["choice"]["extrapolated"]
     why = complaint(capsys, "out", "--rows", "500")
     assert why.startswith("out: not enough evidence: with 1,000 rows no run reached 97%")
 
 
-def test_a_number_of_rows_that_nobody_ran(here, capsys):
+def test_a_number_of_rows_that_nobody_ran(workdir, capsys):
     rows = (5000, 10000, 20000)
     many = [
         run for r in rows for run in runs("torch", 1 + r / 1000, 2, dataset={"train_rows": r}, params={"train_rows": r})
     ]
-    store(here / "out", *many)
+    store(workdir / "out", *many)
     found = facts(capsys, "out", "--engine", "torch", "--rows", "15000")
     assert found["choice"]["seconds"]["middle"] == pytest.approx(16, rel=0.05)
     assert not found["choice"]["extrapolated"]
@@ -326,7 +328,7 @@ def test_a_number_of_rows_that_nobody_ran(here, capsys):
     assert "--rows R chooses among those with R rows." in said(capsys, "out")
 
 
-def test_more_rows_make_a_training_longer_but_not_the_way_to_the_target(here, capsys):
+def test_more_rows_make_a_training_longer_but_not_the_way_to_the_target(workdir, capsys):
     """Every engine is there after about 20,000 samples, whatever the rows: so much must be known of rows never run."""
 
     def got_there(engine, nodes, rows, pace):
@@ -339,7 +341,7 @@ def test_more_rows_make_a_training_longer_but_not_the_way_to_the_target(here, ca
         run for engine, pace in paces.items() for nodes in (1, 2) for rows in (10000, 20000, 80000)
         for run in got_there(engine, nodes, rows, pace)
     ]  # fmt: skip
-    store(here / "out", *every)
+    store(workdir / "out", *every)
     found = facts(capsys, "out", "--nodes", "2", "--rows", "40000")
     assert [one["engine"] for one in found["ranked"]] == ["torch-ddp", "spark-average"]
     assert found["choice"]["predicted"]
@@ -350,14 +352,14 @@ def test_more_rows_make_a_training_longer_but_not_the_way_to_the_target(here, ca
     assert found["choice"]["best"] > 0.9, "what is not known of the rows is the same for both"
 
 
-def test_runs_of_several_machines_are_pointed_out(here, capsys):
+def test_runs_of_several_machines_are_pointed_out(workdir, capsys):
     hosts = [{"cpus": 2, "host": name} for name in ("one", "two")]
-    store(here / "out", *runs("torch", 10.0, environment=hosts[0]), *runs("numpy", 15.0, environment=hosts[1]))
+    store(workdir / "out", *runs("torch", 10.0, environment=hosts[0]), *runs("numpy", 15.0, environment=hosts[1]))
     assert "The runs are from 2 machines, whose times say little of each other." in said(capsys, "out")
 
 
-def test_a_damaged_record_is_named_and_the_rest_is_advised_on(here, capsys):
-    folder = store(here / "out", *runs("torch", 10.0), *runs("numpy", 15.0))
+def test_a_damaged_record_is_named_and_the_rest_is_advised_on(workdir, capsys):
+    folder = store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0))
     (next(folder.glob("torch*")) / "record.json").write_text("{")
     assert main(["advise", "out"]) == 1
     out, err = capsys.readouterr()
@@ -365,15 +367,15 @@ def test_a_damaged_record_is_named_and_the_rest_is_advised_on(here, capsys):
     assert "record.json cannot be read" in err
 
 
-def test_what_broke_by_a_fault_is_no_choice(here, capsys):
+def test_what_broke_by_a_fault_is_no_choice(workdir, capsys):
     struck = runs("jax", 5.0, params={"epochs": 2, "fault": {"action": "slow"}})
-    store(here / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *struck)
+    store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *struck)
     assert [one["engine"] for one in facts(capsys, "out")["ranked"]] == ["torch", "numpy"]
 
 
-def test_from_cold_a_slow_start_counts(here, capsys):
+def test_from_cold_a_slow_start_counts(workdir, capsys):
     slow = runs("spark-average", 8.0, nodes=2, cold_s=100.0)
-    store(here / "out", *slow, *runs("torch", 10.0))
+    store(workdir / "out", *slow, *runs("torch", 10.0))
     warm, cold = facts(capsys, "out"), facts(capsys, "out", "--cold")
     assert (warm["choice"]["engine"], warm["other_clock"]) == ("spark-average", "torch")
     assert (cold["choice"]["engine"], cold["clock"]) == ("torch", "cold")
@@ -381,18 +383,20 @@ def test_from_cold_a_slow_start_counts(here, capsys):
     assert "By the time from cold (--cold) the choice would be torch." in said(capsys, "out")
 
 
-def test_what_cannot_be_answered_is_one_sentence(here, capsys):
-    (here / "empty").mkdir()
+def test_what_cannot_be_answered_is_one_sentence(workdir, capsys):
+    (workdir / "empty").mkdir()
     assert complaint(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
     assert "there is no such folder" in complaint(capsys, "nowhere")
-    store(here / "never", *runs("torch", None, 2, params={"epochs": 3}), *runs("numpy", None, 2, params={"epochs": 3}))
+    store(
+        workdir / "never", *runs("torch", None, 2, params={"epochs": 3}), *runs("numpy", None, 2, params={"epochs": 3})
+    )
     assert complaint(capsys, "never", "--target", "0.97") == (
         "never: not enough evidence: no run reached 97%; numpy came closest with accuracy 0.9100; "
         "run this: trainoff run STUDY --set epochs=6"
     )
-    store(here / "failed", ran("torch", None, status="crashed"))
+    store(workdir / "failed", ran("torch", None, status="crashed"))
     assert complaint(capsys, "failed").endswith("run this: trainoff run STUDY --retry failed")
-    store(here / "out", *runs("torch", 10.0), *runs("torch-ddp", 12.0, nodes=2))
+    store(workdir / "out", *runs("torch", 10.0), *runs("torch-ddp", 12.0, nodes=2))
     target = complaint(capsys, "out", "--target", "0.99")
     assert target.startswith("--target 0.99 was not timed; these were: 0.97")
     assert "did you mean `torch`?" in complaint(capsys, "out", "--engine", "troch")
@@ -411,15 +415,15 @@ def test_what_cannot_be_answered_is_one_sentence(here, capsys):
     assert "no target was timed here" in complaint(capsys, "published:executors")
 
 
-def test_an_error_is_to_be_small(here, capsys):
+def test_an_error_is_to_be_small(workdir, capsys):
     low = {"metric": "error", "test_metrics": {"error": 0.2}, "workload": "clicks-logreg"}
-    store(here / "out", *runs("torch", 10.0, target=0.25, **low), *runs("numpy", 12.0, target=0.25, **low))
+    store(workdir / "out", *runs("torch", 10.0, target=0.25, **low), *runs("numpy", 12.0, target=0.25, **low))
     assert "It should reach 25% error after" in said(capsys, "out", "--target", "0.25")
     assert "--target 0.1 was not timed" in complaint(capsys, "out", "--target", "0.1")
 
 
-def test_one_workload_at_a_time(here, capsys):
-    store(here / "out", *runs("torch", 10.0, workload="one"), *runs("torch", 20.0, workload="two"))
+def test_one_workload_at_a_time(workdir, capsys):
+    store(workdir / "out", *runs("torch", 10.0, workload="one"), *runs("torch", 20.0, workload="two"))
     assert complaint(capsys, "out") == "there are runs of one and two; say which with --workload one"
     assert facts(capsys, "out", "--workload", "two")["choice"]["seconds"]["middle"] == pytest.approx(20, rel=0.02)
     assert "did you mean `two`?" in complaint(capsys, "out", "--workload", "tow")

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from helpers.records import FAST, commit, repeated, trial
+from helpers.records import FAST, commit, timed_groups, timed_record
 from trainoff.cli import main
 from trainoff.cli.show import board
 from trainoff.records import Store
@@ -24,7 +24,7 @@ def stored(folder, records):
 
 
 def runs(engine, times, **more):
-    return [trial(engine, time, seed, repetition=seed, **more) for seed, time in enumerate(times, 1)]
+    return [timed_record(engine, time, seed, repetition=seed, **more) for seed, time in enumerate(times, 1)]
 
 
 def said(capsys, *words):
@@ -43,8 +43,8 @@ def complaint(capsys, *words):
     return err.removeprefix("trainoff: ").strip()
 
 
-def test_two_engines_of_a_folder(here, capsys):
-    stored(here / "out", [*runs("fast", FAST), *runs("slow", SLOW), *runs("other", SLOW)])
+def test_two_engines_of_a_folder(workdir, capsys):
+    stored(workdir / "out", [*runs("fast", FAST), *runs("slow", SLOW), *runs("other", SLOW)])
     out = said(capsys, "out", "--engines", "fast", "slow")
     assert "time to 97%: fast as a multiple of slow" in out
     assert out.splitlines()[2].split() == ["fast", "1.0", "s", "3.0", "s", "0.33", "0.32", "to", "0.35", "5", "faster"]
@@ -53,11 +53,11 @@ def test_two_engines_of_a_folder(here, capsys):
     assert "other" not in out
 
 
-def test_an_upgrade_is_told_with_versions_machines_and_what_was_left_out(here, capsys):
+def test_an_upgrade_is_told_with_versions_machines_and_what_was_left_out(workdir, capsys):
     at = {"environment": {"host": "old"}}
-    stored(here / "before", [*runs("a", SLOW, **at), *runs("b", FAST, **at), *runs("gone", FAST, **at)])
+    stored(workdir / "before", [*runs("a", SLOW, **at), *runs("b", FAST, **at), *runs("gone", FAST, **at)])
     new = {"engine_version": "3.0", "environment": {"host": "new"}, "study": "again"}
-    stored(here / "after", [*runs("a", FAST, **new), *runs("b", [time * 1.001 for time in FAST], **new)])
+    stored(workdir / "after", [*runs("a", FAST, **new), *runs("b", [time * 1.001 for time in FAST], **new)])
     out = " ".join(said(capsys, "before", "after").split())
     assert "time to 97%: after as a multiple of before" in out
     assert "2 settings, after beside before: 1 faster, 1 tied; over all of them 0.58 times (geometric mean)." in out
@@ -69,8 +69,8 @@ def test_an_upgrade_is_told_with_versions_machines_and_what_was_left_out(here, c
     assert "a in after was 3.0 times faster than a in before to 97%" in " ".join(one.split())
 
 
-def test_everybody_against_the_best(here, capsys):
-    stored(here / "out", [*runs("fast", FAST), *runs("slow", SLOW), *runs("never", [None] * 5)])
+def test_everybody_against_the_best(workdir, capsys):
+    stored(workdir / "out", [*runs("fast", FAST), *runs("slow", SLOW), *runs("never", [None] * 5)])
     out = said(capsys, "out")
     assert "fast has the best time to 97%; of 2 others: 2 slower." in out
     rows = [line.split() for line in out.splitlines()[2:4]]
@@ -89,16 +89,16 @@ def test_everybody_against_the_best(here, capsys):
         ("samples_per_s", (2000.0, 1000.0), "faster", "a trained on 2.0 times the samples per second of b"),
     ],
 )
-def test_other_figures_have_words_of_their_own(here, capsys, figure, values, verdict, sentence):
+def test_other_figures_have_words_of_their_own(workdir, capsys, figure, values, verdict, sentence):
     both = [one for engine, value in zip("ab", values, strict=True) for one in runs(engine, FAST, **{figure: value})]
-    stored(here / "out", both)
+    stored(workdir / "out", both)
     out = said(capsys, "out", "--engines", "a", "b", "--figure", figure)
     assert out.splitlines()[2].split()[-1] == verdict
     assert sentence in " ".join(out.split())
 
 
-def test_few_pairs_are_indicative_and_nothing_more(here, capsys):
-    stored(here / "out", [*runs("a", FAST[:3]), *runs("b", SLOW[:3]), *runs("c", SLOW[:3])])
+def test_few_pairs_are_indicative_and_nothing_more(workdir, capsys):
+    stored(workdir / "out", [*runs("a", FAST[:3]), *runs("b", SLOW[:3]), *runs("c", SLOW[:3])])
     out = said(capsys, "out", "--engines", "a", "b")
     assert out.splitlines()[2].split()[-1] == "indicative"
     assert "--repeat 5 brings more pairs." in out
@@ -107,29 +107,29 @@ def test_few_pairs_are_indicative_and_nothing_more(here, capsys):
     assert not [word for word in ("faster", "slower", "tie", "signific") if word in out + every]
 
 
-def test_what_to_keep_in_mind_is_said(here, capsys):
+def test_what_to_keep_in_mind_is_said(workdir, capsys):
     loud = {"other_cores": 1.2}
     design = {"verdict": "different by design", "reason": "L-BFGS"}
-    failed = trial("a", None, 9, repetition=9, status="crashed", train_s=None)
-    stored(here / "out", [*runs("a", FAST, noise=loud), *runs("b", SLOW, equivalence=design), failed])
+    failed = timed_record("a", None, 9, repetition=9, status="crashed", train_s=None)
+    stored(workdir / "out", [*runs("a", FAST, noise=loud), *runs("b", SLOW, equivalence=design), failed])
     out = " ".join(said(capsys, "out", "--engines", "a", "b", "--figure", "train_s").split())
     assert "5 of 11 trials were disturbed, such as a with seed 1: other processes kept 1.2 cores busy." in out
     assert "b solves the problem another way (L-BFGS)" in out
     assert "1 trial that did not come to this figure is in no pair." in out
 
 
-def test_a_workload_that_nobody_reached_is_named(here, capsys):
-    lost = [trial(engine, None, workload="mnist-cnn", time_to_target={}) for engine in "ab"]
-    stored(here / "out", [*runs("a", FAST), *runs("b", SLOW), *lost])
+def test_a_workload_that_nobody_reached_is_named(workdir, capsys):
+    lost = [timed_record(engine, None, workload="mnist-cnn", time_to_target={}) for engine in "ab"]
+    stored(workdir / "out", [*runs("a", FAST), *runs("b", SLOW), *lost])
     told = "mnist-cnn is left out, for nobody reached a target; try --figure train_s."
     assert told in " ".join(said(capsys, "out").split())
     assert told in json.loads(said_json(capsys, "out"))["caveats"]
     assert "left out" not in said(capsys, "out", "--figure", "train_s")
 
 
-def test_workers_are_compared_with_as_many(here, capsys):
+def test_workers_are_compared_with_as_many(workdir, capsys):
     many = [one for engine in "ab" for workers in (1, 2) for one in runs(engine, FAST, mode="sync", workers=workers)]
-    stored(here / "out", many)
+    stored(workdir / "out", many)
     found = json.loads(said_json(capsys, "out", "--engines", "a", "b"))
     assert [(one["a"], one["b"]) for one in found["comparisons"]] == [
         ("a (sync, 1 worker)", "b (sync, 1 worker)"),
@@ -142,8 +142,8 @@ def said_json(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_programs_read_json(here, capsys):
-    stored(here / "out", [*runs("fast", FAST), *runs("never", [None] * 5)])
+def test_programs_read_json(workdir, capsys):
+    stored(workdir / "out", [*runs("fast", FAST), *runs("never", [None] * 5)])
     found = json.loads(said_json(capsys, "out", "--engines", "never", "fast", "--target", "0.97"))
     (one,) = found["comparisons"]
     assert found["folders"] == ["out"]
@@ -152,11 +152,13 @@ def test_programs_read_json(here, capsys):
     assert found["caveats"]
 
 
-def test_every_mistake_is_one_sentence(here, capsys):
-    stored(here / "out", [*runs("numpy", FAST), *runs("torch", SLOW)])
-    stored(here / "rest", runs("jax", FAST))
-    stored(here / "nowhere", [trial("a", None, time_to_target={}), trial("b", None, time_to_target={})])
-    (here / "empty").mkdir()
+def test_every_mistake_is_one_sentence(workdir, capsys):
+    stored(workdir / "out", [*runs("numpy", FAST), *runs("torch", SLOW)])
+    stored(workdir / "rest", runs("jax", FAST))
+    stored(
+        workdir / "nowhere", [timed_record("a", None, time_to_target={}), timed_record("b", None, time_to_target={})]
+    )
+    (workdir / "empty").mkdir()
     assert complaint(capsys, "out", "--engines", "numpy", "tourch") == (
         "--engines: out has no record of `tourch`; did you mean `torch`?"
     )
@@ -173,7 +175,7 @@ def test_every_mistake_is_one_sentence(here, capsys):
     assert complaint(capsys, "out", "--target", "0.9", "--figure", "cpu_s").startswith("--target belongs to --figure")
     assert complaint(capsys, "out", "out", "out").startswith("compare takes one folder or two")
     assert complaint(capsys, "nowhere").startswith("nobody reached a target")
-    stored(here / "apart", [*runs("numpy", FAST), *runs("torch", SLOW, study="other")])
+    stored(workdir / "apart", [*runs("numpy", FAST), *runs("torch", SLOW, study="other")])
     assert complaint(capsys, "apart").startswith("no repetition was done by both within one study")
 
 
@@ -183,7 +185,7 @@ def test_the_board_shows_the_spread_of_repetitions():
         Console(file=text, width=100).print(board(found, 100))
         return text.getvalue()
 
-    out = drawn(repeated(a=FAST, b=[None, 2.0, 3.0, 2.5, 2.0]))
+    out = drawn(timed_groups(a=FAST, b=[None, 2.0, 3.0, 2.5, 2.0]))
     assert "0.9 to 1.1 s" in out
     assert "2.0 s to never" in out
-    assert "spread" not in drawn(repeated(a=FAST[:1], b=SLOW[:1]))
+    assert "spread" not in drawn(timed_groups(a=FAST[:1], b=SLOW[:1]))

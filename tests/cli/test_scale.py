@@ -53,8 +53,8 @@ def complaint(capsys, *words):
     return err.removeprefix("trainoff: ").strip()
 
 
-def test_a_table_and_sentences_for_every_engine(here, capsys):
-    store(here / "out", *many(1, 2, 4, 8), ran("numpy", 1, mode="single"))
+def test_a_table_and_sentences_for_every_engine(workdir, capsys):
+    store(workdir / "out", *many(1, 2, 4, 8), ran("numpy", 1, mode="single"))
     out = said(capsys, "out", "--at", "17")
     assert max(map(len, out.splitlines())) <= 80
     lines = out.splitlines()
@@ -70,8 +70,8 @@ def test_a_table_and_sentences_for_every_engine(here, capsys):
     assert "One number of nodes only, so no curve: numpy." in words
 
 
-def test_programs_read_the_same(here, capsys):
-    store(here / "out", *many(1, 2, 4, 8))
+def test_programs_read_the_same(workdir, capsys):
+    store(workdir / "out", *many(1, 2, 4, 8))
     found = json.loads(said(capsys, "out", "--at", "17", "3", "--json"))
     assert [curve["engine"] for curve in found["curves"]] == ["spark-average", "torch-ddp"]
     curve = found["curves"][1]
@@ -86,8 +86,8 @@ def test_programs_read_the_same(here, capsys):
     assert "next" not in found
 
 
-def test_runs_are_held_out_and_grade_the_model(here, capsys):
-    store(here / "out", *many(1, 2, 4, 8, 17))
+def test_runs_are_held_out_and_grade_the_model(workdir, capsys):
+    store(workdir / "out", *many(1, 2, 4, 8, 17))
     found = json.loads(said(capsys, "out", "--hold-out", "17", "--at", "17", "--json"))
     for curve in found["curves"]:
         assert curve["fitted_on"] == [1, 2, 4, 8]
@@ -98,10 +98,10 @@ def test_runs_are_held_out_and_grade_the_model(here, capsys):
     assert re.search(r"held out it was off by \S+ at 17\.", " ".join(said(capsys, "out", "--hold-out", "17").split()))
 
 
-def test_other_figures(here, capsys):
+def test_other_figures(workdir, capsys):
     reached = [ran("torch-ddp", n, time_to_target={"0.9": 1 / n}, targets=[0.9]) for n in (1, 2, 4)]
     never = ran("torch-ddp", 8, time_to_target={"0.9": None}, targets=[0.9])
-    store(here / "out", *reached, never)
+    store(workdir / "out", *reached, never)
     out = " ".join(said(capsys, "out", "--target", "0.9").split())
     assert "torch-ddp: time to 90%" in out
     assert "1 run that did not come to this figure is left out." in out
@@ -110,13 +110,13 @@ def test_other_figures(here, capsys):
     assert "give one of them" in complaint(capsys, "out", "--target", "0.9", "--figure", "cold_s")
 
 
-def test_rows_and_workloads_have_their_places_in_table_and_command(here, capsys):
+def test_rows_and_workloads_have_their_places_in_table_and_command(workdir, capsys):
     def on(nodes, rows, workload):
         took = 1 + rows / 1000 / nodes
         return ran("torch-ddp", nodes, train_s=took, workload=workload, dataset={"train_rows": rows})
 
     places = [(nodes, rows, name) for nodes in (1, 2, 4) for rows in (6000, 60000) for name in ("one", "two")]
-    store(here / "out", *(record(f"r{number}", **vars_of(on(*place))) for number, place in enumerate(places)))
+    store(workdir / "out", *(record(f"r{number}", **vars_of(on(*place))) for number, place in enumerate(places)))
     out = said(capsys, "out", "--at", "8", "--minutes", "20")
     assert "torch-ddp on one: training time" in out
     lines = [line.split() for line in out.splitlines()]
@@ -135,9 +135,9 @@ def vars_of(made):
     return {name: value for name, value in vars(made).items() if name != "trial_id"}
 
 
-def test_what_to_run_next_with_the_command(here, capsys):
-    folder = store(here / "out" / "sizes", *many(1, 2, 4))
-    (here / "sizes.toml").write_text(STUDY)
+def test_what_to_run_next_with_the_command(workdir, capsys):
+    folder = store(workdir / "out" / "sizes", *many(1, 2, 4))
+    (workdir / "sizes.toml").write_text(STUDY)
     ran_by = "# trainoff run sizes.toml --set nodes=4 --set epochs=1 --engine torch-ddp --repeat 2 --out out\n"
     (folder / "study.toml").write_text(ran_by + STUDY)
     out = said(capsys, folder, "--at", "17", "--minutes", "10")
@@ -153,32 +153,32 @@ def test_what_to_run_next_with_the_command(here, capsys):
     planned = found["runs"][0]["command"].split()[3:]
     overrides = [planned[place + 1] for place, word in enumerate(planned) if word == "--set"]
     trials = study.read(
-        here / "sizes.toml", engines.facts(), overrides=overrides, only=[found["runs"][0]["engine"]]
+        workdir / "sizes.toml", engines.facts(), overrides=overrides, only=[found["runs"][0]["engine"]]
     ).trials()
     assert {trial.workers for trial in trials} == {found["runs"][0]["nodes"]}
-    (here / "sizes.toml").unlink()
+    (workdir / "sizes.toml").unlink()
     assert f"trainoff run {folder}/study.toml --set epochs=1" in said(capsys, folder, "--minutes", "10")
 
 
 @pytest.mark.parametrize("figure", ["per_1000_samples", "cold_s"])
-def test_a_run_takes_as_long_whatever_is_asked_of_it(here, capsys, figure):
-    store(here / "out", *(ran("torch-ddp", nodes, cold_s=10 + LAWS["torch-ddp"](nodes)) for nodes in (1, 2, 4)))
+def test_a_run_takes_as_long_whatever_is_asked_of_it(workdir, capsys, figure):
+    store(workdir / "out", *(ran("torch-ddp", nodes, cold_s=10 + LAWS["torch-ddp"](nodes)) for nodes in (1, 2, 4)))
     found = json.loads(said(capsys, "out", "--at", "17", "--minutes", "10", "--figure", figure, "--json"))["next"]
     assert found["runs"]
     for run in found["runs"]:
         assert run["seconds"] / run["runs"] == pytest.approx(10 + LAWS["torch-ddp"](run["nodes"]), rel=0.1)
 
 
-def test_rows_that_were_set_stay_set(here, capsys):
-    folder = store(here / "out" / "sizes", *many(1, 2, 4))
+def test_rows_that_were_set_stay_set(workdir, capsys):
+    folder = store(workdir / "out" / "sizes", *many(1, 2, 4))
     (folder / "study.toml").write_text(f"# trainoff run sizes.toml --set nodes=4 --set train_rows=1000\n{STUDY}")
     runs = json.loads(said(capsys, folder, "--minutes", "10", "--json"))["next"]["runs"]
     assert all("--set train_rows=1000 --engine" in run["command"] for run in runs)
 
 
-def test_the_command_runs_the_curve_and_no_other(here, capsys):
+def test_the_command_runs_the_curve_and_no_other(workdir, capsys):
     folder = store(
-        here / "out" / "sizes",
+        workdir / "out" / "sizes",
         *(ran("torch-ddp", nodes, params={"epochs": epochs}) for nodes in (1, 2) for epochs in (1, 2)),
     )
     (folder / "study.toml").write_text(f"# trainoff reproduce sizes --out elsewhere\n{STUDY}")
@@ -201,35 +201,35 @@ nodes = [1, 2, 4]
 """
 
 
-def test_too_little_time_for_anything(here, capsys):
-    store(here / "out", *many(1, 2, 4))
+def test_too_little_time_for_anything(workdir, capsys):
+    store(workdir / "out", *many(1, 2, 4))
     out = said(capsys, "out", "--minutes", "0.05")
     assert "0.05 min are too little for any run that would help: the shortest takes about" in out
     found = json.loads(said(capsys, "out", "--minutes", "0.05", "--json"))["next"]
     assert found["runs"] == []
 
 
-def test_one_number_of_nodes_and_some_minutes_is_a_beginning(here, capsys):
-    store(here / "out", *many(2))
+def test_one_number_of_nodes_and_some_minutes_is_a_beginning(workdir, capsys):
+    store(workdir / "out", *many(2))
     out = said(capsys, "out", "--minutes", "10")
     assert "trainoff run STUDY --engine" in out
 
 
-def test_what_cannot_be_answered_is_one_sentence(here, capsys):
+def test_what_cannot_be_answered_is_one_sentence(workdir, capsys):
     assert "there is no such folder" in complaint(capsys, "nowhere")
-    (here / "empty").mkdir()
+    (workdir / "empty").mkdir()
     assert complaint(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
-    store(here / "one", ran("torch-ddp", 1))
+    store(workdir / "one", ran("torch-ddp", 1))
     assert complaint(capsys, "one").startswith("one: one record is a point and not a curve; `trainoff run STUDY")
-    store(here / "alike", *many(2), *many(2, seed=2))
+    store(workdir / "alike", *many(2), *many(2, seed=2))
     assert complaint(capsys, "alike").startswith("alike: all runs have 2 nodes, and a curve needs two numbers of them")
-    store(here / "apart", ran("torch-ddp", 1), ran("spark-average", 2))
+    store(workdir / "apart", ran("torch-ddp", 1), ran("spark-average", 2))
     assert "no engine was run with two numbers of nodes and all else alike" in complaint(capsys, "apart")
-    store(here / "failed", *many(1, 2, status="crashed", train_s=None))
+    store(workdir / "failed", *many(1, 2, status="crashed", train_s=None))
     assert "no run here has that figure (4 crashed), so there is nothing to fit" in complaint(capsys, "failed")
-    store(here / "never", *many(1, 2, time_to_target={"0.9": None}, targets=[0.9]))
+    store(workdir / "never", *many(1, 2, time_to_target={"0.9": None}, targets=[0.9]))
     assert "(4 never got there)" in complaint(capsys, "never", "--target", "0.9")
-    store(here / "good", *many(1, 2))
+    store(workdir / "good", *many(1, 2))
     assert "hold out fewer" in complaint(capsys, "good", "--hold-out", "2")
 
 
@@ -252,14 +252,14 @@ def test_of_published_figures_without_nodes_there_is_no_curve(capsys):
     assert told.endswith("`trainoff reproduce machines-and-clusters` asks anew")
 
 
-def test_what_nobody_measured_cannot_be_held_out(here, capsys):
-    store(here / "out", *many(1, 2, 4))
+def test_what_nobody_measured_cannot_be_held_out(workdir, capsys):
+    store(workdir / "out", *many(1, 2, 4))
     assert complaint(capsys, "out", "--hold-out", "3") == "--hold-out 3: no run has 3 nodes; they have 1, 2, 4"
 
 
-def test_next_to_nothing_has_no_sign(here, capsys):
+def test_next_to_nothing_has_no_sign(workdir, capsys):
     exact = [ran(engine, nodes, train_s=4 + 40 / nodes) for engine in LAWS for nodes in (1, 2, 4, 8)]
-    store(here / "out", *exact)
+    store(workdir / "out", *exact)
     out = said(capsys, "out", "--at", "17")
     assert "under 1%" in out
     for wrong in ("+0%", "-0%", "about under"):
@@ -267,15 +267,15 @@ def test_next_to_nothing_has_no_sign(here, capsys):
 
 
 @pytest.mark.parametrize("word", ["0", "many", "2.5", "-3", "1e9", "٣", "100001"])
-def test_nonsense_is_no_number_of_nodes(here, capsys, word):
-    store(here / "out", *many(1, 2))
+def test_nonsense_is_no_number_of_nodes(workdir, capsys, word):
+    store(workdir / "out", *many(1, 2))
     told = complaint(capsys, "out", "--at", word)
     assert "is not a number of nodes; give whole numbers from 1 to 100,000, as in --at 17" in told
 
 
 @pytest.mark.parametrize("word", ["0", "-1", "nan", "inf"])
-def test_nonsense_is_no_time(here, capsys, word):
-    store(here / "out", *many(1, 2))
+def test_nonsense_is_no_time(workdir, capsys, word):
+    store(workdir / "out", *many(1, 2))
     assert "is no time to run anything in" in complaint(capsys, "out", f"--minutes={word}")
 
 

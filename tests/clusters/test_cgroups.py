@@ -1,4 +1,4 @@
-"""Control groups of a lab's nodes: the second version by a tree that keeps its rules, the first for real."""
+"""Control groups of a lab's nodes: version 2 by an emulated tree, version 1 by the kernel's."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ OF_CONTROLLER = {
 }
 
 
-class Tree(type(Path())):
-    """A group: files that the kernel makes, and rules about what may be written into them."""
+class CgroupTree(type(Path())):
+    """A control group, version 2, emulated on any file system: its files, and the kernel's rules for writes."""
 
     @staticmethod
-    def grown(path: Path, controllers: str = "cpu memory pids") -> Tree:
-        """The top of a tree, which has these controllers."""
-        root = Tree(path)
+    def create(path: Path, controllers: str = "cpu memory pids") -> CgroupTree:
+        """Return the root of a tree with these controllers."""
+        root = CgroupTree(path)
         for name, text in ALWAYS.items():
             Path(path, name).write_text(text)
         Path(path, "cgroup.controllers").write_text(controllers)
@@ -42,7 +42,7 @@ class Tree(type(Path())):
         if self.exists() and exist_ok:
             return
         if not self.parent.exists() and parents:
-            Tree(self.parent).mkdir(parents=True)
+            CgroupTree(self.parent).mkdir(parents=True)
         super().mkdir(mode)
         given = Path(self.parent, "cgroup.subtree_control").read_text().split()
         files = dict(ALWAYS)
@@ -61,26 +61,26 @@ class Tree(type(Path())):
 
     def write_text(self, data: str, *rest: object, **more: object) -> int:
         if not self.exists():
-            raise PermissionError(errno.EACCES, "Permission denied")  # the kernel makes files, and nobody else
+            raise PermissionError(errno.EACCES, "Permission denied")  # only the kernel makes files
         if self.name == "cgroup.subtree_control":
-            return self._hand_on(data)
+            return self._enable_controllers(data)
         if self.name == "cgroup.procs":
-            return self._move(data.strip())
+            return self._add_process(data.strip())
         if self.name == "cpu.max" and data != "max":
             quota, period = map(int, data.split())
             if quota < 1000 or not 1000 <= period <= 1_000_000:
                 raise OSError(errno.EINVAL, "Invalid argument")
         return Path(self).write_text(data)
 
-    def _hand_on(self, data: str) -> int:
+    def _enable_controllers(self, data: str) -> int:
         group = Path(self.parent)
         if Path(group, "cgroup.procs").read_text().split() and not Path(group, ".top").exists():
-            raise OSError(errno.EBUSY, "Device or resource busy")  # it has processes of its own
+            raise OSError(errno.EBUSY, "Device or resource busy")  # it has processes
         wanted = [word.removeprefix("+") for word in data.split()]
         if missing := set(wanted) - set(Path(group, "cgroup.controllers").read_text().split()):
             raise OSError(errno.ENOENT, f"No such file or directory: {missing}")
         before = Path(self).read_text().split()
-        for inner in (each for each in group.iterdir() if each.is_dir()):  # groups that are there get the files, too
+        for inner in (each for each in group.iterdir() if each.is_dir()):  # existing groups get the files, too
             for name in wanted:
                 for file, text in OF_CONTROLLER.get(name, {}).items():
                     if name not in before:
@@ -88,10 +88,10 @@ class Tree(type(Path())):
             Path(inner, "cgroup.controllers").write_text(" ".join(dict.fromkeys([*before, *wanted])))
         return Path(self).write_text(" ".join(dict.fromkeys([*before, *wanted])))
 
-    def _move(self, pid: str) -> int:
+    def _add_process(self, pid: str) -> int:
         group = Path(self.parent)
         if Path(group, "cgroup.subtree_control").read_text().split() and not Path(group, ".top").exists():
-            raise OSError(errno.EBUSY, "Device or resource busy")  # it hands resources on
+            raise OSError(errno.EBUSY, "Device or resource busy")  # its controllers are enabled below
         root = next(each for each in (group, *group.parents) if Path(each, ".top").exists())
         for folder, _, _ in os.walk(root):
             file = Path(folder, "cgroup.procs")
@@ -101,7 +101,7 @@ class Tree(type(Path())):
 
 @pytest.fixture
 def top(tmp_path):
-    return Tree.grown(tmp_path)
+    return CgroupTree.create(tmp_path)
 
 
 def test_a_node_gets_its_share_and_its_limit(top):
@@ -140,11 +140,11 @@ def test_a_process_moves_in_by_its_files(top):
 
 
 def test_a_user_to_whom_a_group_was_handed_steps_aside_in_it(top):
-    Tree(top, "cgroup.subtree_control").write_text("+cpu +memory")
-    own = Tree(top, "user.scope")
+    CgroupTree(top, "cgroup.subtree_control").write_text("+cpu +memory")
+    own = CgroupTree(top, "user.scope")
     own.mkdir()
-    Tree(own, "cgroup.procs").write_text("1001")
-    Tree(own, "cgroup.procs").write_text("1002")
+    CgroupTree(own, "cgroup.procs").write_text("1001")
+    CgroupTree(own, "cgroup.procs").write_text("1002")
     Path(top, "cgroup.subtree_control").write_text("pids")  # the top is not ours, and hands nothing on
     Path(top, "cgroup.controllers").write_text("pids")
     groups = CgroupsV2.found(top, own)
@@ -153,7 +153,7 @@ def test_a_user_to_whom_a_group_was_handed_steps_aside_in_it(top):
     assert Path(own, ASIDE, "cgroup.procs").read_text().split() == ["1001", "1002"]
     told = Path(top, "told")
     told.write_text(f"0::/user.scope/{ASIDE}\n")  # as the kernel says it from then on
-    again = CgroupsV2.found(top, Tree(own_group(top, told)))
+    again = CgroupsV2.found(top, CgroupTree(own_group(top, told)))
     assert (again.place, again.labs()) == (groups.place, ["1-2-0"])
 
 
@@ -188,7 +188,7 @@ def test_another_process_finds_the_same_groups(top):
 def test_without_controllers_there_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("trainoff.clusters.lab.cgroups.own_group", lambda root: root)  # not this machine's
     with pytest.raises(TrainoffError, match=r"may not make control groups here \(No such file"):
-        find_groups(Tree.grown(tmp_path, controllers="pids"))
+        find_groups(CgroupTree.create(tmp_path, controllers="pids"))
     with pytest.raises(TrainoffError, match="needs control groups with cpu and memory"):
         find_groups(tmp_path / "nowhere")
 

@@ -8,7 +8,7 @@ from trainoff.clusters.spark import SparkFolder, start_standalone
 
 @pytest.fixture
 def existing(tmp_path):
-    """A Spark cluster of two workers that is not a trial's; yields its address and secret."""
+    """A Spark cluster of two workers that belongs to no trial; yields its address and secret."""
     spark, secret = SparkFolder(tmp_path), "a secret of its owner"
     owner = {"spark.authenticate": "true", "spark.authenticate.secret": secret.replace(" ", "-")}
     spark.configure(owner, secret=False)

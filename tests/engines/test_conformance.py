@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.training import OPTIMIZERS, QuietWatch, clicks, distances, make_job, pictures, train
+from helpers.training import OPTIMIZERS, RecordingWatch, clicks, distances, make_job, pictures, train
 from trainoff import engines
 from trainoff.engines import Engine, Job
 from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, labels, loss_and_gradient
@@ -106,7 +106,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(subject, kind, *chosen, id="-".join(map(str, [subject, kind, *chosen])), marks=marks)
 
 
-def worst(job: Job, watch: QuietWatch) -> float:
+def worst(job: Job, watch: RecordingWatch) -> float:
     """The largest distance from the reference at the certified steps."""
     found = distances(job, watch)
     assert sorted(found) == [1, 20]

@@ -9,10 +9,10 @@ from distributed import Security
 
 from helpers.running import (
     assert_nothing_listens_outside,
-    disturbed,
     members,
     only_record,
     records,
+    run_and_signal,
     study,
     survivors,
     trainoff,
@@ -177,7 +177,7 @@ def disturb(folder, victim, engine="held-dask-average"):
         assert_nothing_listens_outside(found)
         return found
 
-    return disturbed(folder, path, choose)
+    return run_and_signal(folder, path, choose)
 
 
 def assert_recovered_or_clear(record, victim):
@@ -206,7 +206,7 @@ def test_both_workers_can_be_lost_at_once(tmp_path):
         members(tmp_path, "worker-0")[0].kill()
         return members(tmp_path, "worker-1")[0]
 
-    record = disturbed(tmp_path, path, choose)
+    record = run_and_signal(tmp_path, path, choose)
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["workers_lost"] == 2
     assert record["equivalence"]["verdict"] == "exact"
@@ -223,7 +223,7 @@ def test_nothing_listens_to_others_without_a_network_of_its_own(tmp_path, monkey
                 seen.extend(link.laddr.ip for link in each.net_connections("inet") if link.status == "LISTEN")
         return members(tmp_path, "driver")[0]
 
-    disturbed(tmp_path, path, choose)
+    run_and_signal(tmp_path, path, choose)
     assert len(seen) >= 4
     assert set(seen) == {"127.0.0.1"}
 
@@ -241,7 +241,7 @@ def test_at_any_moment(tmp_path, victim, attempt):
         return start and time.monotonic() - start[0] > moment and members(tmp_path, victim)
 
     path = study(tmp_path, "held-dask-average", more=LONG)
-    record = disturbed(tmp_path, path, lambda: members(tmp_path, victim)[0], held_at=110, begun=now)
+    record = run_and_signal(tmp_path, path, lambda: members(tmp_path, victim)[0], held_at=110, begun=now)
     assert record["status"] in ("ok", "crashed", "start-failed")
     if record["status"] != "ok":
         assert victim in record["reason"] or record["unfinished"], record["reason"]

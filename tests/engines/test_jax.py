@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.training import OPTIMIZERS, QuietWatch, distances, make_job, pictures, train
+from helpers.training import OPTIMIZERS, RecordingWatch, distances, make_job, pictures, train
 from trainoff.engines import Job
 from trainoff.engines import jax as adapter
 from trainoff.engines.jax import Jax
@@ -20,7 +20,7 @@ EXACT, TOLERATED = 1e-3, 5e-3
 ADAM = [pytest.param(each, marks=() if each == "adam" else pytest.mark.soak) for each in OPTIMIZERS]
 
 
-def worst(job: Job, watch: QuietWatch) -> float:
+def worst(job: Job, watch: RecordingWatch) -> float:
     found = distances(job, watch)
     assert sorted(found) == [1, 20]
     return max(found.values())
@@ -59,7 +59,7 @@ def test_the_rate_inside_the_velocity_is_noticed_when_the_rate_changes(monkeypat
 @pytest.mark.parametrize("optimizer", ADAM)
 def test_opening_compiles_and_leaves_weights_and_optimiser_as_they_were(optimizer: str) -> None:
     job = make_job(optimizer=optimizer)
-    engine, watch = Jax(), QuietWatch(steps=job.order.steps)
+    engine, watch = Jax(), RecordingWatch(steps=job.order.steps)
     engine.open(job, watch)
     weights, memory = engine._state
     assert watch.phases == ["import", "compile"]
@@ -72,7 +72,7 @@ def test_opening_compiles_and_leaves_weights_and_optimiser_as_they_were(optimize
 @pytest.mark.parametrize("optimizer", ADAM)
 def test_training_and_predicting_compile_nothing(optimizer: str) -> None:
     job = make_job(pictures(1100), optimizer=optimizer)  # the last batch and the last part of the test rows are partial
-    engine, watch = Jax(), QuietWatch(steps=job.order.steps)
+    engine, watch = Jax(), RecordingWatch(steps=job.order.steps)
     engine.open(job, watch)
     opened = engine._step._cache_size(), engine._labels._cache_size()
     engine.train(job, watch)

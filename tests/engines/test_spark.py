@@ -6,8 +6,8 @@ import re
 import polars
 import pytest
 
-from helpers.running import disturbed, only_record, records, study, survivors, trainoff
-from helpers.spark import ATTACH, one_of
+from helpers.running import only_record, records, run_and_signal, study, survivors, trainoff
+from helpers.spark import ATTACH, find_jvm
 from trainoff import data
 from trainoff.models import Mlp, initial_weights, loss_and_gradient
 
@@ -149,7 +149,7 @@ def test_the_log_has_what_every_jvm_said(trained, folder):
 
 def kill_in_mid_training(folder, engine, victim, replaced=False):
     """The record of a training during which somebody was killed, after nothing of it was left."""
-    return disturbed(folder, study(folder, engine, more=LONG), lambda: one_of(victim, folder), replaced=replaced)
+    return run_and_signal(folder, study(folder, engine, more=LONG), lambda: find_jvm(victim, folder), replaced=replaced)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_task_that_fails_reaches_the_record(tmp_path):
     record = only_record(tmp_path / "out")
     assert record["status"] == "start-failed"
     assert record["phase"] == "ship"
-    assert re.fullmatch(r"executor-\d: LookupError: the desk is gone", record["reason"])
+    assert re.fullmatch(r"executor-\d: LookupError: no worker can be made", record["reason"])
     assert "in maker" in record["traceback"]
     assert record["log_tail"]
 

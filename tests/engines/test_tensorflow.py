@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.training import OPTIMIZERS, QuietWatch, clicks, distances, make_job, train
+from helpers.training import OPTIMIZERS, RecordingWatch, clicks, distances, make_job, train
 from trainoff.data import Csr, Data
 from trainoff.engines import Job, Refused
 from trainoff.engines import tensorflow as adapter
@@ -25,7 +25,7 @@ EXACT, TOLERATED = 1e-3, 5e-3
 MODELS = [("mlp", "sgd"), ("mlp", "momentum"), ("mlp", "adam"), ("cnn", "momentum"), ("cnn", "adam"), ("logreg", "sgd")]
 
 
-def worst(job: Job, watch: QuietWatch) -> float:
+def worst(job: Job, watch: RecordingWatch) -> float:
     found = distances(job, watch)
     assert sorted(found) == [1, 20]
     return max(found.values())
@@ -94,7 +94,7 @@ def test_a_lost_row_of_a_logistic_regression_is_noticed(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("kind", "optimizer"), MODELS)
 def test_opening_compiles_and_leaves_weights_and_optimiser_as_they_were(kind: str, optimizer: str) -> None:
     job = make_job(kind=kind, optimizer=optimizer)
-    engine, watch = TensorFlow(), QuietWatch(steps=job.order.steps)
+    engine, watch = TensorFlow(), RecordingWatch(steps=job.order.steps)
     engine.open(job, watch)
     learner = engine._learner
     assert watch.phases == ["import", "compile"]
@@ -110,7 +110,7 @@ def test_training_traces_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
         right = learner._step
         monkeypatch.setattr(learner, "_step", lambda *given, right=right: traced.append("step") or right(*given))
     job = make_job(kind=kind, optimizer="sgd")
-    engine, watch = TensorFlow(), QuietWatch(steps=job.order.steps)
+    engine, watch = TensorFlow(), RecordingWatch(steps=job.order.steps)
     engine.open(job, watch)
     opened = len(traced)
     engine.train(job, watch)

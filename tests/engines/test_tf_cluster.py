@@ -10,15 +10,15 @@ import pytest
 
 from helpers.running import (
     HANGS_S,
-    checkpointed,
     command,
-    disturbed,
     environment,
+    is_held,
+    is_held_after_checkpoint,
     kill_choice,
     members,
     only_record,
     records,
-    standing,
+    run_and_signal,
     study,
     survivors,
     trainoff,
@@ -190,7 +190,7 @@ def disturb(folder, engine, mode, victim, number=signal.SIGKILL, held_at=60, aft
         (found,) = members(folder, victim, PROGRAMS)
         return found
 
-    return disturbed(folder, path, find, number, held_at, lambda: checkpointed(folder))
+    return run_and_signal(folder, path, find, number, held_at, lambda: is_held_after_checkpoint(folder))
 
 
 def test_the_others_go_on_without_an_asynchronous_worker(tmp_path):
@@ -223,7 +223,7 @@ def stopped_for_a_while(folder, mode):
     words = command("run", path, "--out", out)
     words += ["--set", f"stall_s={4 * HANGS_S}"]
     going = subprocess.Popen(words, env=environment(HELD=str(held), HELD_AT="30"), stdout=subprocess.DEVNULL)
-    wait_until(lambda: standing(folder), going)
+    wait_until(lambda: is_held(folder), going)
     (worker,) = members(folder, "worker-1", PROGRAMS)
     worker.suspend()
     (held / "released").touch()
@@ -289,7 +289,7 @@ def test_a_loss_before_the_first_step_is_made_good(tmp_path, victim):
     def all_there():
         return members(tmp_path, "coordinator", PROGRAMS) and members(tmp_path, victim, PROGRAMS)
 
-    record = disturbed(tmp_path, path, lambda: members(tmp_path, victim, PROGRAMS)[0], held_at=1, begun=all_there)
+    record = run_and_signal(tmp_path, path, lambda: members(tmp_path, victim, PROGRAMS)[0], held_at=1, begun=all_there)
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["restarts"] == 1
 

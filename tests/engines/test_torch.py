@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.training import QuietWatch, distance, distances, make_job, pictures, reference, train
+from helpers.training import RecordingWatch, distance, distances, make_job, pictures, reference, train
 from trainoff.data import Csr, Data
 from trainoff.engines import Job, Refused
 from trainoff.engines.torch import Torch, make_learner
@@ -23,7 +23,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and 
 MODELS = [("mlp", "sgd"), ("mlp", "momentum"), ("mlp", "adam"), ("cnn", "momentum"), ("cnn", "adam"), ("logreg", "sgd")]
 
 
-def worst(job: Job, watch: QuietWatch) -> float:
+def worst(job: Job, watch: RecordingWatch) -> float:
     found = distances(job, watch)
     assert sorted(found) == [1, 20]
     return max(found.values())
@@ -47,7 +47,7 @@ def resident(job: Job) -> Any:
 @pytest.mark.parametrize(("kind", "optimizer"), MODELS)
 def test_steps_that_look_up_their_rows_and_rate_are_exact(kind: str, optimizer: str, l2: float, schedule: str) -> None:
     job = torch_job(kind=kind, optimizer=optimizer, schedule=schedule, l2=l2 if kind != "logreg" else 0.0)
-    watch = QuietWatch(steps=job.order.steps)
+    watch = RecordingWatch(steps=job.order.steps)
     resident(job).train(job, watch)
     assert worst(job, watch) <= EXACT
     assert watch.losses == [None] * job.order.steps  # to read a loss would be to wait for it
@@ -56,7 +56,7 @@ def test_steps_that_look_up_their_rows_and_rate_are_exact(kind: str, optimizer: 
 
 def test_steps_that_look_up_their_rows_tell_the_loss_if_training_may_stop_by_it() -> None:
     job = torch_job(l2=0.01, stop={"tol": 1e-4, "patience": 2})
-    told, watch = train(Torch(), job), QuietWatch(steps=job.order.steps, stop_at=15)
+    told, watch = train(Torch(), job), RecordingWatch(steps=job.order.steps, stop_at=15)
     resident(job).train(job, watch)
     assert watch.losses == pytest.approx(told.losses[:15], rel=1e-4)
     assert [step for step, _, _ in watch.snapshots] == [1, 15]
@@ -89,7 +89,7 @@ def test_empty_rows_and_features_that_appear_twice_count_as_the_reference_counts
     data = Data("few", x, y, x, y, 2, "few-1")
     job = torch_job(data=data, kind="logreg", optimizer="sgd", batch_size=2, learning_rate=1.0, epochs=8)
     exact = reference(job)
-    for watch in (train(Torch(), job), QuietWatch(steps=job.order.steps)):
+    for watch in (train(Torch(), job), RecordingWatch(steps=job.order.steps)):
         if not watch.snapshots:
             resident(job).train(job, watch)
         seen = {step: weights for step, _, weights in watch.snapshots}
@@ -120,7 +120,7 @@ def test_a_sparse_step_touches_only_the_features_of_the_batch() -> None:
 def test_it_books_its_phases_and_warming_up_leaves_no_trace(kind: str, optimizer: str) -> None:
     job = torch_job(kind=kind, optimizer=optimizer, cores=2.5)
     before, threads = fingerprint(job.weights), torch.get_num_threads()
-    engine, watch = Torch(), QuietWatch(steps=job.order.steps)
+    engine, watch = Torch(), RecordingWatch(steps=job.order.steps)
     engine.open(job, watch)
     assert watch.phases == ["import", "ship", "compile"]
     assert watch.counts == {"threads": 3}

@@ -1,8 +1,8 @@
-"""Make the golden records anew: every study of studies/, in a world with a neutral name. Takes a quarter of an hour.
+"""Make the golden records again: run every study of studies/ on a host called `golden`. Takes a quarter of an hour.
 
 .venv/bin/python tests/golden/make_records.py [STUDY ...]      # such as `lab faults`; all by default
 
-Needs root, Java 17 and every engine. Only for a change of what records hold; then run tests/golden/renew.py.
+Needs root, Java 17 and every engine. Only for a change of what records contain; run tests/golden/renew.py afterwards.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 RECORDS = HERE / "records"
 STUDIES = HERE / "studies"
-HOST = "golden"  # what records call the machine
-# Of a host of its own name, so that Java and TensorFlow find its address.
+HOST = "golden"  # the host name in the records
+# The host's name has an address, which Java and TensorFlow look up.
 NAMED = f'hostname {HOST}; echo "127.0.0.1 localhost {HOST}" > "$HOSTS"; mount --bind "$HOSTS" /etc/hosts; exec "$@"'
-WAITS = "statuses-interrupted"  # the study whose training waits until it is stopped
+INTERRUPTED = "statuses-interrupted"  # the study that is stopped by Ctrl-C during its training
 RETRIED = {"statuses": ("--engine", "crasher", "--retry", "failed")}  # studies with a second attempt
-PATIENCE_S = 300.0
+DEADLINE_S = 300.0
 
 
 def main(names: list[str]) -> None:
-    """Run the studies, or all of them over nothing."""
+    """Run these studies, or remove all records and run all."""
     if not names:
         shutil.rmtree(RECORDS, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir="/srv" if Path("/srv").is_dir() else None) as place:
-        own = {
+        settings = {
             "TRAINOFF_CACHE": str(ROOT / "build" / "golden"),
             "TRAINOFF_LOCK": "trainoff-golden",
             "TRAINOFF_RUNTIME": place,
             "TRAINOFF_CONTROL_S": "0.1",
             "PYTHONPATH": str(HERE.parent / "plugin"),
-            "GATE": f"{place}/gate",
+            "PERMITS": f"{place}/permits",
             "HOSTS": f"{place}/hosts",
         }
-        Path(place, "gate").mkdir()
-        env = {key: value for key, value in os.environ.items() if not key.startswith("TRAINOFF_")} | own
+        Path(place, "permits").mkdir()
+        env = {key: value for key, value in os.environ.items() if not key.startswith("TRAINOFF_")} | settings
         for path in sorted(STUDIES.glob("*.toml")):
             if names and path.stem not in names:
                 continue
-            run(path, env, stopped=path.stem == WAITS)
+            run(path, env, stopped=path.stem == INTERRUPTED)
             if more := RETRIED.get(path.stem):
                 run(path, env, *more)
     for staging in RECORDS.glob("*/.staging"):
@@ -58,7 +58,7 @@ def main(names: list[str]) -> None:
 
 
 def name_no_kernel() -> None:
-    """Leave the kernel its number in the records, and no name: who builds kernels calls them after their place."""
+    """Cut the kernel's release in the records down to its number: the rest names where it was built."""
     release = platform.release()
     number = re.match(r"[\d.]*\d", release)
     for path in RECORDS.glob("*/*/*"):
@@ -67,26 +67,26 @@ def name_no_kernel() -> None:
 
 
 def run(path: Path, env: dict[str, str], *more: str, stopped: bool = False) -> None:
-    """Run a study; one that is to be stopped, until it trains."""
+    """Run a study; interrupt one that is to be stopped when it trains."""
     if not stopped:
-        env = {key: value for key, value in env.items() if key != "GATE"}
-    words = ["-P", "-m", "trainoff", "run", path.relative_to(ROOT), "--out", RECORDS.relative_to(ROOT), *more]
-    command = ["unshare", "--uts", "--mount", "sh", "-ec", NAMED, "sh", sys.executable, *map(str, words)]
+        env = {key: value for key, value in env.items() if key != "PERMITS"}
+    arguments = ["-P", "-m", "trainoff", "run", path.relative_to(ROOT), "--out", RECORDS.relative_to(ROOT), *more]
+    command = ["unshare", "--uts", "--mount", "sh", "-ec", NAMED, "sh", sys.executable, *map(str, arguments)]
     print(f"--- {path.stem} {' '.join(more)}", flush=True)
-    going = subprocess.Popen(command, cwd=ROOT, env=env, preexec_fn=hear_ctrl_c)
+    process = subprocess.Popen(command, cwd=ROOT, env=env, preexec_fn=accept_ctrl_c)
     if stopped:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + DEADLINE_S
         while not any('"name": "train"' in each.read_text() for each in RECORDS.glob("*/.staging/*/events.jsonl")):
-            assert going.poll() is None, "it ended before it trained"
+            assert process.poll() is None, "it ended before it trained"
             assert time.monotonic() < deadline, "it never trained"
             time.sleep(0.1)
         time.sleep(1.5)  # for a few samples
-        going.send_signal(signal.SIGINT)
-    going.wait()
+        process.send_signal(signal.SIGINT)
+    process.wait()
 
 
-def hear_ctrl_c() -> None:
-    """Do not ignore it, as what a shell starts in the background does."""
+def accept_ctrl_c() -> None:
+    """Let Ctrl-C interrupt the process, also if a shell has started it in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

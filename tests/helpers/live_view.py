@@ -1,4 +1,4 @@
-"""A live view in three lines: the command as a user types it, requests as a browser sends them, its events."""
+"""Start a live view as a user does, send it requests as a browser does, and read its events."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Event = tuple[str, Any]
 
 
 @contextmanager
-def view(folder: Path, *words: object) -> Iterator[str]:
-    """A running `trainoff view`; yields the address that it prints. Ends it by Ctrl-C, which must be polite."""
+def view(folder: Path, *options: object) -> Iterator[str]:
+    """Run `trainoff view` and yield the address that it prints; Ctrl-C must end it with exit code 0."""
     process = subprocess.Popen(
-        command("view", folder, "--no-browser", *words), env=environment(), stdout=subprocess.PIPE, text=True
+        command("view", folder, "--no-browser", *options), env=environment(), stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout
@@ -44,7 +44,7 @@ def port_of(address: str) -> int:
 
 
 def get(port: int, path: str = "/", method: str = "GET", **headers: str) -> HTTPResponse:
-    """One request; its `body` is read, unless it never ends."""
+    """Send a request and return the response, with its `body` unless that is an endless stream of events."""
     connection = HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
     connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     response = connection.getresponse()
@@ -55,13 +55,13 @@ def get(port: int, path: str = "/", method: str = "GET", **headers: str) -> HTTP
 
 
 def data(port: int) -> dict[str, Any]:
-    """What the page is made of."""
-    answer: dict[str, Any] = json.loads(get(port, "/data.json").body)  # type: ignore[attr-defined]  # see get
-    return answer
+    """Return the data that the page is made of."""
+    content: dict[str, Any] = json.loads(get(port, "/data.json").body)  # type: ignore[attr-defined]  # see get
+    return content
 
 
 class Listener:
-    """One open page: the events that it hears, as (name, data)."""
+    """The stream of events of one open page, as (name, data)."""
 
     def __init__(self, port: int, **headers: str) -> None:
         self._connection = HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
@@ -72,7 +72,7 @@ class Listener:
         self.last_id = ""
 
     def next(self) -> Event:
-        """The next event; fails if there is none for twenty heartbeats, which is five minutes."""
+        """Return the next event; fail if there is none for twenty heartbeats, which is five minutes."""
         name, silent = "", 0
         while True:
             line = self.response.readline().decode()
@@ -87,11 +87,11 @@ class Listener:
                 return name, json.loads(line.removeprefix("data: "))
 
     def until(self, wanted: Callable[[str, Any], object]) -> list[Event]:
-        """All events up to the first that is wanted."""
-        heard = [self.next()]
-        while not wanted(*heard[-1]):
-            heard.append(self.next())
-        return heard
+        """Return all events up to the first that is wanted."""
+        events = [self.next()]
+        while not wanted(*events[-1]):
+            events.append(self.next())
+        return events
 
     def close(self) -> None:
         self.response.close()

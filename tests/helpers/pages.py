@@ -1,4 +1,4 @@
-"""Reports for tests, and a browser's page that must not complain."""
+"""Reports of made-up records, and a browser page that collects what goes wrong in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.records import folder_of_made, made
+from helpers.records import make_record, write_study_folder
 from helpers.running import HANGS_S
 from trainoff.records import Record
 from trainoff.report.html import gather, render
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 SIZE: ViewportSize = {"width": 1440, "height": 900}
 
 
-class Watched:
-    """A page that must not complain, and must not ask anybody for anything.
+class ReportPage:
+    """A browser page that may log no message and request no other address.
 
-    One page after the other is shown in it: a browser that has the program of a report compiled shows the next sooner.
+    It shows one report after the other: a browser that has compiled a report's program shows the next one sooner.
     """
 
     def __init__(self, browser: Browser, **more: Any) -> None:
-        self.wrong: list[str] = []
+        self.errors: list[str] = []
         self.url = ""
         self.page = browser.new_context(**more).new_page()
         self.page.set_default_timeout(HANGS_S * 1000)
-        self.page.on("console", lambda said: self.wrong.append(f"{said.type}: {said.text}"))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("request", lambda asked: self.asked(asked.url))
+        self.page.on("console", lambda message: self.errors.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self._on_request(request.url))
 
     def open(self, path: Path, fragment: str = "") -> None:
-        """Show a page as if for the first time."""
+        """Open a page as if for the first time."""
         self.page.set_viewport_size(SIZE)
         self.page.emulate_media(media="screen")
         self.url = path.resolve().as_uri()
         self.page.goto(self.url + fragment)
 
-    def leave(self) -> None:
-        """End the page and what it has stored; it must not have complained."""
-        wrong, self.wrong = self.wrong, []
+    def close(self) -> None:
+        """Leave the page, clear its storage and check that nothing went wrong."""
+        errors, self.errors = self.errors, []
         self.page.evaluate("localStorage.clear()")
         self.page.goto("about:blank")
-        assert wrong == []
+        assert errors == []
 
-    def asked(self, url: str) -> None:
-        """Nothing but the page itself may be asked for."""
+    def _on_request(self, url: str) -> None:
+        """Note a request for anything but the page itself."""
         if url.partition("#")[0] not in (self.url, "about:blank") and not url.startswith(("data:", "blob:")):
-            self.wrong.append(f"asked for {url}")
+            self.errors.append(f"requested {url}")
 
     def draw_all(self) -> None:
         """Scroll until every chart is drawn."""
@@ -60,7 +60,7 @@ class Watched:
                 self.page.wait_for_function("f => f.dataset.drawn === 'yes'", arg=figure)
 
     def resize(self, width: int, height: int) -> None:
-        """Make the window wider or narrower, and wait until the page begins to draw all anew: a moment later."""
+        """Resize the window and wait until the page begins to redraw its charts, which it does a moment later."""
         self.draw_all()
         self.page.evaluate(
             "() => document.querySelectorAll('[data-drawn]').forEach((each) => { each.dataset.drawn = 'before'; })"
@@ -69,7 +69,7 @@ class Watched:
         self.page.wait_for_function("() => document.querySelectorAll('[data-drawn=before]').length === 0")
 
     def copy(self, button: Locator) -> list[str]:
-        """Press a button that copies: it says that it did, for a moment that here does not end; the lines it copied."""
+        """Click a copy button and return the copied lines; its confirmation, which fades in use, stays here."""
         self.page.evaluate("() => { window.setTimeout = () => 0; }")
         button.click()
         button.filter(has_text="copied").wait_for()
@@ -77,28 +77,28 @@ class Watched:
         return copied.splitlines()
 
     def marks(self, chart: str, kind: str) -> int:
-        """How many marks of a kind a chart has."""
+        """Count the marks of a kind in a chart."""
         marks = f'figure[data-name="{chart}"] svg .mark-{kind}.role-mark'
         return self.page.locator(f"{marks} path, {marks} line").count()
 
 
-def page_of(folder: Path, records: Sequence[Record], **more: int) -> Path:
-    """The report of some records, in a file."""
-    folder_of_made(folder, records, **more)
+def write_report(folder: Path, records: Sequence[Record], **more: int) -> Path:
+    """Write the report of records to a file; return its path."""
+    write_study_folder(folder, records, **more)
     path = folder / "report.html"
     path.write_text(render(gather(folder)))
     return path
 
 
 def small_report(folder: Path) -> Path:
-    """Three engines, two repetitions, two numbers of workers, a failure."""
+    """Write the report of three engines, two repetitions, two numbers of workers and a failure."""
     records = []
     for seed in (1, 2):
-        records += [made("torch", seed, 2.0 + seed / 10), made("numpy", seed, 1.0)]
+        records += [make_record("torch", seed, 2.0 + seed / 10), make_record("numpy", seed, 1.0)]
         for workers in (1, 2):
-            own = {"mode": "sync", "workers": workers, "network_bytes": 10**6, "isolation": {"own_network": True}}
-            records.append(made("torch-ddp", seed, 1.5 * workers, **own))
+            ddp = {"mode": "sync", "workers": workers, "network_bytes": 10**6, "isolation": {"own_network": True}}
+            records.append(make_record("torch-ddp", seed, 1.5 * workers, **ddp))
     lost = {"status": "crashed", "reason": "worker 1: it fell over", "phase": "train", "train_s": None,
             "time_to_target": {}, "test_accuracy": None, "log_tail": "the end of its log"}  # fmt: skip
-    records.append(made("sklearn", 1, **lost))
-    return page_of(folder, records)
+    records.append(make_record("sklearn", 1, **lost))
+    return write_report(folder, records)

@@ -1,4 +1,4 @@
-"""Records made by hand, in three lines: a folder of them with curves and samples, and no training."""
+"""Records without a training, and folders of them with curves and samples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAST = [1.0, 1.1, 0.9, 1.05, 1.0]  # seconds of five repetitions
 
 
 def record(trial_id: str = "numpy-1", **more: object) -> Record:
-    """A record in which everything that can be left out is."""
+    """Return a record without any optional field."""
     base = Record(
         trial_id, 1, "tiny", "numpy", "2.0", "digits-mlp", "single", 1, 1.0, None, "processes",
         {"epochs": 2}, 1, 1, 0, [0.9], {"timeout_s": 9.0, "stall_s": 9.0},
@@ -41,7 +41,7 @@ def record(trial_id: str = "numpy-1", **more: object) -> Record:
 
 
 def trained(trial_id: str = "numpy-1", **more: object) -> Record:
-    """The record of a training that ended well."""
+    """Return the record of a training that ended well."""
     facts: dict[str, object] = {
         "started_at": "2026-01-02T03:04:05+00:00",
         "test_accuracy": 0.875,
@@ -60,29 +60,29 @@ def store(
     curve: Callable[[Record], polars.DataFrame | None] = lambda _: polars.DataFrame(CURVE),
     samples: polars.DataFrame | None = SAMPLES,
 ) -> Path:
-    """A study's folder that holds these records, each with a curve, samples and a log; returns the folder."""
-    made = Store(folder)
-    made.prepare()
+    """Store records in a study's folder, each with a curve, samples and a log; return the folder."""
+    written = Store(folder)
+    written.prepare()
     for one in records:
-        with made.stage(one.trial_id) as staged:
+        with written.stage(one.trial_id) as staged:
             (staged / "log.txt").write_text(f"the log of {one.trial_id}\n")
-            if (learnt := curve(one)) is not None:
-                learnt.write_parquet(staged / "curve.parquet")
+            if (points := curve(one)) is not None:
+                points.write_parquet(staged / "curve.parquet")
             if samples is not None:
                 samples.write_parquet(staged / "samples.parquet")
-            made.commit(one, staged)
+            written.commit(one, staged)
     return folder
 
 
 def commit(store: Store, one: Record) -> Path:
-    """Store a record with a log; returns its folder."""
+    """Store a record with a log; return its folder."""
     with store.stage(one.trial_id) as folder:
         (folder / "log.txt").write_text("hello\n")
         return store.commit(one, folder)
 
 
-def made(engine: str, seed: int = 1, speed: float = 1.0, **more: Any) -> Record:
-    """A record of a training that took four seconds at a speed of one."""
+def make_record(engine: str, seed: int = 1, speed: float = 1.0, **more: Any) -> Record:
+    """Return the record of a training that took four seconds at a speed of one."""
     base = {
         "study": "made",
         "engine": engine,
@@ -110,7 +110,7 @@ def made(engine: str, seed: int = 1, speed: float = 1.0, **more: Any) -> Record:
 
 
 def curve(one: Record, points: int = 10) -> polars.DataFrame:
-    """A curve that ends at the record's accuracy."""
+    """Return a curve that ends at the record's accuracy."""
     at = [(place + 1) / points for place in range(points)]
     best = one.test_accuracy or 0.5
     return polars.DataFrame(
@@ -127,7 +127,7 @@ def curve(one: Record, points: int = 10) -> polars.DataFrame:
 
 
 def samples(ticks: int = 20) -> polars.DataFrame:
-    """What a driver and a worker used, and what crossed the network."""
+    """Return samples of a driver, a worker and the machine's network."""
     rows: list[dict[str, Any]] = []
     for tick in range(ticks):
         for role in ("driver", "worker-0"):
@@ -137,26 +137,29 @@ def samples(ticks: int = 20) -> polars.DataFrame:
     return polars.DataFrame(rows, infer_schema_length=None)
 
 
-def folder_of_made(folder: Path, records: Sequence[Record], points: int = 10, ticks: int = 20) -> Path:
-    """A study's folder that holds these records, with curves and samples of those that trained."""
+def write_study_folder(folder: Path, records: Sequence[Record], points: int = 10, ticks: int = 20) -> Path:
+    """Store records in a study's folder, with curves and samples of those that trained; return the folder."""
 
-    def learnt(one: Record) -> polars.DataFrame | None:
+    def curve_of(one: Record) -> polars.DataFrame | None:
         return curve(one, points) if one.train_s else None
 
-    return store(folder, *records, curve=learnt, samples=samples(ticks) if ticks else None)
+    return store(folder, *records, curve=curve_of, samples=samples(ticks) if ticks else None)
 
 
-def many(count: int, repeats: int = 5) -> Iterator[Record]:
-    """So many records: engines in ever other settings, each repeated."""
+def many_records(count: int, repeats: int = 5) -> Iterator[Record]:
+    """Yield `count` records of five engines, in ever other settings, each repeated."""
     engines = ["numpy", "torch", "tensorflow", "jax", "spark-average"]
     for number in range(count):
         setting, seed = divmod(number, repeats)
         engine, batch = engines[setting % len(engines)], 16 * (1 + setting // len(engines))
         speed = 1 + (number * 7919 % 100) / 100
-        yield made(engine, seed + 1, speed, params={"epochs": 4, "batch_size": batch}, trial_id=f"{engine}-{number}")
+        yield make_record(
+            engine, seed + 1, speed, params={"epochs": 4, "batch_size": batch}, trial_id=f"{engine}-{number}"
+        )
 
 
-def trial(engine: str, seconds_to: float | None, seed: int = 1, **more):
+def timed_record(engine: str, seconds_to: float | None, seed: int = 1, **more):
+    """Return the record of a run that reached 97 % after these seconds, or never."""
     base = {
         "engine": engine,
         "seed": seed,
@@ -169,21 +172,21 @@ def trial(engine: str, seconds_to: float | None, seed: int = 1, **more):
     return record(f"{engine}-{seed}", **{**base, **more})
 
 
-def repeated(**times):
-    """Five repetitions of each engine, with these times to 97 %."""
+def timed_groups(**times):
+    """Return groups of five repetitions of each engine, with these times to 97 %."""
     return groups(
         [
-            trial(engine, time, seed, repetition=seed)
+            timed_record(engine, time, seed, repetition=seed)
             for engine, own in times.items()
             for seed, time in enumerate(own, 1)
         ]
     )
 
 
-def distributed(engine: str, mode: str, *, computing: float, communicating: float, cpu: float = 0.5, **more):
-    """A training of ten seconds by two workers that were alike."""
+def distributed_record(engine: str, mode: str, *, computing: float, communicating: float, cpu: float = 0.5, **more):
+    """Return the record of a training of ten seconds by two workers that behaved alike."""
     spent = {"computing_s": computing, "communicating_s": communicating, "waiting_s": 10 - computing - communicating}
-    return trial(
+    return timed_record(
         engine,
         5.0,
         mode=mode,
@@ -203,25 +206,26 @@ SLOW = {"action": "slow", "node": -1, "at": 0.3, "share": 0.25, "for_s": None}
 PAUSE = {"action": "pause", "node": -1, "at": "2 s", "for_s": 1.0}
 
 
-def hit(engine, asked, seed=1, speed=0.5, accuracy=0.98, status="ok", **figures):
-    """The record of a training that something was done to."""
+def faulted_record(engine, asked, seed=1, speed=0.5, accuracy=0.98, status="ok", **figures):
+    """Return the record of a training with a fault."""
     came = {"at_s": 1.0, "step": 10, "processes": 1, "healed_s": None, "detected_s": None, "recovered_s": None,
             "longest_gap_s": 0.5, "samples_redone": 0, "why": None, "state": "unharmed", **figures}  # fmt: skip
     of_it = {"params": {"epochs": 4, "fault": asked}, "fault": {**asked, "node": 1, **came}}
-    return made(engine, seed, speed, mode="sync", workers=2, status=status, test_accuracy=accuracy, **of_it)
+    return make_record(engine, seed, speed, mode="sync", workers=2, status=status, test_accuracy=accuracy, **of_it)
 
 
-def alone(engine, seed=1, accuracy=0.98):
-    return made(engine, seed, mode="sync", workers=2, test_accuracy=accuracy)
+def undisturbed_record(engine, seed=1, accuracy=0.98):
+    """Return the record of the same training without a fault."""
+    return make_record(engine, seed, mode="sync", workers=2, test_accuracy=accuracy)
 
 
 BACK = {"detected_s": 0.25, "recovered_s": 6.0, "longest_gap_s": 5.5, "samples_redone": 2300, "state": "recovered"}
 LOST = {"detected_s": 2.0, "longest_gap_s": 2.0, "state": "failed"}
 FAULT_RECORDS = [
-    alone("torch-ddp"),
-    hit("torch-ddp", KILL, accuracy=0.97, **BACK),
-    hit("torch-ddp", PAUSE, speed=0.8, healed_s=1.0),
-    alone("spark-torch"),
-    hit("spark-torch", KILL, status="crashed", **LOST),
-    hit("dask-average", SLOW, speed=0.4),
+    undisturbed_record("torch-ddp"),
+    faulted_record("torch-ddp", KILL, accuracy=0.97, **BACK),
+    faulted_record("torch-ddp", PAUSE, speed=0.8, healed_s=1.0),
+    undisturbed_record("spark-torch"),
+    faulted_record("spark-torch", KILL, status="crashed", **LOST),
+    faulted_record("dask-average", SLOW, speed=0.4),
 ]

@@ -1,4 +1,4 @@
-"""Real runs in three lines: a study from a string, the command line as a user types it, its records."""
+"""Run studies and commands as a user does: a study from a string, the command line, its records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainoff.reproductions.published import read_records
 
 PLUGIN = Path(__file__).parents[1] / "plugin"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-HANGS_S = 300.0  # longer than anything takes that happens at all, on one busy core too
+HANGS_S = 300.0  # a limit that only ends a hang: everything takes less, on one busy core too
 BEST = {"mnist-mlp": "0.98", "mnist-cnn": "0.985"}  # the best targets
 SMALL = """
 workload = "digits-mlp"
@@ -39,7 +39,7 @@ train_rows = 300
 
 
 def study(folder: Path, *engines: str, more: str = "", name: str = "tiny") -> Path:
-    """A study file with a small workload; `more` goes on in the [params] table."""
+    """Write a study file with a small workload; `more` continues its [params] table."""
     named = ", ".join(f'"{engine}"' for engine in engines)
     path = folder / f"{name}.toml"
     path.write_text(SMALL.format(engines=named, more=more))
@@ -47,28 +47,28 @@ def study(folder: Path, *engines: str, more: str = "", name: str = "tiny") -> Pa
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a user who has installed the misbehaving engines, too."""
+    """Return the environment of a user who has installed the engines of tests/plugin, too."""
     paths = [str(PLUGIN), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
 
 
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-P", "-m", "trainoff", *map(str, words)]
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-P", "-m", "trainoff", *map(str, arguments)]
 
 
-def trainoff(*words: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+def trainoff(*arguments: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a trainoff command to its end."""
     return subprocess.run(
-        command(*words), capture_output=True, text=True, env=environment(**more), cwd=cwd, timeout=6 * HANGS_S
+        command(*arguments), capture_output=True, text=True, env=environment(**more), cwd=cwd, timeout=6 * HANGS_S
     )
 
 
-def invoke(*words: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a trainoff command that starts no trial, as `trainoff` does, but in this process: without a start of Python.
+def invoke(*arguments: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a trainoff command that starts no trial in this process, which saves a start of Python.
 
-    What such a command says is the same there; what Python's start, signals and odd surroundings do to it is not seen.
+    The output is the same. The effects of Python's start, of signals and of an unusual environment are not tested so.
     """
-    told = [str(word) for word in words]
+    argv = [str(argument) for argument in arguments]
     out, err = io.StringIO(), io.StringIO()
     before = os.environ.copy(), Path.cwd(), sys.path[:], {each: signal.getsignal(each) for each in SIGNALS}
     try:
@@ -78,7 +78,7 @@ def invoke(*words: object, cwd: Path | None = None, **more: str) -> subprocess.C
         if cwd:
             os.chdir(cwd)
         with redirect_stdout(out), redirect_stderr(err):
-            code = main(told)
+            code = main(argv)
     except SystemExit as end:
         code = int(end.code or 0)
     finally:
@@ -89,15 +89,15 @@ def invoke(*words: object, cwd: Path | None = None, **more: str) -> subprocess.C
         engines.forget()
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    return subprocess.CompletedProcess(told, code, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 def records(out: Path) -> list[dict[str, Any]]:
-    """The newest attempts below a folder, as `show --json` prints them."""
+    """Return the newest attempts below a folder as `show --json` prints them."""
     found, damaged = read_records(out)
     assert damaged == []
-    made: list[dict[str, Any]] = json.loads(json.dumps([record.to_json() for record in newest(found)]))
-    return made
+    listed: list[dict[str, Any]] = json.loads(json.dumps([record.to_json() for record in newest(found)]))
+    return listed
 
 
 def only_record(out: Path) -> dict[str, Any]:
@@ -106,31 +106,31 @@ def only_record(out: Path) -> dict[str, Any]:
 
 
 def survivors(folder: Path) -> list[str]:
-    """Processes of trials that were staged below a folder and still live, daemons and workers included."""
+    """Return the processes, daemons and workers included, of trials staged below a folder that are still alive."""
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "environ"]):
-        words = " ".join(process.info["cmdline"] or [])
+        command_line = " ".join(process.info["cmdline"] or [])
         events = (process.info["environ"] or {}).get("TRAINOFF_EVENTS", "")
-        if ("trainoff.runner" in words and str(folder) in words) or events.startswith(str(folder)):
-            found.append(f"{process.info['pid']} {words}")
+        if ("trainoff.runner" in command_line and str(folder) in command_line) or events.startswith(str(folder)):
+            found.append(f"{process.info['pid']} {command_line}")
     return found
 
 
 def assert_nothing_survives(folder: Path) -> None:
-    """Soon no process of a trial below the folder lives."""
-    assert_soon_nothing(lambda: survivors(folder))
+    """Wait until no process of a trial below a folder is alive."""
+    assert_soon_empty(lambda: survivors(folder))
 
 
-def assert_soon_nothing(left: Callable[[], list[str]]) -> None:
-    """What is left becomes nothing."""
+def assert_soon_empty(remaining: Callable[[], list[str]]) -> None:
+    """Wait until nothing remains."""
     deadline = time.monotonic() + HANGS_S
-    while found := left():
+    while found := remaining():
         assert time.monotonic() < deadline, found
-        time.sleep(0.1)  # the system tells nobody when a process that is not a child has ended
+        time.sleep(0.1)  # there is no notification of the end of a process that is not a child
 
 
 def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seconds: float = HANGS_S) -> None:
-    """Wait for something to happen during a run; fails if the run ends before it does."""
+    """Wait for a condition during a run; fail if the run ends first."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert run.poll() is None, "the run ended first"
@@ -138,14 +138,14 @@ def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seco
         time.sleep(0.05)
 
 
-def give_tickets(gate: Path, count: int = 1) -> None:
-    """Let so many trials that wait at the gate go on."""
+def give_permits(permits: Path, count: int = 1) -> None:
+    """Let `count` trials of the engine `gated` continue."""
     for _ in range(count):
-        (gate / uuid4().hex).touch()
+        (permits / uuid4().hex).touch()
 
 
-def training(out: Path) -> bool:
-    """Whether a trial is in its training."""
+def is_training(out: Path) -> bool:
+    """Return whether a trial is in its training."""
     for events in out.glob("tiny/.staging/*/events.jsonl"):
         with suppress(FileNotFoundError):  # it has become a record meanwhile
             if '"name": "train"' in events.read_text():
@@ -154,28 +154,29 @@ def training(out: Path) -> bool:
 
 
 def members(folder: Path, role: str, program: str = "") -> list[psutil.Process]:
-    """The processes of a role that work for trials below a folder; those that run a program, if it is named."""
+    """Return the processes of a role, and of a program if one is named, that work for trials below a folder."""
     found = []
     if role == "driver":
         return [each for each in psutil.process_iter(["cmdline"]) if _is_driver(each.info["cmdline"] or [], folder)]
     for process in psutil.process_iter(["cmdline", "environ"]):
-        mine = process.info["environ"] or {}
-        ours = mine.get("TRAINOFF_EVENTS", "").startswith(str(folder)) and mine.get("TRAINOFF_ROLE") == role
-        if ours and program in " ".join(process.info["cmdline"] or []):
+        variables = process.info["environ"] or {}
+        of_trial = variables.get("TRAINOFF_EVENTS", "").startswith(str(folder))
+        of_role = variables.get("TRAINOFF_ROLE") == role
+        if of_trial and of_role and program in " ".join(process.info["cmdline"] or []):
             found.append(process)
     return found
 
 
-def _is_driver(words: list[str], folder: Path) -> bool:
-    return "trainoff.runner.trial_main" in words and words[-1].startswith(str(folder))
+def _is_driver(argv: list[str], folder: Path) -> bool:
+    return "trainoff.runner.trial_main" in argv and argv[-1].startswith(str(folder))
 
 
 def member(folder: Path, role: str) -> psutil.Process:
-    """The first process of a role in the trial below a folder."""
+    """Return the first process of a role in the trial below a folder."""
     return members(folder, role)[0]
 
 
-def disturbed(
+def run_and_signal(
     folder: Path,
     path: Path,
     victim: Callable[[], psutil.Process],
@@ -184,19 +185,19 @@ def disturbed(
     begun: Callable[[], object] | None = None,
     replaced: bool = False,
 ) -> dict[str, Any]:
-    """The record of a study's only trial, during which somebody was sent a signal, after nothing of it was left.
+    """Run a study of one trial, send a signal to one of its processes, and return the record.
 
-    The trial's engine is one of tests/plugin/held.py: it stands still before the step `held_at` until that was done,
-    which is when it stands there, or when it has `begun`; or, where the victim is to be `replaced`, until another one
-    stands in its place.
+    The trial's engine is one of tests/plugin/held.py: it waits before the step `held_at` until the signal was sent.
+    The signal is sent when the engine waits, or when `begun` is true. If the victim is to be `replaced`, the engine
+    waits until another process has taken its place. Afterwards no process and no staging folder may be left.
     """
     held = folder / "held"
     held.mkdir()
     waits = environment(HELD=str(held), HELD_AT=str(held_at), HELD_STUCK="yes" if number == signal.SIGSTOP else "")
-    words = command("run", path, "--out", folder / "out", "--set", f"stall_s={4 * HANGS_S}")
-    run = subprocess.Popen(words, env=waits, stdout=subprocess.DEVNULL)
+    argv = command("run", path, "--out", folder / "out", "--set", f"stall_s={4 * HANGS_S}")
+    run = subprocess.Popen(argv, env=waits, stdout=subprocess.DEVNULL)
     try:
-        wait_until(begun or (lambda: standing(folder)), run)
+        wait_until(begun or (lambda: is_held(folder)), run)
         chosen = victim()
         place = held / f"at-{chosen.environ().get('TRAINOFF_ROLE')}"
         if replaced:
@@ -208,24 +209,24 @@ def disturbed(
         (held / "released").touch()
         run.wait(2 * HANGS_S)
     finally:
-        run.kill()  # where the test has failed; otherwise it has ended
+        run.kill()  # it is still running if the test has failed
     assert_nothing_survives(folder)
     assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
     return only_record(folder / "out")
 
 
-def standing(folder: Path) -> bool:
-    """Whether a disturbed trial below a folder stands still."""
+def is_held(folder: Path) -> bool:
+    """Return whether the trial below a folder is held before a step."""
     return any((folder / "held").glob("at-*"))
 
 
-def checkpointed(folder: Path) -> bool:
-    """Whether a disturbed trial below a folder stands still, and has a checkpoint to go back to."""
-    return standing(folder) and any(folder.glob("out/tiny/.staging/*/checkpoint.npz"))
+def is_held_after_checkpoint(folder: Path) -> bool:
+    """Return whether the trial below a folder is held before a step and has a checkpoint."""
+    return is_held(folder) and any(folder.glob("out/tiny/.staging/*/checkpoint.npz"))
 
 
 def assert_nothing_listens_outside(process: psutil.Process) -> None:
-    """A trial's processes live in another network than this one, and listen only on its loopback."""
+    """Check that a trial's process is in a network namespace of its trial that has only a loopback interface."""
     assert Path(f"/proc/{process.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
     listed = subprocess.run(
         ["nsenter", "-t", str(process.pid), "-n", "ip", "-o", "link"], capture_output=True, text=True, check=True
@@ -233,8 +234,8 @@ def assert_nothing_listens_outside(process: psutil.Process) -> None:
     assert [line.split(":")[1].strip() for line in listed.stdout.splitlines()] == ["lo"]
 
 
-def assert_it_went_on(record: dict[str, Any], epochs: int) -> None:
-    """After one restart from a checkpoint of at most fifty steps before, a training of 300 rows came to its end."""
+def assert_recovered(record: dict[str, Any], epochs: int) -> None:
+    """Check that a training of 300 rows ended well after one restart from a checkpoint at most fifty steps old."""
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["restarts"] == 1
     assert 0 <= record["counts"]["steps_redone"] <= 100
@@ -243,7 +244,7 @@ def assert_it_went_on(record: dict[str, Any], epochs: int) -> None:
 
 
 def assert_targets_are_reached(folder: Path, engine: str, workload: str) -> None:
-    """One, two and four workers reach the best target of a workload by its recipe."""
+    """Check that one, two and four workers reach the best target of a workload by its recipe."""
     path = folder / "targets.toml"
     path.write_text(f'engines = ["{engine}"]\nworkload = "{workload}"\n[grid]\nworkers = [1, 2, 4]\n')
     assert trainoff("run", path, "--out", folder / "out").returncode == 0
@@ -252,7 +253,7 @@ def assert_targets_are_reached(folder: Path, engine: str, workload: str) -> None
 
 
 def kill_choice(name: str) -> random.Random:
-    """Choices of whom to kill and when, other ones each time; TRAINOFF_KILL_SEED, printed, brings them back."""
+    """Return a source of random choices of what to kill and when; TRAINOFF_KILL_SEED, which it prints, repeats them."""
     seed = os.environ.get("TRAINOFF_KILL_SEED", str(time.time_ns()))
     print(f"TRAINOFF_KILL_SEED={seed}")
     return random.Random(f"{seed} {name}")

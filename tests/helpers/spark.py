@@ -1,4 +1,4 @@
-"""Spark's processes in a trial: who they are, and that they keep to themselves."""
+"""Find Spark's processes in a trial."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ memory_gb = 2
 
 
 def jvms(main: str, folder: Path) -> list[psutil.Process]:
-    """The JVMs of a trial below a folder that run a class."""
+    """Return the JVMs of the trial below a folder that run a class."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
-        words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
-        if main in words and variables.get("TRAINOFF_EVENTS", "").startswith(str(folder)):
+        argv, variables = process.info["cmdline"] or [], process.info["environ"] or {}
+        if main in argv and variables.get("TRAINOFF_EVENTS", "").startswith(str(folder)):
             found.append(process)
     return found
 
 
-def one_of(victim: str, folder: Path) -> psutil.Process:
-    """A JVM of a kind, which listens to nobody outside of its trial."""
+def find_jvm(victim: str, folder: Path) -> psutil.Process:
+    """Return a JVM of a kind; it must not listen outside of its trial's network."""
     (found, *_) = jvms(VICTIMS[victim], folder)
     assert_nothing_listens_outside(found)
     return found

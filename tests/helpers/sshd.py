@@ -1,6 +1,6 @@
-"""Two emulated machines with a real sshd each, on a network that nobody else sees.
+"""Two emulated machines, each with a real sshd, on a network namespace of their own.
 
-Each has its own network, processes, home and temporary folder; Python and its packages are this machine's.
+Each has its own network, processes, home and temporary folder; Python and its packages are those of this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import psutil
 
 from helpers.running import HANGS_S, command, environment
 
-OWN = Path(__file__).parents[2] / "build" / "openssh"  # where `make test` unpacks it
+UNPACKED = Path(__file__).parents[2] / "build" / "openssh"  # where `make test` unpacks it
 HOME = "10.77.0.254"
 ADDRESSES = {"alpha": "10.77.0.1", "beta": "10.77.0.2"}
 SERVER = """
@@ -49,7 +49,7 @@ NODE = """
 mount -t tmpfs none /run && cp -r {files}/* /run/ && mkdir /run/sshd && mount --bind /run/passwd /etc/passwd &&
 mkdir /run/home && mount -t tmpfs none {hidden} && cd / &&
 read go && {{ {sshd} -D -e -f /run/server.{name} 2>/run/sshd.log & cat; }}
-"""  # `go` is said when there is an address to listen at
+"""  # `go` is written when there is an address to listen on
 HELD = """#!/bin/sh
 case "$*" in "-m trainoff.engines.torch_ddp.worker "*) exec sleep 100000;; esac
 exec {python} "$@"
@@ -60,32 +60,32 @@ PYTHONPATH=/run/old exec {python} "$@"
 
 
 def sshd() -> Path | None:
-    """The server, this machine's own or the one that was unpacked for the tests."""
+    """Return the path of sshd: the installed one, or the one that was unpacked for the tests."""
     found = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
-    own = OWN / "usr" / "sbin" / "sshd"
-    return Path(found) if found else own if own.exists() else None
+    unpacked = UNPACKED / "usr" / "sbin" / "sshd"
+    return Path(found) if found else unpacked if unpacked.exists() else None
 
 
 @dataclass
 class Machines:
-    """The network that they are on, and how they are reached from it."""
+    """The running machines, and how they are reached from their network."""
 
     holder: int  # a process on the network, beside the machines
     nodes: dict[str, int]  # by name, a process of each
     config: Path
     hidden: Path
 
-    def command(self, *words: object) -> list[str]:
-        return ["nsenter", "-t", str(self.holder), "-n", *command(*words)]
+    def command(self, *arguments: object) -> list[str]:
+        return ["nsenter", "-t", str(self.holder), "-n", *command(*arguments)]
 
-    def trainoff(self, *words: object) -> subprocess.CompletedProcess[str]:
-        """Run a trainoff command from beside the machines."""
+    def trainoff(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Run a trainoff command on the machines' network."""
         return subprocess.run(
-            self.command(*words), capture_output=True, text=True, env=environment(), timeout=6 * HANGS_S
+            self.command(*arguments), capture_output=True, text=True, env=environment(), timeout=6 * HANGS_S
         )
 
     def study(self, folder: Path, *engines: str, cluster: str, more: str = "") -> Path:
-        """A small study on hosts; `more` goes on in the [params] table."""
+        """Write a small study on hosts; `more` continues its [params] table."""
         named = ", ".join(f'"{engine}"' for engine in engines)
         path = folder / "far.toml"
         path.write_text(
@@ -95,22 +95,22 @@ class Machines:
         return path
 
     def running(self) -> list[str]:
-        """The processes of the machines that are not their sshd."""
-        own = {_network(pid) for pid in self.nodes.values()} - {None}
+        """Return the machines' processes other than their sshd."""
+        networks = {_network(pid) for pid in self.nodes.values()} - {None}
         found = []
         for process in psutil.process_iter(["name", "cmdline"]):
-            ours = process.info["name"] in ("sshd", "cat", "unshare") or process.pid in self.nodes.values()
-            if process.info["cmdline"] and not ours and _network(process.pid) in own:
+            of_machine = process.info["name"] in ("sshd", "cat", "unshare") or process.pid in self.nodes.values()
+            if process.info["cmdline"] and not of_machine and _network(process.pid) in networks:
                 found.append(f"{process.pid} {' '.join(process.info['cmdline'])[:200]}")
         return found
 
     def files(self, name: str) -> set[str]:
-        """What lies in the temporary folder of a machine."""
+        """Return the paths in the temporary folder of a machine."""
         seen = self.path(name, self.hidden)
         return {str(path.relative_to(seen)) for path in seen.rglob("*")}
 
     def path(self, name: str, path: Path) -> Path:
-        """Where a path of a machine is found from here."""
+        """Return a path of a machine as seen from here."""
         return Path(f"/proc/{self.nodes[name]}/root", *path.parts[1:])
 
 
@@ -121,8 +121,8 @@ def _network(pid: int) -> Any:
         return None
 
 
-def _do(*words: object) -> None:
-    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+def _do(*arguments: object) -> None:
+    subprocess.run([str(argument) for argument in arguments], check=True, capture_output=True)
 
 
 def _wait(condition: Any) -> None:
@@ -134,7 +134,7 @@ def _wait(condition: Any) -> None:
 
 @contextmanager
 def machines(folder: Path, hidden: Path, python: str) -> Iterator[Machines]:
-    """The machines, until the `with` ends. `hidden` is empty on them, whatever it holds here."""
+    """Run the machines until the `with` ends. The folder `hidden` is empty on them."""
     server = sshd()
     assert server
     files = folder / "files"
@@ -143,36 +143,36 @@ def machines(folder: Path, hidden: Path, python: str) -> Iterator[Machines]:
         holder = _start(stack, ["unshare", "--net", "--mount", "cat"])
         inside = ["nsenter", "-t", str(holder.pid), "-n"]
         _wait(lambda: _network(holder.pid) != _network(os.getpid()))
-        for words in ("lo up", "add lan type bridge", "lan up"):
-            _do(*inside, "ip", "link", *([] if "add" in words else ["set"]), *words.split())
+        for arguments in ("set lo up", "add lan type bridge", "set lan up"):
+            _do(*inside, "ip", "link", *arguments.split())
         _do(*inside, "ip", "address", "add", f"{HOME}/24", "dev", "lan")
         found = Machines(holder.pid, {}, files / "client", hidden)
         for name, address in ADDRESSES.items():
             script = NODE.format(files=files, hidden=hidden, sshd=server, name=name)
-            own = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-            node = _start(stack, [*inside, *own, "sh", "-c", script])
+            isolated = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+            node = _start(stack, [*inside, *isolated, "sh", "-c", script])
             _wait(lambda node=node: psutil.Process(node.pid).children())
             (first,) = psutil.Process(node.pid).children()
-            _join(inside, name, address, first.pid)
+            _connect(inside, name, address, first.pid)
             assert node.stdin
             node.stdin.write(b"go\n")
             node.stdin.flush()
             found.nodes[name] = first.pid
-            _wait(lambda address=address: _answers(inside, address))
+            _wait(lambda address=address: _accepts_connections(inside, address))
         yield found
 
 
-def _start(stack: ExitStack, words: list[str]) -> subprocess.Popen[bytes]:
-    """Start a process that ends with this one: its standard input closes then."""
-    libraries = ":".join(str(path) for path in OWN.glob("usr/lib/*-linux-gnu*"))
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, env={**os.environ, "LD_LIBRARY_PATH": libraries})
+def _start(stack: ExitStack, argv: list[str]) -> subprocess.Popen[bytes]:
+    """Start a process that ends with this one, because its standard input closes."""
+    libraries = ":".join(str(path) for path in UNPACKED.glob("usr/lib/*-linux-gnu*"))
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, env={**os.environ, "LD_LIBRARY_PATH": libraries})
     assert process.stdin
     stack.callback(process.wait)
     stack.callback(process.stdin.close)
     return process
 
 
-def _join(inside: list[str], name: str, address: str, pid: int) -> None:
+def _connect(inside: list[str], name: str, address: str, pid: int) -> None:
     _do(*inside, "ip", "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", pid)
     _do(*inside, "ip", "link", "set", f"to-{name}", "master", "lan", "up")
     there = ["nsenter", "-t", str(pid), "-n", "ip"]
@@ -181,7 +181,7 @@ def _join(inside: list[str], name: str, address: str, pid: int) -> None:
         _do(*there, "link", "set", link, "up")
 
 
-def _answers(inside: list[str], address: str) -> bool:
+def _accepts_connections(inside: list[str], address: str) -> bool:
     call = ["bash", "-c", f"</dev/tcp/{address}/22"]
     return subprocess.run([*inside, *call], capture_output=True).returncode == 0
 
@@ -195,7 +195,7 @@ def _write_files(folder: Path, files: Path, python: str) -> None:
     (files / "client").write_text(CLIENT.format(folder=files, **ADDRESSES))
     for name, address in ADDRESSES.items():
         (files / f"server.{name}").write_text(SERVER.format(address=address))
-    # A home of its own: Python may live in this machine's.
+    # Another home: Python may be installed in the home of this machine.
     (files / "passwd").write_text("root:x:0:0::/run/home:/bin/sh\nsshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n")
     (files / "python").write_text(f'#!/bin/sh\necho "$@" >> /run/python.log\nexec {python} "$@"\n')
     (files / "python").chmod(0o755)

@@ -1,4 +1,4 @@
-"""A study in three lines: the engines that the tests of study/ know, and a way to write and read a file."""
+"""Write and read study files, with the engines that the tests of study/ know."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def study(folder: Path, text: str, **asked: object) -> Study:
     return read(path, ENGINES, **asked)  # type: ignore[arg-type]  # tests hand on what they are given
 
 
-def sentence(folder: Path, text: str, **asked: object) -> str:
-    """The error that a study file is answered with, less the folder's name."""
+def error_of(folder: Path, text: str, **asked: object) -> str:
+    """Return the error that reading a study file raises, without the folder's name."""
     with pytest.raises(TrainoffError) as caught:
         study(folder, text, **asked)
     return str(caught.value).removeprefix(f"{folder}/")

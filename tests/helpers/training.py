@@ -1,4 +1,4 @@
-"""Small trainings for tests of engines: a job in one line, and its distance from the reference."""
+"""Small trainings for tests of engines, and their distance from the reference."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ OPTIMIZERS = {"sgd": 0.2, "momentum": 0.05, "adam": 0.002}  # each with a learni
 
 
 @dataclass
-class QuietWatch:
-    """Remembers phases, losses and snapshots; `stop_at` ends the training after that step."""
+class RecordingWatch:
+    """A watch that keeps phases, losses and snapshots in lists.
+
+    It wants snapshots at steps 1, 20 and the last; `stop_at` ends the training after that step.
+    """
 
     steps: int  # of the whole training
     stop_at: int | None = None
@@ -59,7 +62,7 @@ class QuietWatch:
 
 @cache
 def pictures(rows: int = 330, pixels: int = 64, classes: int = 10) -> Data:
-    """Noisy pictures of `classes` shapes, mostly black as handwritten digits are."""
+    """Return noisy pictures of `classes` shapes, mostly black as handwritten digits are."""
     rng = np.random.default_rng(7)
     shapes = np.maximum(rng.standard_normal((classes, pixels)), 0)
     y = rng.integers(0, classes, 2 * rows)
@@ -70,15 +73,15 @@ def pictures(rows: int = 330, pixels: int = 64, classes: int = 10) -> Data:
 
 @cache
 def clicks(rows: int = 330, width: int = 500) -> Data:
-    """Sparse rows of two classes, from none to twelve non-zeros each; few of the features are frequent."""
+    """Return sparse rows of two classes, with zero to twelve non-zeros each; few of the features are frequent."""
     rng = np.random.default_rng(8)
     counts = rng.integers(0, 13, 2 * rows)
     starts = np.concatenate([[0], np.cumsum(counts)])
     columns = np.concatenate([np.sort(rng.choice(width, size, replace=False)) for size in counts])
     columns = (columns * columns // width).astype(np.int32)  # the same column twice in a row is allowed
     x = Csr(starts, columns, rng.uniform(0.1, 1, len(columns)).astype(np.float32), width)
-    hidden = rng.standard_normal(width)
-    odds = np.bincount(x.row_numbers(), x.values * hidden[x.columns], minlength=len(x))
+    true_weights = rng.standard_normal(width)
+    odds = np.bincount(x.row_numbers(), x.values * true_weights[x.columns], minlength=len(x))
     y = (rng.uniform(size=len(x)) < 1 / (1 + np.exp(-2 * odds))).astype(np.int64)
     return Data("clicks", x[:rows], y[:rows], x[rows:], y[rows:], 2, "clicks-1")
 
@@ -98,7 +101,7 @@ def make_job(
     cores: float = 1,
     **params: Any,
 ) -> Job:
-    """A job on small pictures, or clicks; 330 rows in batches of 32 leave a partial batch of 10 at step 11.
+    """Return a job on small pictures, or clicks; 330 rows in batches of 32 leave a partial batch of 10 at step 11.
 
     `params` are the engine's knobs.
     """
@@ -122,7 +125,7 @@ def make_job(
 
 
 def make_model(kind: str, data: Data, hidden: tuple[int, ...], activation: str, l2: float) -> Model:
-    """The model of that kind for the data; a cnn has one convolution, or two where the picture is large."""
+    """Return the model of a kind for the data; a cnn has one convolution, or two if the picture is large."""
     if kind == "logreg":
         return Logreg(data.x_train.shape[1], l2=l2)
     if kind == "cnn":
@@ -133,34 +136,34 @@ def make_model(kind: str, data: Data, hidden: tuple[int, ...], activation: str, 
 
 
 def make_trial(engine: str, model: str = "mlp", **params: Any) -> Trial:
-    """A trial as an engine is asked about it beforehand."""
+    """Return a trial, as `Engine.refuses` is called with it."""
     given = {"optimizer": "sgd", "l2": 0.0, "batch_size": 32, **params}
     return Trial("test", engine, f"test-{model}", "single", 1, 1.0, None, "processes", given, 1, model=model)
 
 
-def train(engine: Engine, job: Job, **watching: Any) -> QuietWatch:
-    """Open the engine and train; returns what the watch saw."""
-    watch = QuietWatch(steps=job.order.steps, **watching)
+def train(engine: Engine, job: Job, **watching: Any) -> RecordingWatch:
+    """Open the engine and train; return the watch."""
+    watch = RecordingWatch(steps=job.order.steps, **watching)
     engine.open(job, watch)
     engine.train(job, watch)
     return watch
 
 
-_walked: dict[Any, tuple[Data, dict[int, Weights]]] = {}  # the data are kept, so that their ids stay theirs
+_references: dict[Any, tuple[Data, dict[int, Weights]]] = {}  # keeping the data keeps their ids unique
 
 
-def known_reference(job: Job) -> dict[int, Weights]:
-    """The reference's weights, computed once for all engines that are held to it."""
+def cached_reference(job: Job) -> dict[int, Weights]:
+    """Return the reference's weights, computed once for all engines that are compared with it."""
     start = [part.tobytes() for part in job.weights]
     optimizer = job.params["optimizer"], job.params["momentum"]
     key = id(job.data), repr(job.model), job.order, *start, *optimizer, job.rates.tobytes()
-    if key not in _walked:
-        _walked[key] = job.data, reference(job)
-    return _walked[key][1]
+    if key not in _references:
+        _references[key] = job.data, reference(job)
+    return _references[key][1]
 
 
 def reference(job: Job, **other: Any) -> dict[int, Weights]:
-    """The reference's weights at the certified steps; `other` replaces parts of its description."""
+    """Return the reference's weights at the certified steps; `other` replaces parts of its description."""
     given: dict[str, Any] = {
         "model": job.model,
         "weights": job.weights,
@@ -175,14 +178,14 @@ def reference(job: Job, **other: Any) -> dict[int, Weights]:
 
 
 def distance(job: Job, step: int, weights: Weights, exact: dict[int, Weights]) -> float:
-    """|w - w_ref| / |w_ref - w_0|: how far the weights are from the reference, in steps of the reference."""
+    """Return |w - w_ref| / |w_ref - w_0|: the distance from the reference, relative to how far the reference moved."""
     start = flatten(job.weights).astype(np.float64)
     there = flatten(exact[step])
     return float(np.linalg.norm(flatten(weights) - there) / np.linalg.norm(there - start))
 
 
-def distances(job: Job, watch: QuietWatch) -> dict[int, float]:
-    """The distance at each certified step that the watch has seen."""
-    exact = known_reference(job)
+def distances(job: Job, watch: RecordingWatch) -> dict[int, float]:
+    """Return the distance from the reference at each certified step."""
+    exact = cached_reference(job)
     seen = {step: weights for step, _, weights in watch.snapshots}
     return {step: distance(job, step, seen[step], exact) for step in exact}

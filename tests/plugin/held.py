@@ -1,13 +1,13 @@
-"""Engines that train like those they are named after, but wait at a step for what a test does to them.
+"""Engines that train like those they are named after, but wait before a step until a test or a fault has struck.
 
-However fast the machine is, a kill or a fault so finds the training under way, and however slow it is, not before its
-time. Two ways to wait, both in the processes that learn, before a step is made:
+So a kill or a fault meets a running training, on a fast machine and on a slow one. The processes that train wait
+before they make a step, in one of two ways:
 
-- for a test: with $HELD, a folder, every process stands still before step $HELD_AT until the test has made the file
-  `released` there; a process that stands has made a file `at-ROLE`.
-  Nobody is given up for standing still, unless $HELD_STUCK says that somebody is meant to be stuck.
-- for a fault of the study: from step $HELD_AT on, one step in a tenth of a second is made, and before the last none,
-  until the trial's events tell that the fault was done.
+- for a test: with $HELD, a folder, every process waits before step $HELD_AT until the test has made the file
+  `released` there. A process that waits has made a file `at-ROLE`. Waiting processes are not taken for stuck, unless
+  $HELD_STUCK is set.
+- for a fault of the study: from step $HELD_AT on, a process makes one step in a tenth of a second, and does not make
+  the last, until the trial's events report the fault.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from trainoff.engines.tf_cluster import TfAllReduce, TfPs, ps_modes
 from trainoff.engines.tf_on_spark import TfOnSpark
 from trainoff.engines.torch_ddp import TorchDdp
 
-HANGS_S = 300.0  # nobody comes any more
+HANGS_S = 300.0  # then the test has failed
 
 
 @dataclass
 class HeldRates:
-    """The learning rates, which every engine asks for before it makes a step, in the process that makes it."""
+    """The learning rates: every engine reads one before it makes a step, in the process that makes it."""
 
     rates: Any
     at: int  # the step before which to wait
-    folder: Path | None  # of the test; None where a fault is waited for
-    events: Path  # what the trial has said so far
-    patient: bool  # standing still is nothing to be given up for
+    folder: Path | None  # of the test; None: wait for a fault
+    events: Path  # the trial's events so far
+    patient: bool  # waiting processes are not taken for stuck
     free: bool = False
 
     def __len__(self) -> int:
@@ -55,13 +55,13 @@ class HeldRates:
         start = time.monotonic()
         if self.folder:
             (self.folder / f"at-{os.environ.get('TRAINOFF_ROLE', os.getpid())}").touch()
-        while not self._let_go():
+        while not self._released():
             time.sleep(0.02)
             if not self.folder and not last and time.monotonic() - start > 0.1:
                 return
             assert time.monotonic() - start < HANGS_S, "nothing was ever done to this training"
 
-    def _let_go(self) -> bool:
+    def _released(self) -> bool:
         if self.folder:
             self.free = (self.folder / "released").exists()
         else:
@@ -71,13 +71,13 @@ class HeldRates:
 
 
 def be_patient() -> None:
-    """Let nobody in this process be taken for stuck."""
+    """Let no worker of this process be taken for stuck."""
     for module in (recovery, ps_modes):
         module.STUCK_S = HANGS_S
 
 
 class Held:
-    """Puts such learning rates into the job."""
+    """Mix-in that puts held learning rates into the job."""
 
     def open(self, job: Any, watch: Any) -> None:
         folder = os.environ.get("HELD")

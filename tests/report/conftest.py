@@ -1,4 +1,4 @@
-"""Fixtures of the report's tests: a browser, its pages and a report to open."""
+"""Fixtures of the report's tests: a browser, pages in it and a report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers.pages import Watched, small_report
+from helpers.pages import ReportPage, small_report
 from helpers.running import HANGS_S
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium, this machine's own."""
+    """A headless Chromium, the one that is installed."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
             timeout=1000 * HANGS_S,
@@ -32,29 +32,31 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def free_pages() -> list[tuple[dict[str, Any], Watched]]:
-    """Pages that no test uses now, and what each is set to."""
+def idle_pages() -> list[tuple[dict[str, Any], ReportPage]]:
+    """Pages that no test uses at the moment, each with its options."""
     return []
 
 
 @pytest.fixture
-def watched(browser: Browser, free_pages: list[tuple[dict[str, Any], Watched]]) -> Iterator[Callable[..., Watched]]:
-    """Opens pages; at the end of the test none of them may have complained."""
-    used: list[tuple[dict[str, Any], Watched]] = []
+def open_page(
+    browser: Browser, idle_pages: list[tuple[dict[str, Any], ReportPage]]
+) -> Iterator[Callable[..., ReportPage]]:
+    """A function that opens pages; at the end of the test nothing may have gone wrong in them."""
+    used: list[tuple[dict[str, Any], ReportPage]] = []
 
-    def open_page(path: Path, fragment: str = "", **more: Any) -> Watched:
-        place = next((at for at, (given, _) in enumerate(free_pages) if given == more), None)
-        used.append(free_pages.pop(place) if place is not None else (more, Watched(browser, **more)))
+    def opened(path: Path, fragment: str = "", **more: Any) -> ReportPage:
+        place = next((at for at, (given, _) in enumerate(idle_pages) if given == more), None)
+        used.append(idle_pages.pop(place) if place is not None else (more, ReportPage(browser, **more)))
         used[-1][1].open(path, fragment)
         return used[-1][1]
 
-    yield open_page
+    yield opened
     for given, one in used:
-        one.leave()
-        free_pages.append((given, one))
+        one.close()
+        idle_pages.append((given, one))
 
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a few made records, as a file."""
+    """The report of a few made-up records, as a file."""
     return small_report(tmp_path_factory.mktemp("report") / "made")

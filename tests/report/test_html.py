@@ -6,8 +6,8 @@ import re
 import polars
 import pytest
 
-from helpers.pages import page_of
-from helpers.records import FAULT_RECORDS, folder_of_made, made, many
+from helpers.pages import write_report
+from helpers.records import FAULT_RECORDS, make_record, many_records, write_study_folder
 from helpers.running import invoke
 from trainoff.analysis import SAME, groups, ranked
 from trainoff.report.html import gather, render
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.browser
 EVIL = '<img src=x onerror="window.hurt=1"></script><script>window.hurt=1</script>'
 
 
-def test_the_first_screen_answers_the_question(report, watched):
-    page = watched(report).page
+def test_the_first_screen_answers_the_question(report, open_page):
+    page = open_page(report).page
     assert page.locator("#answer").inner_text() == "torch-ddp (sync, 2 workers) reached 97% first: 0.7 s of training."
     assert page.locator(".others").inner_text().startswith("torch took 1.4 times as long; ")
     assert "made · digits-mlp · 5 settings" in page.locator(".kicker").inner_text()
@@ -34,24 +34,24 @@ def test_the_first_screen_answers_the_question(report, watched):
     assert page.locator("#board").bounding_box()["y"] < 500
 
 
-def test_good_news_is_no_caveat(tmp_path, watched):
+def test_good_news_is_no_caveat(tmp_path, open_page):
     clicks = {"workload": "clicks-logreg", "metric": "error", "targets": [0.25], "test_metrics": {"error": 0.2}}
     five = [
-        made(engine, seed, speed, **more)
+        make_record(engine, seed, speed, **more)
         for more in ({}, {**clicks, "time_to_target": {"0.25": 3.0}})
         for engine, speed in (("torch", 2.0), ("numpy", 1.0))
         for seed in range(1, 6)
     ]
-    page = watched(page_of(tmp_path / "both", five)).page
+    page = open_page(write_report(tmp_path / "both", five)).page
     assert page.locator(".assurance").all_inner_texts() == [SAME], "once, for it holds for both"
     assert page.locator(".caveats").count() == 0
-    alone = watched(page_of(tmp_path / "one", five[:10])).page
+    alone = open_page(write_report(tmp_path / "one", five[:10])).page
     assert alone.locator("#answer").inner_text() == "torch reached 97% first: 1.0 s of training."
     assert alone.locator(".others").inner_text().startswith("That is 2.0 times faster than numpy (")
 
 
-def test_every_chart_has_the_marks_of_its_records(report, watched):
-    opened = watched(report)
+def test_every_chart_has_the_marks_of_its_records(report, open_page):
+    opened = open_page(report)
     opened.draw_all()
     names = [figure.get_attribute("data-name") for figure in opened.page.query_selector_all("figure.chart")]
     assert names == ["curve", "phases", "target", "scaling", "pareto", "resources"]
@@ -65,8 +65,8 @@ def test_every_chart_has_the_marks_of_its_records(report, watched):
     assert opened.marks("resources", "line") == 2, "the driver and a worker"
 
 
-def test_the_axis_can_be_switched(report, watched):
-    opened = watched(report)
+def test_the_axis_can_be_switched(report, open_page):
+    opened = open_page(report)
     opened.draw_all()
     figure = opened.page.locator('figure[data-name="curve"]')
     labels = figure.locator(".choices label").all_inner_texts()
@@ -82,8 +82,8 @@ def test_the_axis_can_be_switched(report, watched):
     assert "000" not in ticks
 
 
-def test_engines_can_be_left_out_and_taken_back(report, watched):
-    opened = watched(report)
+def test_engines_can_be_left_out_and_taken_back(report, open_page):
+    opened = open_page(report)
     page = opened.page
     opened.draw_all()
     page.locator(".chip", has_text=re.compile("^torch-ddp$")).click()
@@ -101,11 +101,16 @@ def test_engines_can_be_left_out_and_taken_back(report, watched):
     assert page.locator("#board tbody tr:not(.details):visible").count() == 5
 
 
-def test_every_workload_has_its_part_and_can_be_chosen(tmp_path, watched):
+def test_every_workload_has_its_part_and_can_be_chosen(tmp_path, open_page):
     clicks = {"workload": "clicks-logreg", "metric": "error", "targets": [0.25], "time_to_target": {"0.25": 3.0},
               "test_metrics": {"error": 0.2}, "test_accuracy": 0.8}  # fmt: skip
-    records = [made("torch"), made("numpy", 1, 2.0), made("torch", **clicks), made("numpy", 1, 2.0, **clicks)]
-    opened = watched(page_of(tmp_path / "two", records))
+    records = [
+        make_record("torch"),
+        make_record("numpy", 1, 2.0),
+        make_record("torch", **clicks),
+        make_record("numpy", 1, 2.0, **clicks),
+    ]
+    opened = open_page(write_report(tmp_path / "two", records))
     page = opened.page
     assert "digits-mlp: numpy reached 97% first" in page.locator("#answer").inner_text()
     assert "clicks-logreg: numpy reached 25% error first" in page.locator("#answer").inner_text()
@@ -117,8 +122,8 @@ def test_every_workload_has_its_part_and_can_be_chosen(tmp_path, watched):
     assert page.locator("section.workload:visible figure[data-name=curve] .mark-line.role-mark path").count() == 2
 
 
-def test_the_board_sorts_unfolds_and_copies(report, watched):
-    opened = watched(report, permissions=["clipboard-read", "clipboard-write"])
+def test_the_board_sorts_unfolds_and_copies(report, open_page):
+    opened = open_page(report, permissions=["clipboard-read", "clipboard-write"])
     page = opened.page
     first = page.locator("#board tbody tr:not(.details)").first
     page.locator("#board thead button", has_text="train").click()
@@ -137,8 +142,8 @@ def test_the_board_sorts_unfolds_and_copies(report, watched):
     assert any(re.search(r"\t[\d.]+ s \([\d.]+ to [\d.]+ s\)\t", line) for line in copied), copied
 
 
-def test_dark_is_dark_and_can_be_turned(report, watched):
-    opened = watched(report, color_scheme="dark")
+def test_dark_is_dark_and_can_be_turned(report, open_page):
+    opened = open_page(report, color_scheme="dark")
 
     def light():
         return opened.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -160,15 +165,15 @@ def test_dark_is_dark_and_can_be_turned(report, watched):
     assert words.first.evaluate("text => getComputedStyle(text).fill") == "rgb(27, 31, 36)"
 
 
-def test_a_narrow_screen_has_no_sideways_scroll(report, watched):
-    opened = watched(report)
+def test_a_narrow_screen_has_no_sideways_scroll(report, open_page):
+    opened = open_page(report)
     opened.resize(375, 700)
     opened.draw_all()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
-def test_an_engine_may_be_named_like_a_hole(tmp_path, watched):
-    opened = watched(page_of(tmp_path / "hole", [made("me@x", 1, 2.0), made("numpy")]))
+def test_an_engine_may_be_named_like_a_hole(tmp_path, open_page):
+    opened = open_page(write_report(tmp_path / "hole", [make_record("me@x", 1, 2.0), make_record("numpy")]))
     opened.draw_all()
     legend = opened.page.locator("figure[data-name=curve] svg .role-legend-label text")
     assert legend.all_text_contents() == ["numpy", "me@x"]
@@ -216,33 +221,36 @@ def test_every_colour_stands_out_on_white_and_on_dark(paper):
     assert not {colour: found for colour, found in weak.items() if found < 3}
 
 
-def test_a_page_can_be_printed_with_all_its_charts(report, watched):
-    opened = watched(report)
+def test_a_page_can_be_printed_with_all_its_charts(report, open_page):
+    opened = open_page(report)
     assert len(opened.page.pdf()) > 20_000
     opened.page.wait_for_function("() => document.querySelectorAll('figure.chart:not([data-drawn])').length === 0")
 
 
-def test_only_failures_are_a_report_too(tmp_path, watched):
+def test_only_failures_are_a_report_too(tmp_path, open_page):
     lost = {"status": "crashed", "reason": "no", "train_s": None, "time_to_target": {}, "test_accuracy": None}
-    opened = watched(page_of(tmp_path / "lost", [made("torch", **lost), made("numpy", **lost)]))
+    opened = open_page(write_report(tmp_path / "lost", [make_record("torch", **lost), make_record("numpy", **lost)]))
     assert opened.page.locator("#answer").inner_text() == "No trial ended well."
     assert opened.page.locator(".failures details").count() == 2
     opened.draw_all()
 
 
-def test_an_empty_folder_is_a_page_that_says_so(tmp_path, watched):
-    opened = watched(page_of(tmp_path / "empty", []))
+def test_an_empty_folder_is_a_page_that_says_so(tmp_path, open_page):
+    opened = open_page(write_report(tmp_path / "empty", []))
     assert opened.page.locator("#answer").inner_text() == "There are no records here yet."
 
 
-def test_words_full_of_html_are_shown_and_never_executed(tmp_path, watched):
+def test_words_full_of_html_are_shown_and_never_executed(tmp_path, open_page):
     lost = {"status": "crashed", "reason": EVIL, "log_tail": EVIL, "traceback": None, "train_s": None,
             "time_to_target": {}, "test_accuracy": None}  # fmt: skip
-    evil = made(EVIL, params={"epochs": 4, "note": EVIL}, notes={"x": EVIL}, cpu_s_by_role={EVIL: 1.0})
-    path = page_of(tmp_path / "evil", [evil, made("numpy", params={"epochs": 4, "note": "no"}), made("torch", **lost)])
+    evil = make_record(EVIL, params={"epochs": 4, "note": EVIL}, notes={"x": EVIL}, cpu_s_by_role={EVIL: 1.0})
+    path = write_report(
+        tmp_path / "evil",
+        [evil, make_record("numpy", params={"epochs": 4, "note": "no"}), make_record("torch", **lost)],
+    )
     (tmp_path / "evil" / "study.toml").write_text(f"# trainoff run {EVIL}\n{EVIL}")
     path.write_text(render(gather(tmp_path / "evil")))
-    opened = watched(path)
+    opened = open_page(path)
     opened.draw_all()
     for button in opened.page.query_selector_all(".unfold"):
         button.click()
@@ -256,10 +264,10 @@ def test_words_full_of_html_are_shown_and_never_executed(tmp_path, watched):
     assert opened.page.evaluate("window.hurt") is None
 
 
-def test_a_thousand_records_make_a_page_that_is_light_and_quick(tmp_path, watched):
-    path = page_of(tmp_path / "many", list(many(1000)), points=40, ticks=0)
+def test_a_thousand_records_make_a_page_that_is_light_and_quick(tmp_path, open_page):
+    path = write_report(tmp_path / "many", list(many_records(1000)), points=40, ticks=0)
     assert path.stat().st_size < 8e6
-    opened = watched(path)
+    opened = open_page(path)
     opened.draw_all()
     seen = opened.page.locator("#board tbody tr:not(.details):visible")
     assert seen.count() == 25
@@ -281,7 +289,7 @@ def test_a_thousand_records_make_a_page_that_is_light_and_quick(tmp_path, watche
 
 
 def test_the_command_writes_page_pictures_and_markdown(tmp_path):
-    folder = folder_of_made(tmp_path / "made", [made("torch", 1, 2.0), made("numpy", 1)])
+    folder = write_study_folder(tmp_path / "made", [make_record("torch", 1, 2.0), make_record("numpy", 1)])
     done = invoke("report", folder, "--png", tmp_path / "png", "--usd-per-core-hour", "0.05")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"Report: {folder / 'report.html'}"
@@ -307,7 +315,7 @@ def test_the_command_writes_page_pictures_and_markdown(tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
-    (folder_of_made(tmp_path / "made", [made("numpy", 1)]) / "numpy.txt").touch()
+    (write_study_folder(tmp_path / "made", [make_record("numpy", 1)]) / "numpy.txt").touch()
     (tmp_path / "empty").mkdir()
     done = invoke("report", *words, cwd=tmp_path)
     assert done.returncode == 2
@@ -321,7 +329,8 @@ def context_of(records, folder):
 
 def test_what_moves_no_bytes_beats_what_does(tmp_path):
     context = context_of(
-        [made("numpy", test_accuracy=0.99, network_bytes=0), made("torch-ddp", network_bytes=10**9)], tmp_path
+        [make_record("numpy", test_accuracy=0.99, network_bytes=0), make_record("torch-ddp", network_bytes=10**9)],
+        tmp_path,
     )
     rows = {row["engine"]: row for row in pareto_rows(context)}
     assert not rows["torch-ddp"]["front_bytes"]
@@ -329,8 +338,8 @@ def test_what_moves_no_bytes_beats_what_does(tmp_path):
 
 
 def test_a_curve_is_made_of_what_was_evaluated(tmp_path):
-    one = made("spark-mllib")
-    folder = folder_of_made(tmp_path, [one])
+    one = make_record("spark-mllib")
+    folder = write_study_folder(tmp_path, [one])
     path = folder / one.trial_id / "curve.parquet"
     told = polars.DataFrame({"step": [3], "samples_seen": [9], "train_s": [0.1]})
     polars.concat([polars.read_parquet(path), told], how="diagonal").write_parquet(path)
@@ -340,27 +349,32 @@ def test_a_curve_is_made_of_what_was_evaluated(tmp_path):
 
 
 def test_settings_of_one_engine_have_looks_of_their_own(tmp_path):
-    alone = context_of([made("numpy", params={"batch_size": size}) for size in (32, 64)], tmp_path)
+    alone = context_of([make_record("numpy", params={"batch_size": size}) for size in (32, 64)], tmp_path)
     assert {look.of for look in looks_of(alone)} == {"name"}
     assert len({(look.colour, look.mark) for look in looks_of(alone)}) == 2
     assert [alone.name(group) for group in alone.groups] == [look.name for look in looks_of(alone)]
     assert not any("numpy" in look.name for look in looks_of(alone)), "all of them are"
-    two = context_of([made(engine, params={"batch_size": size}) for size in (32, 64) for engine in COLOURS], tmp_path)
+    two = context_of(
+        [make_record(engine, params={"batch_size": size}) for size in (32, 64) for engine in COLOURS], tmp_path
+    )
     assert looks_of(two) == []
 
 
 def test_lines_of_scaling_do_not_forget_who_never_got_there(tmp_path):
     never = {"time_to_target": {"0.95": 1.0, "0.97": None}}
-    two = [made("torch-ddp", seed, mode="sync", workers=2, **(never if seed > 1 else {})) for seed in (1, 2, 3)]
-    one = [made("torch-ddp", seed, mode="sync", workers=1) for seed in (1, 2, 3)]
+    two = [make_record("torch-ddp", seed, mode="sync", workers=2, **(never if seed > 1 else {})) for seed in (1, 2, 3)]
+    one = [make_record("torch-ddp", seed, mode="sync", workers=1) for seed in (1, 2, 3)]
     rows = scaled_rows(context_of([*one, *two], tmp_path), 0.97)
     assert [(row["workers"], row["time"]) for row in rows] == [(1, 2.0), (2, None)]
 
 
 def test_what_was_computed_wrongly_stands_in_no_cell(tmp_path):
-    wrong = made("torch", params={"epochs": 8}, status="wrong-result", test_accuracy=0.999)
+    wrong = make_record("torch", params={"epochs": 8}, status="wrong-result", test_accuracy=0.999)
     rows = grid_rows(
-        context_of([made("torch"), made("numpy"), made("numpy", params={"epochs": 8}), wrong], tmp_path), 0.97
+        context_of(
+            [make_record("torch"), make_record("numpy"), make_record("numpy", params={"epochs": 8}), wrong], tmp_path
+        ),
+        0.97,
     )
     assert [row["quality"] for row in rows] == [0.98, 0.98, 0.98]
 
@@ -369,7 +383,7 @@ def test_figures_for_notebooks(tmp_path):
     from trainoff import load
     from trainoff.errors import TrainoffError
 
-    results = load(folder_of_made(tmp_path / "made", [made("torch", 1, 2.0), made("numpy", 1)]))
+    results = load(write_study_folder(tmp_path / "made", [make_record("torch", 1, 2.0), make_record("numpy", 1)]))
     shown = results.plot("accuracy", x="core_s")
     assert shown.spec["layer"][1]["encoding"]["x"]["field"] == "core_s"
     assert len(shown.spec["datasets"]["curves"]) == 18, "from an accuracy of a half on"
@@ -381,8 +395,8 @@ def test_figures_for_notebooks(tmp_path):
         results.plot("curve", x="parsecs")
 
 
-def test_faults_are_marked_on_the_curves_and_told_in_a_table(tmp_path, watched):
-    opened = watched(page_of(tmp_path / "made", FAULT_RECORDS))
+def test_faults_are_marked_on_the_curves_and_told_in_a_table(tmp_path, open_page):
+    opened = open_page(write_report(tmp_path / "made", FAULT_RECORDS))
     opened.page.wait_for_function("() => document.querySelector('figure.chart').dataset.drawn === 'yes'")
     marks = opened.page.locator('figure[data-name="curve"] svg [aria-label*="noticed after"]')
     assert marks.count() == 5, "four faults, and one of them was healed"
@@ -392,7 +406,7 @@ def test_faults_are_marked_on_the_curves_and_told_in_a_table(tmp_path, watched):
 
 
 def test_a_damaged_curve_is_named_and_the_rest_is_drawn(tmp_path):
-    folder = folder_of_made(tmp_path, [made("numpy"), made("torch")])
+    folder = write_study_folder(tmp_path, [make_record("numpy"), make_record("torch")])
     broken = next(folder.glob("numpy*/curve.parquet"))
     broken.write_bytes(b"no curve")
     content = gather(folder)

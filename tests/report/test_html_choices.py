@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import pytest
 
-from helpers.pages import page_of
-from helpers.records import made
+from helpers.pages import write_report
+from helpers.records import make_record
 
 pytestmark = pytest.mark.browser
 
 
-def test_an_axis_of_powers_can_be_made_even(report, watched):
-    opened = watched(report)
+def test_an_axis_of_powers_can_be_made_even(report, open_page):
+    opened = open_page(report)
     opened.draw_all()
     for name in ("curve", "target", "pareto"):
         figure = opened.page.locator(f'figure[data-name="{name}"]')
@@ -23,8 +23,8 @@ def test_an_axis_of_powers_can_be_made_even(report, watched):
     assert opened.page.locator('figure[data-name="phases"] .log').count() == 0
 
 
-def test_every_point_of_a_curve_tells_its_figures(report, watched):
-    opened = watched(report)
+def test_every_point_of_a_curve_tells_its_figures(report, open_page):
+    opened = open_page(report)
     opened.draw_all()
     opened.page.locator('figure[data-name="curve"] svg .mark-symbol.role-mark path').nth(3).hover(force=True)
     told = opened.page.locator("#vg-tooltip-element").inner_text()
@@ -32,18 +32,18 @@ def test_every_point_of_a_curve_tells_its_figures(report, watched):
     assert {"seconds of training", "CPU seconds", "samples seen", "accuracy"} <= names
 
 
-def test_the_ticks_of_accuracy_have_the_same_places(tmp_path, watched):
-    close = [made(engine, speed=speed, test_accuracy=found) for engine, speed, found in
+def test_the_ticks_of_accuracy_have_the_same_places(tmp_path, open_page):
+    close = [make_record(engine, speed=speed, test_accuracy=found) for engine, speed, found in
              (("torch", 1.0, 0.9832), ("numpy", 2.0, 0.9839), ("jax", 3.0, 0.9844))]  # fmt: skip
-    opened = watched(page_of(tmp_path / "close", close))
+    opened = open_page(write_report(tmp_path / "close", close))
     opened.draw_all()
     for name, places in (("curve", 2), ("pareto", 4)):
         ticks = opened.page.locator(f"#{name} svg [aria-label^='Y-axis'] .role-axis-label text").all_text_contents()
         assert {len(tick.partition(".")[2]) for tick in ticks} == {places}, ticks
 
 
-def test_the_targets_are_named_on_the_curves(report, watched):
-    opened = watched(report)
+def test_the_targets_are_named_on_the_curves(report, open_page):
+    opened = open_page(report)
     opened.draw_all()
     assert opened.page.locator("#curve svg .mark-text.role-mark text").all_text_contents() == ["95%", "97%"]
 
@@ -58,8 +58,8 @@ def table_of(figure):
     return heads, lines
 
 
-def test_every_chart_has_its_figures_as_a_table(report, watched):
-    opened = watched(report, permissions=["clipboard-read", "clipboard-write"])
+def test_every_chart_has_its_figures_as_a_table(report, open_page):
+    opened = open_page(report, permissions=["clipboard-read", "clipboard-write"])
     opened.draw_all()
     charts = {name: opened.page.locator(f'figure[data-name="{name}"]') for name in
               ("curve", "phases", "target", "scaling", "pareto", "resources")}  # fmt: skip
@@ -82,8 +82,8 @@ def test_every_chart_has_its_figures_as_a_table(report, watched):
     assert len(opened.copy(charts["curve"].locator(".copy"))) == 5
 
 
-def test_a_link_carries_what_was_chosen(report, watched):
-    first = watched(report)
+def test_a_link_carries_what_was_chosen(report, open_page):
+    first = open_page(report)
     page = first.page
     page.locator(".chip", has_text=re.compile("^torch-ddp$")).click()
     page.locator("#curve label", has_text="samples").click()
@@ -93,7 +93,7 @@ def test_a_link_carries_what_was_chosen(report, watched):
         page.locator("#board thead button", has_text="train").click()
     page.locator("#contents a", has_text="costs").click()
     fragment = page.evaluate("location.hash")
-    opened = watched(report, fragment=fragment)
+    opened = open_page(report, fragment=fragment)
     page = opened.page
     opened.draw_all()
     assert page.locator("#filter input:not(:checked)").evaluate_all("boxes => boxes.map((box) => box.value)") == [
@@ -110,15 +110,15 @@ def test_a_link_carries_what_was_chosen(report, watched):
 
 
 @pytest.mark.parametrize("fragment", ["#100%", "#at=nowhere&without=nobody&curve=parsecs&resources+of=x&board=y", "#="])
-def test_an_address_that_makes_no_sense_is_the_whole_page(fragment, report, watched):
-    opened = watched(report, fragment=fragment)
+def test_an_address_that_makes_no_sense_is_the_whole_page(fragment, report, open_page):
+    opened = open_page(report, fragment=fragment)
     opened.draw_all()
     assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 5
     assert "seconds of training" in opened.page.locator("#curve svg.marks").inner_html()
 
 
-def test_an_address_that_is_changed_by_hand_is_followed(report, watched):
-    opened = watched(report, fragment="#without=numpy&curve=samples")
+def test_an_address_that_is_changed_by_hand_is_followed(report, open_page):
+    opened = open_page(report, fragment="#without=numpy&curve=samples")
     opened.draw_all()
     assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 4
     opened.page.evaluate("location.hash = '#curve'")
@@ -126,8 +126,8 @@ def test_an_address_that_is_changed_by_hand_is_followed(report, watched):
     assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 5
 
 
-def test_the_contents_lead_to_every_part_and_a_link_to_a_place(report, watched):
-    page = watched(report).page
+def test_the_contents_lead_to_every_part_and_a_link_to_a_place(report, open_page):
+    page = open_page(report).page
     places = page.locator("#contents a").evaluate_all("links => links.map((link) => link.hash.slice(1))")
     assert places == [
         "board", "curve", "phases", "target", "scaling", "pareto", "resources", "failures", "repeat"
@@ -137,26 +137,26 @@ def test_the_contents_lead_to_every_part_and_a_link_to_a_place(report, watched):
     page.wait_for_function("() => document.getElementById('pareto').dataset.drawn === 'yes'")
     bar = page.locator("#bar").bounding_box()
     assert bar["y"] + bar["height"] <= page.locator("#pareto").bounding_box()["y"] < 200, "below what stays on top"
-    there = watched(report, fragment="#pareto").page
+    there = open_page(report, fragment="#pareto").page
     there.wait_for_function("() => document.getElementById('pareto').dataset.drawn === 'yes'")
     assert 0 <= there.locator("#pareto").bounding_box()["y"] < 200, "charts above it have taken their room"
 
 
-def test_headings_of_the_board_say_what_they_mean(report, watched):
-    page = watched(report).page
+def test_headings_of_the_board_say_what_they_mean(report, open_page):
+    page = open_page(report).page
     told = page.locator("#board thead button", has_text="cold").get_attribute("title")
     assert told == "seconds of the whole trial, from its first process to its last"
 
 
-def test_headings_come_in_their_order(report, watched):
-    levels = watched(report).page.locator("h1, h2, h3").evaluate_all("heads => heads.map((head) => +head.tagName[1])")
+def test_headings_come_in_their_order(report, open_page):
+    levels = open_page(report).page.locator("h1, h2, h3").evaluate_all("heads => heads.map((head) => +head.tagName[1])")
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels)), levels
 
 
-def test_settings_can_be_told_apart_in_a_list(tmp_path, watched):
-    records = [made(engine, params={"batch_size": size}) for size in (32, 64) for engine in ("torch", "numpy")]
-    opened = watched(page_of(tmp_path / "grid", records))
+def test_settings_can_be_told_apart_in_a_list(tmp_path, open_page):
+    records = [make_record(engine, params={"batch_size": size}) for size in (32, 64) for engine in ("torch", "numpy")]
+    opened = open_page(write_report(tmp_path / "grid", records))
     opened.draw_all()
     labels = opened.page.locator("#target svg .role-axis-label text").filter(has_text="numpy")
     lines = [label.locator("tspan").all_text_contents() for label in labels.all()]
@@ -165,10 +165,10 @@ def test_settings_can_be_told_apart_in_a_list(tmp_path, watched):
     assert heads.all_text_contents() == ["numpy", "torch"]
 
 
-def test_a_legend_stays_inside_its_chart(tmp_path, watched):
-    records = [made("torch-ddp", mode="sync", workers=2, params={"batch_size": size, "learning_rate": rate})
+def test_a_legend_stays_inside_its_chart(tmp_path, open_page):
+    records = [make_record("torch-ddp", mode="sync", workers=2, params={"batch_size": size, "learning_rate": rate})
                for size in (32, 64) for rate in (0.1, 0.01)]  # fmt: skip
-    opened = watched(page_of(tmp_path / "long", [*records, made("numpy", params={"batch_size": 32})]))
+    opened = open_page(write_report(tmp_path / "long", [*records, make_record("numpy", params={"batch_size": 32})]))
     for width in (1280, 390):
         opened.page.set_viewport_size({"width": width, "height": 900})
         opened.page.reload()

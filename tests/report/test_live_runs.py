@@ -14,8 +14,8 @@ from helpers.running import HANGS_S, assert_nothing_survives, command, environme
 pytestmark = pytest.mark.cluster
 
 
-def give_ticket(gate):
-    (gate / uuid4().hex).touch()
+def give_permit(permits):
+    (permits / uuid4().hex).touch()
 
 
 def start(path, out, **more):
@@ -33,7 +33,7 @@ def under_way(name, told):
     return name == "progress" and any(trial["phase"] == "train" and trial["step"] > 0 for trial in told["running"])
 
 
-def test_a_run_is_watched_from_before_its_beginning_until_its_end(tmp_path, gate):
+def test_a_run_is_watched_from_before_its_beginning_until_its_end(tmp_path, permits):
     path, out = study(tmp_path, "gated", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
     with view(out / "tiny") as address:
         port = port_of(address)
@@ -41,7 +41,7 @@ def test_a_run_is_watched_from_before_its_beginning_until_its_end(tmp_path, gate
         name, told = page.next()
         assert (name, told["state"], told["done"], told["total"]) == ("progress", "waiting", 0, None)
         assert data(port)["records"] == []
-        run = start(path, out, GATE=str(gate))
+        run = start(path, out, PERMITS=str(permits))
         heard, grown, seen = [], [0], set()
 
         def hear():
@@ -54,7 +54,7 @@ def test_a_run_is_watched_from_before_its_beginning_until_its_end(tmp_path, gate
         for done in range(3):
             while len(seen) <= done or grown[-1] < done:
                 hear()
-            give_ticket(gate)
+            give_permit(permits)
         while not state("ended")(*heard[-1]):
             hear()
         assert run.wait(HANGS_S) == 0
@@ -76,7 +76,7 @@ def test_a_run_is_watched_from_before_its_beginning_until_its_end(tmp_path, gate
 
 
 @pytest.mark.namespace
-def test_a_killed_run_is_told_as_stopped_and_the_next_one_is_seen(tmp_path, gate):
+def test_a_killed_run_is_told_as_stopped_and_the_next_one_is_seen(tmp_path, permits):
     out = tmp_path / "out"
     hanging, quick = study(tmp_path, "scripter"), tmp_path / "next"
     quick.mkdir()
@@ -95,9 +95,9 @@ def test_a_killed_run_is_told_as_stopped_and_the_next_one_is_seen(tmp_path, gate
         told = page.until(state("stopped"))[-1][1]
         assert (told["done"], told["total"], told["running"]) == (0, 1, [])
         assert_nothing_survives(tmp_path)
-        run = start(study(quick, "gated"), out, GATE=str(gate))
+        run = start(study(quick, "gated"), out, PERMITS=str(permits))
         page.until(state("running"))
-        give_ticket(gate)
+        give_permit(permits)
         page.until(state("ended"))
         assert run.wait(HANGS_S) == 0
         page.close()
@@ -134,7 +134,7 @@ def test_a_view_that_comes_later_tells_a_killed_run_and_an_interrupted_one_is_st
 
 
 @pytest.mark.browser
-def test_the_page_grows_while_a_study_runs_and_says_when_it_has_ended(tmp_path, gate, browser):
+def test_the_page_grows_while_a_study_runs_and_says_when_it_has_ended(tmp_path, permits, browser):
     path, out = (
         study(tmp_path, "gated", "numpy", more="[limits]\ntimeout_s = 3600\n[grid]\nseed = [0, 10]"),
         tmp_path / "out",
@@ -148,17 +148,17 @@ def test_the_page_grows_while_a_study_runs_and_says_when_it_has_ended(tmp_path, 
         page.on("request", lambda asked: asked.url.startswith((address, "data:")) or wrong.append(asked.url))
         page.goto(address)
         assert page.locator("#answer").inner_text() == "There are no records here yet."
-        run = start(path, out, GATE=str(gate))
+        run = start(path, out, PERMITS=str(permits))
         page.locator("#live[data-state=running]").wait_for()
         page.locator("#live", has_text="gated on digits-mlp").wait_for()
-        give_ticket(gate)  # the other gated one waits until all the hands are at work
+        give_permit(permits)  # the other trial waits until all processes are running
         page.locator("#board tbody tr:not(.details)").first.wait_for()
         page.locator(".unfold").first.click()
         page.locator('figure[data-name="curve"] label', has_text="samples").click()
         page.locator("#curve .log input").uncheck()
         page.locator("#curve .figures > summary").click()
         page.locator("#board thead button", has_text="train").click()
-        give_ticket(gate)
+        give_permit(permits)
         page.locator("#live[data-state=ended]").wait_for()
         assert run.wait(HANGS_S) == 0
         page.wait_for_function(

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from helpers.running import HANGS_S
-from helpers.studies import sentence, study
+from helpers.studies import error_of, study
 from helpers.training import make_trial
 from trainoff import engines
 from trainoff.engines import Engine
@@ -86,14 +86,14 @@ def test_no_fault_is_a_fault_that_can_be_swept_and_the_same_trial_as_without(tmp
     ],
 )
 def test_what_a_fault_cannot_be_is_answered_in_a_sentence(tmp_path, fault, expected):
-    said = sentence(tmp_path, f"{TWO}fault = {fault}\n")
+    said = error_of(tmp_path, f"{TWO}fault = {fault}\n")
     assert said.startswith("my.toml, line 3: ")
     assert expected in said
 
 
 def test_there_is_one_place_for_a_fault(tmp_path):
     twice = TWO + "[fault]\naction = 'slow'\n[params]\nfault = {action = 'slow'}\n"
-    assert "there is a [fault] and a `fault` in [params]; keep one" in sentence(tmp_path, twice)
+    assert "there is a [fault] and a `fault` in [params]; keep one" in error_of(tmp_path, twice)
 
 
 def test_the_study_that_ships_asks_every_distributed_engine_about_every_fault(tmp_path):
@@ -135,7 +135,7 @@ def test_the_last_node_is_the_one_that_is_meant():
     assert fault_of(make_trial("patient")) is None
 
 
-def training(seen=0, step=0, paused=0.0, phase="train"):
+def is_training(seen=0, step=0, paused=0.0, phase="train"):
     state = TrialState(100.0, phase=phase, expected=1000, samples_seen=seen, step=step, paused_s=paused)
     state.train_start = 110.0
     return state
@@ -144,14 +144,14 @@ def training(seen=0, step=0, paused=0.0, phase="train"):
 @pytest.mark.parametrize(
     ("at", "state", "wait"),
     [
-        (0.3, training(seen=299), math.inf),
-        (0.3, training(seen=300), 0.0),
-        (0, training(), 0.0),
-        (0, training(phase="ship"), math.inf),
-        ("step 7", training(step=6), math.inf),
-        ("step 7", training(step=8), 0.0),
-        ("10 s", training(paused=2.0), 7.0),
-        ("3 s", training(paused=2.0), 0.0),
+        (0.3, is_training(seen=299), math.inf),
+        (0.3, is_training(seen=300), 0.0),
+        (0, is_training(), 0.0),
+        (0, is_training(phase="ship"), math.inf),
+        ("step 7", is_training(step=6), math.inf),
+        ("step 7", is_training(step=8), 0.0),
+        ("10 s", is_training(paused=2.0), 7.0),
+        ("3 s", is_training(paused=2.0), 0.0),
     ],
 )
 def test_a_fault_is_due_at_its_moment_of_the_training(at, state, wait):
@@ -161,12 +161,12 @@ def test_a_fault_is_due_at_its_moment_of_the_training(at, state, wait):
 def test_each_word_is_said_once_and_a_fault_is_over_with_the_training():
     cue = FaultSchedule(PAUSE)
     said = [list(cue.words(state, 115.0)) for state in (
-        training(), training(seen=300), training(seen=600), training(seen=900, phase="compile"),
-        training(seen=1000, phase="test"), training(seen=1000, phase="teardown"),
+        is_training(), is_training(seen=300), is_training(seen=600), is_training(seen=900, phase="compile"),
+        is_training(seen=1000, phase="test"), is_training(seen=1000, phase="teardown"),
     )]  # fmt: skip
     assert said == [[], ["fault"], [], [], ["heal"], []]
-    assert list(FaultSchedule(None).words(training(seen=1000), 115.0)) == []
-    assert list(FaultSchedule(PAUSE).words(training(seen=200, phase="teardown"), 115.0)) == [], "it never came to it"
+    assert list(FaultSchedule(None).words(is_training(seen=1000), 115.0)) == []
+    assert list(FaultSchedule(PAUSE).words(is_training(seen=200, phase="teardown"), 115.0)) == [], "it never came to it"
 
 
 def until(condition):

@@ -18,12 +18,12 @@ from helpers.running import (
     assert_nothing_survives,
     command,
     environment,
-    give_tickets,
+    give_permits,
+    is_training,
     kill_choice,
     records,
     study,
     survivors,
-    training,
     trainoff,
     wait_until,
 )
@@ -39,9 +39,9 @@ TRIALS = "[grid]\nseed = [0, 10, 20]"
 pytestmark = [pytest.mark.namespace, pytest.mark.cluster]
 
 
-def start(path: Path, out: Path, gate: Path, **more: str) -> subprocess.Popen[bytes]:
+def start(path: Path, out: Path, permits: Path, **more: str) -> subprocess.Popen[bytes]:
     words = command("run", path, "--out", out)
-    return subprocess.Popen(words, env=environment(GATE=str(gate), **more), stdout=subprocess.DEVNULL)
+    return subprocess.Popen(words, env=environment(PERMITS=str(permits), **more), stdout=subprocess.DEVNULL)
 
 
 def find(module: str, folder: Path) -> list[psutil.Process]:
@@ -77,20 +77,20 @@ def recorded(out: Path) -> int:
 EVENTS = {
     "the run begins": lambda _: True,
     "a trial begins": lambda out: any(out.glob("tiny/.staging/gated-family-*")),
-    "a trial trains": training,
+    "a trial trains": is_training,
     "there is a record": lambda out: recorded(out) >= 1,
     "there are two records": lambda out: recorded(out) >= 2,
 }
 
 
 @pytest.mark.parametrize("number", MOMENTS)
-def test_the_runner_is_killed(tmp_path, gate, number):
+def test_the_runner_is_killed(tmp_path, permits, number):
     """At any moment up to the end of the last trial, which waits for that."""
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     choice = kill_choice(f"runner {number}")
     event, held_at = choice.choice(list(EVENTS)), choice.choice(["train", "close"])
-    give_tickets(gate, 2)
-    run = start(path, out, gate, GATE_AT=held_at)
+    give_permits(permits, 2)
+    run = start(path, out, permits, PERMITS_AT=held_at)
     wait_until(lambda: EVENTS[event](out), run)
     time.sleep(choice.uniform(0.0, 1.5))  # any moment will do: the last trial cannot end before the kill
     run.kill()
@@ -102,18 +102,18 @@ def test_the_runner_is_killed(tmp_path, gate, number):
 
 @pytest.mark.parametrize("victim", ["trial process", "launcher", "supervisor"])
 @pytest.mark.parametrize("number", MOMENTS)
-def test_a_process_of_the_trial_is_killed(tmp_path, gate, number, victim):
+def test_a_process_of_the_trial_is_killed(tmp_path, permits, number, victim):
     module = "trainoff.runner.trial_main" if victim == "trial process" else "trainoff.runner.supervisor"
     wanted = 2 if victim == "supervisor" else 1  # the supervisor is the launcher's child, with the same command line
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     choice = kill_choice(f"{victim} {number}")
     before, held_at = choice.randrange(3), choice.choice(["train", "close"])
-    give_tickets(gate, before)
-    run = start(path, out, gate, GATE_AT=held_at)
+    give_permits(permits, before)
+    run = start(path, out, permits, PERMITS_AT=held_at)
     wait_until(lambda: recorded(out) == before and len(find(module, tmp_path)) >= wanted, run)
     time.sleep(choice.uniform(0.0, 1.2))  # any moment will do: the trial is held
     find(module, tmp_path)[wanted - 1].kill()
-    give_tickets(gate, 3)
+    give_permits(permits, 3)
     run.wait(HANGS_S)
     unfinished = [path for path in out.glob("tiny/*/record.json") if '"unfinished": true' in path.read_text()]
     assert len(unfinished) == 1, "the kill left no trace in the records"
@@ -137,9 +137,9 @@ def test_a_trial_whose_runner_died_before_it_began_ends_at_once(tmp_path, namesp
     os.close(life_line)
 
 
-def test_the_runner_is_killed_where_there_are_no_namespaces(tmp_path, gate):
+def test_the_runner_is_killed_where_there_are_no_namespaces(tmp_path, permits):
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
-    run = start(path, out, gate, TRAINOFF_ISOLATION="process-group")
+    run = start(path, out, permits, TRAINOFF_ISOLATION="process-group")
     wait_until(lambda: len(survivors(tmp_path)) >= 4, run)  # supervisor, trial process, worker, daemon
     run.kill()
     run.wait()

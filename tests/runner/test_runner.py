@@ -17,12 +17,12 @@ from helpers.running import (
     HANGS_S,
     command,
     environment,
-    give_tickets,
+    give_permits,
+    is_training,
     only_record,
     records,
     study,
     survivors,
-    training,
     trainoff,
     wait_until,
 )
@@ -192,9 +192,9 @@ def test_what_only_the_data_shows_is_refused_when_it_is_seen(tmp_path):
         ("gated", "timeout_s = 3", "not finished after 3 s"),
     ],
 )
-def test_a_trial_that_will_not_end_is_ended(tmp_path, gate, engine, limit, reason):
+def test_a_trial_that_will_not_end_is_ended(tmp_path, permits, engine, limit, reason):
     path = study(tmp_path, engine, more=f"[limits]\n{limit}")
-    assert trainoff("run", path, "--out", tmp_path / "out", GATE=str(gate)).returncode == 1
+    assert trainoff("run", path, "--out", tmp_path / "out", PERMITS=str(permits)).returncode == 1
     record = only_record(tmp_path / "out")
     assert (record["status"], record["reason"]) == ("timeout", reason)
     if engine != "gated":  # which may not have come to its training yet
@@ -250,13 +250,13 @@ def test_a_broken_adapter_is_in_nobodys_way_but_its_own(tmp_path):
     assert "cannot be loaded" in trainoff("doctor").stdout
 
 
-def test_the_data_may_go_while_a_trial_runs(tmp_path, gate):
+def test_the_data_may_go_while_a_trial_runs(tmp_path, permits):
     path, out, cache = study(tmp_path, "gated"), tmp_path / "out", tmp_path / "cache"
-    words, env = command("run", path, "--out", out), environment(TRAINOFF_CACHE="cache", GATE=str(gate))
+    words, env = command("run", path, "--out", out), environment(TRAINOFF_CACHE="cache", PERMITS=str(permits))
     run = subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    wait_until(lambda: training(out), run)
+    wait_until(lambda: is_training(out), run)
     shutil.rmtree(cache / "data")
-    give_tickets(gate)
+    give_permits(permits)
     assert run.wait(HANGS_S) == 0
     assert only_record(out)["status"] == "ok"
 
@@ -306,12 +306,12 @@ def test_a_failure_is_run_again_only_on_request_and_never_rewritten(tmp_path):
     assert len(list(out.glob("tiny/crasher-*/record.json"))) == 2
 
 
-def test_two_runs_on_one_folder_share_the_work(tmp_path, gate):
+def test_two_runs_on_one_folder_share_the_work(tmp_path, permits):
     path, out = study(tmp_path, "numpy", "gated", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
-    words, env = command("run", path, "--out", out), environment(GATE=str(gate))
+    words, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
     both = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     wait_until(lambda: len(list(out.glob("tiny/.staging/run-*/bulletin.json"))) == 2, both[0])
-    give_tickets(gate, 3)
+    give_permits(permits, 3)
     printed = [run.communicate(timeout=2 * HANGS_S)[0] for run in both]
     assert [run.returncode for run in both] == [0, 0], printed
     found = sorted((path.stat().st_mtime, path.parent.name) for path in out.glob("tiny/*/record.json"))
@@ -338,12 +338,12 @@ def _span(folder):
     return min(times), max(times)
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path, gate):
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path, permits):
     path, out = study(tmp_path, "gated", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
-    words, env = command("run", path, "--out", out), environment(GATE=str(gate))
+    words, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
     run = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
-    give_tickets(gate)
-    wait_until(lambda: list(out.glob("tiny/gated-*/record.json")) and training(out), run)
+    give_permits(permits)
+    wait_until(lambda: list(out.glob("tiny/gated-*/record.json")) and is_training(out), run)
     run.send_signal(signal.SIGINT)
     printed, _ = run.communicate(timeout=HANGS_S)
     assert run.returncode == 130
@@ -372,11 +372,11 @@ def test_ctrl_c_while_a_record_is_made_waits_for_it(number):
     assert done == ["the record"]
 
 
-def test_a_polite_kill_is_like_ctrl_c(tmp_path, gate):
+def test_a_polite_kill_is_like_ctrl_c(tmp_path, permits):
     path, out = study(tmp_path, "gated"), tmp_path / "out"
-    words, env = command("run", path, "--out", out), environment(GATE=str(gate))
+    words, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
     run = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL)
-    wait_until(lambda: training(out), run)
+    wait_until(lambda: is_training(out), run)
     run.terminate()
     assert run.wait(HANGS_S) == 130
     record = only_record(out)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helpers.studies import ENGINES, HEAD, sentence, study
+from helpers.studies import ENGINES, HEAD, error_of, study
 from trainoff.study import Trial, nearest, read, workloads
 from trainoff.study.grid import count
 
@@ -155,20 +155,20 @@ def test_the_last_set_of_a_key_holds(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_in_set_is_answered_with_the_set(text: str, answer: str, tmp_path: Path) -> None:
-    assert sentence(tmp_path, HEAD + "[params]\nworkers = 2", overrides=[text]) == f"--set {text}: {answer}"
+    assert error_of(tmp_path, HEAD + "[params]\nworkers = 2", overrides=[text]) == f"--set {text}: {answer}"
 
 
 def test_only_some_engines_of_a_study(tmp_path: Path) -> None:
     text = HEAD + "[params]\ntau = 3"  # which numpy does not know, and need not
     assert {trial.engine for trial in study(tmp_path, text, only=["numpy"]).trials()} == {"numpy"}
     answer = "--engine sklearn: it is not among the study's engines; they are numpy, torch"
-    assert sentence(tmp_path, text, only=["sklearn"]) == answer
+    assert error_of(tmp_path, text, only=["sklearn"]) == answer
 
 
 def test_repeat_from_the_command_line(tmp_path: Path) -> None:
     assert study(tmp_path, HEAD + "repeat = 2", repeat=5).repeat == 5
     answer = "--repeat 0: `repeat` is 0; expected a whole number from 1 to 1,000"
-    assert sentence(tmp_path, HEAD, repeat=0) == answer
+    assert error_of(tmp_path, HEAD, repeat=0) == answer
 
 
 def test_repetition_r_has_seed_r(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_ten_thousand_trials_are_the_most(tmp_path: Path) -> None:
     text = 'workload = "digits-mlp"\nengines = ["numpy"]\nrepeat = 1000\n[grid]\nl2 = '
     tens = [number / 10 for number in range(11)]
     assert len(study(tmp_path, text + str(tens[:10])).trials()) == 10_000
-    assert sentence(tmp_path, text + str(tens)) == (
+    assert error_of(tmp_path, text + str(tens)) == (
         "my.toml, line 5: the study has 11,000 trials, and at most 10,000 are allowed; "
         "the largest factors are `repeat` (1,000), `l2` (11)"
     )

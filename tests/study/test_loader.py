@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.studies import ENGINES, FULL, HEAD, sentence, study
+from helpers.studies import ENGINES, FULL, HEAD, error_of, study
 from trainoff.errors import TrainoffError
 from trainoff.study import EngineFacts, Limits, read
 
@@ -38,7 +38,7 @@ def test_two_lines_are_a_study(tmp_path: Path) -> None:
 def test_a_byte_order_mark_and_windows_lines_are_no_mistake(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_bytes(b"\xef\xbb\xbf" + HEAD.replace("\n", "\r\n").encode())
     assert len(read(tmp_path / "my.toml", ENGINES).trials()) == 2
-    assert sentence(tmp_path, HEAD.replace("\n", "\r\n") + "repeat = 0\r\n").startswith("my.toml, line 3:")
+    assert error_of(tmp_path, HEAD.replace("\n", "\r\n") + "repeat = 0\r\n").startswith("my.toml, line 3:")
 
 
 MISTAKES = {
@@ -356,7 +356,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("text", "answer"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_answered_with_a_sentence(text: str, answer: str, tmp_path: Path) -> None:
-    assert sentence(tmp_path, text) == answer
+    assert error_of(tmp_path, text) == answer
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_a_mistake_is_answered_with_a_sentence(text: str, answer: str, tmp_path:
 def test_what_other_programs_call_it_is_understood(table: str, other_names: str, ours: str, tmp_path: Path) -> None:
     for name in other_names.split():
         text = HEAD + (f"[{table}]\n" if table else "") + f"{name} = 1"
-        assert sentence(tmp_path, text).endswith(f"; did you mean `{ours}`?"), name
+        assert error_of(tmp_path, text).endswith(f"; did you mean `{ours}`?"), name
 
 
 def test_another_name_of_a_key_is_nothing_to_an_engine_that_knows_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.studies import sentence, study
+from helpers.studies import error_of, study
 from trainoff.study import PARAMS, workloads
 
 ONE = 'engines = ["numpy"]\n'
@@ -141,4 +141,4 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("text", "answer"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_answered_with_a_sentence(text: str, answer: str, tmp_path: Path) -> None:
-    assert sentence(tmp_path, ONE + text) == answer
+    assert error_of(tmp_path, ONE + text) == answer
