@@ -16,7 +16,7 @@ from trainoff.cli.plan import tell
 from trainoff.cli.show import broken, print_board
 from trainoff.records import Record
 from trainoff.report.html.content import board as page_board
-from trainoff.report.html.style import looks
+from trainoff.report.html.style import engine_styles
 from trainoff.study.machines import PriceBook
 
 
@@ -56,7 +56,7 @@ def test_the_name_of_a_machine_tells_its_size():
 
 def test_the_page_still_tells_the_size_of_a_machine():
     own = groups([on("m4.xlarge", 4.0), on("m4.2xlarge", 8.0)])
-    assert ("a node", "4 cores and 16 GB") in page_board(own, None, {}, looks(["numpy"])).lines[0].details
+    assert ("a node", "4 cores and 16 GB") in page_board(own, None, {}, engine_styles(["numpy"])).rows[0].details
 
 
 def test_what_nobody_measured_has_no_column():

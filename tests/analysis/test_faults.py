@@ -21,9 +21,9 @@ from trainoff.analysis import closing_sentences, fault_effects, groups
 from trainoff.analysis.format import fault_text
 from trainoff.cli.show import print_board
 from trainoff.report.html import gather
-from trainoff.report.html.chart_data import ChartContext, SeriesCache
-from trainoff.report.html.charts import drawn, fault_rows
-from trainoff.report.html.style import looks
+from trainoff.report.html.charts import ChartContext, SeriesReader, charts_of
+from trainoff.report.html.charts.runs import fault_rows
+from trainoff.report.html.style import engine_styles
 
 
 def test_a_fault_is_compared_with_the_run_left_alone():
@@ -112,7 +112,8 @@ def test_without_faults_nothing_is_said_of_them(tmp_path):
 def test_the_curve_has_a_mark_where_the_fault_was_done_and_where_it_was_healed(tmp_path):
     folder = write_study_folder(tmp_path / "made", FAULT_RECORDS)
     found = groups(FAULT_RECORDS)
-    chart = drawn(ChartContext(found, SeriesCache(folder)), looks(record.engine for record in FAULT_RECORDS))[0]
+    styles = engine_styles(record.engine for record in FAULT_RECORDS)
+    chart = charts_of(ChartContext(found, SeriesReader(folder), styles))[0]
     marks = [row for row in chart.data["faults"] if row["engine"] == "torch-ddp" and "pause" in row["fault"]]
     assert [(row["what"], row["train_s"]) for row in marks] == [("fault", 1.0), ("healed", 2.0)]
     curve = [row for row in chart.data["curves"] if row["trial"] == marks[0]["trial"]]
@@ -120,7 +121,7 @@ def test_the_curve_has_a_mark_where_the_fault_was_done_and_where_it_was_healed(t
     after = next(row for row in curve if row["train_s"] > 1.0)
     assert before["y"] <= marks[0]["y"] <= after["y"]
     assert before["samples"] <= marks[0]["samples"] <= after["samples"]
-    assert "A cross: a fault was done" in chart.about
+    assert "A cross is a fault" in chart.about
 
 
 def test_a_fault_that_was_not_done_has_no_mark():

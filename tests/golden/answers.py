@@ -125,7 +125,9 @@ def of_charts(folder: str, scratch: Path) -> dict[str, Any]:
     assert found, "the report has no data for charts"
     charts = [
         {
-            **{key: chart[key] for key in ("about", "choices", "table", "pick", "listed")},
+            "about": chart["about"],
+            "choices": [{"holes": one["placeholders"], "only": one["only"]} for one in chart["choices"]],
+            **{key: chart[key] for key in ("table", "pick", "listed")},
             "data": {name: _unpacked(data) for name, data in chart["data"].items()},
         }
         for chart in json.loads(found[1])
@@ -135,7 +137,7 @@ def of_charts(folder: str, scratch: Path) -> dict[str, Any]:
 
 def _unpacked(data: Mapping[str, Any]) -> dict[str, Any]:
     columns = {
-        name: _held([column["words"][at] for at in column["at"]] if "words" in column else column["values"])
+        name: _held([column["texts"][at] for at in column["at"]] if "texts" in column else column["values"])
         for name, column in data["columns"].items()
     }
     return {"rows": data["rows"], "columns": columns}

@@ -11,18 +11,20 @@ from helpers.records import FAULT_RECORDS, make_record, many_records, write_stud
 from helpers.running import invoke
 from trainoff.analysis import SAME, groups, ranked
 from trainoff.report.html import gather, render
-from trainoff.report.html.chart_data import ChartContext, SeriesCache, curve, grid_rows, pareto_rows, scaled_rows
-from trainoff.report.html.charts import fill, looks_of
-from trainoff.report.html.style import COLOURS, STRANGERS, look, looks
+from trainoff.report.html.charts import ChartContext, SeriesReader
+from trainoff.report.html.charts.base import fill
+from trainoff.report.html.charts.runs import read_curve
+from trainoff.report.html.charts.settings import ParetoFront, Scaling, SettingGrid
+from trainoff.report.html.style import COLOURS, PLUGIN_COLOURS, default_style, engine_styles
 
 pytestmark = pytest.mark.browser
 
 EVIL = '<img src=x onerror="window.hurt=1"></script><script>window.hurt=1</script>'
 
 
-def test_the_first_screen_answers_the_question(report, open_page):
+def test_the_first_screen_names_the_winner_and_the_caveats(report, open_page):
     page = open_page(report).page
-    assert page.locator("#answer").inner_text() == "torch-ddp (sync, 2 workers) reached 97% first: 0.7 s of training."
+    assert page.locator("#headline").inner_text() == "torch-ddp (sync, 2 workers) reached 97% first: 0.7 s of training."
     assert page.locator(".others").inner_text().startswith("torch took 1.4 times as long; ")
     assert "made · digits-mlp · 5 settings" in page.locator(".kicker").inner_text()
     assert "indicative" in page.locator("header .caveats").inner_text()
@@ -30,7 +32,7 @@ def test_the_first_screen_answers_the_question(report, open_page):
     assert rows.count() == 5
     assert rows.first.inner_text().split()[0] == "torch-ddp"
     assert "crashed" in rows.last.inner_text()
-    assert page.locator("#answer").bounding_box()["y"] < 200
+    assert page.locator("#headline").bounding_box()["y"] < 200
     assert page.locator("#board").bounding_box()["y"] < 500
 
 
@@ -46,7 +48,7 @@ def test_good_news_is_no_caveat(tmp_path, open_page):
     assert page.locator(".assurance").all_inner_texts() == [SAME], "once, for it holds for both"
     assert page.locator(".caveats").count() == 0
     alone = open_page(write_report(tmp_path / "one", five[:10])).page
-    assert alone.locator("#answer").inner_text() == "torch reached 97% first: 1.0 s of training."
+    assert alone.locator("#headline").inner_text() == "torch reached 97% first: 1.0 s of training."
     assert alone.locator(".others").inner_text().startswith("That is 2.0 times faster than numpy (")
 
 
@@ -112,8 +114,8 @@ def test_every_workload_has_its_part_and_can_be_chosen(tmp_path, open_page):
     ]
     opened = open_page(write_report(tmp_path / "two", records))
     page = opened.page
-    assert "digits-mlp: numpy reached 97% first" in page.locator("#answer").inner_text()
-    assert "clicks-logreg: numpy reached 25% error first" in page.locator("#answer").inner_text()
+    assert "digits-mlp: numpy reached 97% first" in page.locator("#headline").inner_text()
+    assert "clicks-logreg: numpy reached 25% error first" in page.locator("#headline").inner_text()
     assert page.locator("section.workload:visible").count() == 2
     opened.draw_all()
     page.locator("#workload").select_option("clicks-logreg")
@@ -172,8 +174,8 @@ def test_a_narrow_screen_has_no_sideways_scroll(report, open_page):
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
-def test_an_engine_may_be_named_like_a_hole(tmp_path, open_page):
-    opened = open_page(write_report(tmp_path / "hole", [make_record("me@x", 1, 2.0), make_record("numpy")]))
+def test_an_engine_may_be_named_like_a_placeholder(tmp_path, open_page):
+    opened = open_page(write_report(tmp_path / "placeholder", [make_record("me@x", 1, 2.0), make_record("numpy")]))
     opened.draw_all()
     legend = opened.page.locator("figure[data-name=curve] svg .role-legend-label text")
     assert legend.all_text_contents() == ["numpy", "me@x"]
@@ -181,26 +183,26 @@ def test_an_engine_may_be_named_like_a_hole(tmp_path, open_page):
     assert filled == {"scale": {"domain": ["me@x"]}, "title": "to samples", "x": ["front_samples", "@y"]}
 
 
-def test_engines_of_others_have_looks_of_their_own():
-    shipped = {(look(engine).colour, look(engine).mark) for engine in COLOURS}
-    strangers = [look(f"mine-{number}") for number in range(200)]
-    assert not {one.colour for one in strangers} & {colour for colour, _ in shipped}
-    assert len({(one.colour, one.mark) for one in strangers}) > 60, "colour and mark are drawn apart from each other"
+def test_engines_of_plugins_have_styles_of_their_own():
+    shipped = {(style.colour, style.shape) for style in map(default_style, COLOURS)}
+    styles = [default_style(f"mine-{number}") for number in range(200)]
+    assert not {style.colour for style in styles} & {colour for colour, _ in shipped}
+    assert len({(style.colour, style.shape) for style in styles}) > 60, "colour and shape are independent"
 
 
-def test_no_two_engines_of_a_report_look_alike():
-    everybody = [*COLOURS, *(f"mine-{number}" for number in range(72))]
-    found = looks(everybody)
-    assert len({(one.colour, one.mark) for one in found}) == len(found) == len(everybody)
-    alike: dict[tuple[str, str], list[str]] = {}
-    for one in (look(f"mine-{number}") for number in range(200)):
-        alike.setdefault((one.colour, one.mark), []).append(one.name)
-    first, second, *_ = next(sorted(names) for names in alike.values() if len(names) > 1)
-    kept, moved = looks([second, first])
-    assert kept == look(first), "who comes first by name keeps the look of every other report"
-    assert moved.name == second
-    assert moved.colour != kept.colour
-    assert len(looks(f"mine-{number}" for number in range(100))) == 100, "more than there are looks"
+def test_no_two_engines_of_a_report_have_the_same_style():
+    engines = [*COLOURS, *(f"mine-{number}" for number in range(72))]
+    styles = engine_styles(engines)
+    assert len({(style.colour, style.shape) for style in styles}) == len(styles) == len(engines)
+    same: dict[tuple[str, str], list[str]] = {}
+    for style in (default_style(f"mine-{number}") for number in range(200)):
+        same.setdefault((style.colour, style.shape), []).append(style.name)
+    first, second, *_ = next(sorted(names) for names in same.values() if len(names) > 1)
+    kept, changed = engine_styles([second, first])
+    assert kept == default_style(first), "the first by name keeps the style that it has in every other report"
+    assert changed.name == second
+    assert changed.colour != kept.colour
+    assert len(engine_styles(f"mine-{number}" for number in range(100))) == 100, "more than there are styles"
 
 
 def contrast(colour: str, paper: str) -> float:
@@ -217,7 +219,7 @@ def contrast(colour: str, paper: str) -> float:
 
 @pytest.mark.parametrize("paper", ["#ffffff", "#12161b"])
 def test_every_colour_stands_out_on_white_and_on_dark(paper):
-    weak = {colour: contrast(colour, paper) for colour in (*COLOURS.values(), *STRANGERS)}
+    weak = {colour: contrast(colour, paper) for colour in (*COLOURS.values(), *PLUGIN_COLOURS)}
     assert not {colour: found for colour, found in weak.items() if found < 3}
 
 
@@ -230,14 +232,14 @@ def test_a_page_can_be_printed_with_all_its_charts(report, open_page):
 def test_only_failures_are_a_report_too(tmp_path, open_page):
     lost = {"status": "crashed", "reason": "no", "train_s": None, "time_to_target": {}, "test_accuracy": None}
     opened = open_page(write_report(tmp_path / "lost", [make_record("torch", **lost), make_record("numpy", **lost)]))
-    assert opened.page.locator("#answer").inner_text() == "No trial ended well."
+    assert opened.page.locator("#headline").inner_text() == "No trial ended well."
     assert opened.page.locator(".failures details").count() == 2
     opened.draw_all()
 
 
 def test_an_empty_folder_is_a_page_that_says_so(tmp_path, open_page):
     opened = open_page(write_report(tmp_path / "empty", []))
-    assert opened.page.locator("#answer").inner_text() == "There are no records here yet."
+    assert opened.page.locator("#headline").inner_text() == "There are no records here yet."
 
 
 def test_words_full_of_html_are_shown_and_never_executed(tmp_path, open_page):
@@ -324,58 +326,54 @@ def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
 
 
 def context_of(records, folder):
-    return ChartContext(ranked(groups(records)), SeriesCache(folder))
+    return ChartContext(ranked(groups(records)), SeriesReader(folder))
 
 
-def test_what_moves_no_bytes_beats_what_does(tmp_path):
+def test_no_network_traffic_beats_some(tmp_path):
     context = context_of(
         [make_record("numpy", test_accuracy=0.99, network_bytes=0), make_record("torch-ddp", network_bytes=10**9)],
         tmp_path,
     )
-    rows = {row["engine"]: row for row in pareto_rows(context)}
+    rows = {row["engine"]: row for row in ParetoFront(context).data["pareto"]}
     assert not rows["torch-ddp"]["front_bytes"]
-    assert rows["numpy"]["bytes"] is None, "there is no place for it on an axis of powers"
+    assert rows["numpy"]["bytes"] is None, "zero has no place on a logarithmic axis"
 
 
-def test_a_curve_is_made_of_what_was_evaluated(tmp_path):
+def test_a_curve_has_only_the_points_that_were_evaluated(tmp_path):
     one = make_record("spark-mllib")
     folder = write_study_folder(tmp_path, [one])
     path = folder / one.trial_id / "curve.parquet"
-    told = polars.DataFrame({"step": [3], "samples_seen": [9], "train_s": [0.1]})
-    polars.concat([polars.read_parquet(path), told], how="diagonal").write_parquet(path)
-    drawn = curve(one, SeriesCache(folder), 100)
-    assert len(drawn) == 10
-    assert drawn[-1]["y"] == one.test_accuracy
+    not_evaluated = polars.DataFrame({"step": [3], "samples_seen": [9], "train_s": [0.1]})
+    polars.concat([polars.read_parquet(path), not_evaluated], how="diagonal").write_parquet(path)
+    points = read_curve(one, SeriesReader(folder), 100)
+    assert len(points) == 10
+    assert points[-1]["y"] == one.test_accuracy
 
 
-def test_settings_of_one_engine_have_looks_of_their_own(tmp_path):
-    alone = context_of([make_record("numpy", params={"batch_size": size}) for size in (32, 64)], tmp_path)
-    assert {look.of for look in looks_of(alone)} == {"name"}
-    assert len({(look.colour, look.mark) for look in looks_of(alone)}) == 2
-    assert [alone.name(group) for group in alone.groups] == [look.name for look in looks_of(alone)]
-    assert not any("numpy" in look.name for look in looks_of(alone)), "all of them are"
+def test_settings_of_one_engine_have_styles_of_their_own(tmp_path):
+    one = context_of([make_record("numpy", params={"batch_size": size}) for size in (32, 64)], tmp_path)
+    assert {style.field for style in one.styles} == {"name"}
+    assert len({(style.colour, style.shape) for style in one.styles}) == 2
+    assert [one.name(group) for group in one.groups] == [style.name for style in one.styles]
+    assert not any("numpy" in style.name for style in one.styles), "all settings have this engine"
     two = context_of(
         [make_record(engine, params={"batch_size": size}) for size in (32, 64) for engine in COLOURS], tmp_path
     )
-    assert looks_of(two) == []
+    assert two.setting_styles == []
 
 
-def test_lines_of_scaling_do_not_forget_who_never_got_there(tmp_path):
+def test_medians_of_scaling_include_runs_that_did_not_reach_the_target(tmp_path):
     never = {"time_to_target": {"0.95": 1.0, "0.97": None}}
     two = [make_record("torch-ddp", seed, mode="sync", workers=2, **(never if seed > 1 else {})) for seed in (1, 2, 3)]
     one = [make_record("torch-ddp", seed, mode="sync", workers=1) for seed in (1, 2, 3)]
-    rows = scaled_rows(context_of([*one, *two], tmp_path), 0.97)
+    rows = Scaling(context_of([*one, *two], tmp_path)).data["scaled"]
     assert [(row["workers"], row["time"]) for row in rows] == [(1, 2.0), (2, None)]
 
 
-def test_what_was_computed_wrongly_stands_in_no_cell(tmp_path):
+def test_a_wrong_result_has_no_cell_in_the_grid(tmp_path):
     wrong = make_record("torch", params={"epochs": 8}, status="wrong-result", test_accuracy=0.999)
-    rows = grid_rows(
-        context_of(
-            [make_record("torch"), make_record("numpy"), make_record("numpy", params={"epochs": 8}), wrong], tmp_path
-        ),
-        0.97,
-    )
+    records = [make_record("torch"), make_record("numpy"), make_record("numpy", params={"epochs": 8}), wrong]
+    rows = SettingGrid(context_of(records, tmp_path)).data["grid"]
     assert [row["quality"] for row in rows] == [0.98, 0.98, 0.98]
 
 

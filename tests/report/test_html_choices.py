@@ -65,12 +65,12 @@ def test_every_chart_has_its_figures_as_a_table(report, open_page):
               ("curve", "phases", "target", "scaling", "pareto", "resources")}  # fmt: skip
     found = {name: table_of(chart) for name, chart in charts.items()}
     heads, lines = found["curve"]
-    assert heads == ["setting", "seed", "ended", "seconds of training", "accuracy"]
+    assert heads == ["setting", "seed", "status", "seconds of training", "accuracy"]
     assert len(lines) == 8, "a line for the end of every run"
     heads, lines = found["phases"]
     assert heads == ["setting", "import", "cluster start", "train", "test", "teardown"]
     assert lines[0] == ["torch-ddp (sync, 2 workers)", "0.5000", "1", "4", "0.1000", "0.2000"]
-    assert [row[-1] for row in found["target"][1]] == ["got there"] * 8
+    assert [row[-1] for row in found["target"][1]] == ["reached"] * 8
     assert [row[1] for row in found["scaling"][1]] == ["1", "2"]
     assert {row[-1] for row in found["pareto"][1]} == {"yes", "no"}
     assert [row[0] for row in found["resources"][1]] == ["driver", "worker-0"]

@@ -147,7 +147,7 @@ def test_the_page_grows_while_a_study_runs_and_says_when_it_has_ended(tmp_path, 
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda asked: asked.url.startswith((address, "data:")) or wrong.append(asked.url))
         page.goto(address)
-        assert page.locator("#answer").inner_text() == "There are no records here yet."
+        assert page.locator("#headline").inner_text() == "There are no records here yet."
         run = start(path, out, PERMITS=str(permits))
         page.locator("#live[data-state=running]").wait_for()
         page.locator("#live", has_text="gated on digits-mlp").wait_for()

@@ -80,7 +80,7 @@ def as_markdown(content: Content, drawn: dict[str, list[Path]], beside: Path) ->
     """The answer, the boards and the caveats, as they would stand in a README."""
     parts = [
         f"# {_plain(content.title)}",
-        *(f"**{_plain(one)}**" for one in content.answers),
+        *(f"**{_plain(one)}**" for one in content.headlines),
         *([_plain(content.others)] if content.others else []),
         *(f"- {_plain(one)}" for one in (*content.assurances, *content.caveats)),
     ]
@@ -104,7 +104,7 @@ def _table(workload: WorkloadSection) -> str:
     names = [_plain(name) for name, _ in workload.board.headings]
     marks = ["---:" if figures else "---" for _, figures in workload.board.headings]
     rows: list[Sequence[str]] = [names, marks]
-    rows += [[_plain(_whole(cell)) for cell in line.cells] for line in workload.board.lines]
+    rows += [[_plain(_whole(cell)) for cell in row.cells] for row in workload.board.rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

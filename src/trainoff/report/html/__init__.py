@@ -1,4 +1,4 @@
-"""The report: one HTML file that opens anywhere, answers in its first line, and shows every run and every failure."""
+"""The report as one self-contained HTML file: the result, the leader board, charts of every run, and every failure."""
 
 from trainoff.report.html.content import Content, compose, gather
 from trainoff.report.html.render import render

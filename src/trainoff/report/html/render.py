@@ -1,9 +1,10 @@
-"""Sets the page: fills the template, and puts style, script, charts and their library inside."""
+"""Rendering: the report as one HTML file, and its charts as figures."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -16,18 +17,17 @@ from trainoff.data import cache
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
 from trainoff.records import Record
-from trainoff.report.html.chart_data import ChartContext, SeriesCache, pack
-from trainoff.report.html.charts import Chart, drawn
+from trainoff.report.html.charts import Chart, ChartContext, SeriesReader, charts_of
 from trainoff.report.html.content import MEANINGS, Content, as_script
-from trainoff.report.html.style import Spec, looks
+from trainoff.report.html.style import Spec, engine_styles
 from trainoff.study import nearest
 
 TEMPLATES = Path(__file__).parent / "templates"
-SCRIPTS = ("chart.js", "tables.js", "link.js", "page.js")  # one after the other in one element
+SCRIPTS = ("chart.js", "tables.js", "link.js", "page.js")  # in this order, in one element
 
 
 def render(content: Content, live: bool = False) -> str:
-    """The page as one HTML text. A live one asks its server for news; the other asks nobody for anything."""
+    """Return the page as HTML. A live page asks its server for news; any other makes no request."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -43,18 +43,18 @@ def render(content: Content, live: bool = False) -> str:
         live=live,
         node_headings=NODE_HEADINGS,
         meanings=MEANINGS,
-        charts=as_script([_packed(chart) for chart in charts]),
+        charts=as_script([_as_json(chart) for chart in charts]),
         style=(TEMPLATES / "style.css").read_text(),
         script="\n".join((TEMPLATES / name).read_text() for name in (*SCRIPTS, *(["live.js"] if live else []))),
         library=library() if charts or live else "",
     )
 
 
-def _packed(chart: Chart) -> dict[str, Any]:
+def _as_json(chart: Chart) -> dict[str, Any]:
     return {
         "spec": chart.spec,
         "about": f"{chart.title}. {chart.about}",
-        "choices": [{"holes": choice.holes, "only": choice.only} for choice in chart.choices],
+        "choices": [{"placeholders": choice.placeholders, "only": choice.only} for choice in chart.choices],
         "table": asdict(chart.table),
         "pick": chart.pick,
         "listed": chart.listed,
@@ -62,84 +62,96 @@ def _packed(chart: Chart) -> dict[str, Any]:
     }
 
 
+def pack(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return rows as columns, and texts as indices of a list: a third of the size. The page unpacks them."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {"rows": len(rows), "columns": {name: _column([row.get(name) for row in rows]) for name in names}}
+
+
+def _column(values: list[Any]) -> dict[str, Any]:
+    if not any(isinstance(value, str) for value in values):
+        return {"values": values}
+    indices = {value: index for index, value in enumerate(dict.fromkeys(values))}
+    return {"texts": list(indices), "at": [indices[value] for value in values]}
+
+
 @lru_cache(maxsize=1)
 def library() -> str:
-    """The chart library as one script that needs nothing from elsewhere; put together once per version of it."""
+    """Return the chart library as one self-contained script; it is built once per version and then cached."""
     import vl_convert
 
-    kept = cache.root() / "charts" / f"vega-{version('vl-convert-python')}.js"
+    cached = cache.root() / "charts" / f"vega-{version('vl-convert-python')}.js"
     with contextlib.suppress(OSError):
-        return kept.read_text()
+        return cached.read_text()
     bundle: str = vl_convert.javascript_bundle("window.embedChart = vegaEmbed;").replace("</script", "<\\/script")
-    with contextlib.suppress(OSError):  # a full disk or a foreign folder: then it takes as long the next time
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(kept, bundle)
+    with contextlib.suppress(OSError):  # such as a full disk: then it is built again the next time
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(cached, bundle)
     return bundle
 
 
-WIDTH, HEIGHT, SHARP = 640, 320, 2.0
+WIDTH, HEIGHT, SCALE = 640, 320, 2.0
 CONFIG = {"background": "white", "view": {"stroke": None}, "font": "sans-serif"}
 VEGA = "application/vnd.vegalite.v6+json"
 
 
 @dataclass(frozen=True)
 class ChartFigure:
-    """A chart that notebooks show by themselves. `.save(path)` writes PNG, SVG or, as .json, Vega-Lite."""
+    """A chart that notebooks display. `.save(path)` writes PNG, SVG or, as .json, Vega-Lite."""
 
     spec: Spec
 
     def save(self, path: str | Path) -> Path:
-        """Write it, in the format of the name's ending."""
+        """Write the figure in the format of the file name's suffix."""
         import vl_convert
 
-        made = {
-            ".png": lambda: vl_convert.vegalite_to_png(self.spec, scale=SHARP),
+        formats = {
+            ".png": lambda: vl_convert.vegalite_to_png(self.spec, scale=SCALE),
             ".svg": lambda: vl_convert.vegalite_to_svg(self.spec).encode(),
             ".json": lambda: json.dumps(self.spec).encode(),
         }
         path = Path(path)
-        if path.suffix not in made:
-            raise TrainoffError(f"{path}: a figure is saved as {', '.join(made)}")
+        if path.suffix not in formats:
+            raise TrainoffError(f"{path}: a figure is saved as {', '.join(formats)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(made[path.suffix]())
+            path.write_bytes(formats[path.suffix]())
         except OSError as error:
             raise TrainoffError(
-                f"{path}: the figure cannot be written there ({error.strerror}); choose another"
+                f"{path}: the figure cannot be written there ({error.strerror}); choose another path"
             ) from error
         return path
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         import vl_convert
 
-        return {VEGA: self.spec, "image/png": vl_convert.vegalite_to_png(self.spec, scale=SHARP)}
+        return {VEGA: self.spec, "image/png": vl_convert.vegalite_to_png(self.spec, scale=SCALE)}
 
 
 def figure(chart: Chart, choice: str | None = None) -> ChartFigure:
-    """A chart of the page as a figure of its own; a choice by its label or by what it fills in."""
-    found = next((one for one in chart.choices if choice in (None, one.label, *one.holes.values())), None)
-    if found is None:
-        offered = ", ".join(
-            dict.fromkeys(one.holes.get("x") or one.holes.get("y") or one.label for one in chart.choices)
-        )
-        raise TrainoffError(f"{chart.name}: there is no `{choice}` to draw; there is {offered}")
+    """Return a chart as a figure, with a choice by its label or by the column that it shows."""
+    choices = chart.choices
+    chosen = next((one for one in choices if choice in (None, one.label, *one.placeholders.values())), None)
+    if chosen is None:
+        columns = [one.placeholders.get("x") or one.placeholders.get("y") or one.label for one in choices]
+        raise TrainoffError(f"{chart.name}: there is no `{choice}`; there is {', '.join(dict.fromkeys(columns))}")
     title = {"text": chart.title, "anchor": "start"}
-    return ChartFigure({"width": WIDTH, "height": HEIGHT, **chart.drawn(found), "title": title, "config": CONFIG})
+    return ChartFigure({"width": WIDTH, "height": HEIGHT, **chart.vega_lite(chosen), "title": title, "config": CONFIG})
 
 
 def plot(records: list[Record], folder: Path, what: str, x: str | None, workload: str | None) -> ChartFigure:
-    """The chart of that name, of the only workload or the named one; a metric's name means its learning curve."""
-    found = {own[0].first.workload: own for own in by_workload(groups(records))}
-    if not found:
+    """Return the chart of that name, of the only workload or the named one; a metric stands for its learning curve."""
+    workloads = {found[0].first.workload: found for found in by_workload(groups(records))}
+    if not workloads:
         raise TrainoffError(f"{folder}: there are no records to plot")
-    if workload is None and len(found) > 1:
-        raise TrainoffError(f"there are several workloads, so say which: {', '.join(found)}")
-    own = found.get(workload or next(iter(found)))
-    if own is None:
-        raise TrainoffError(f"no record is of `{workload}`; there is {', '.join(found)}")
-    shown = looks(record.engine for record in records)
-    charts = {chart.name: chart for chart in drawn(ChartContext(ranked(own), SeriesCache(folder)), shown)}
-    name = "curve" if what == own[0].first.metric else what
+    if workload is None and len(workloads) > 1:
+        raise TrainoffError(f"there are several workloads; choose one of {', '.join(workloads)}")
+    found = workloads.get(workload or next(iter(workloads)))
+    if found is None:
+        raise TrainoffError(f"there are no records of `{workload}`; there is {', '.join(workloads)}")
+    styles = engine_styles(record.engine for record in records)
+    charts = {chart.name: chart for chart in charts_of(ChartContext(ranked(found), SeriesReader(folder), styles))}
+    name = "curve" if what == found[0].first.metric else what
     if name not in charts:
         close = nearest(name, list(charts))
         hint = f"did you mean `{close}`?" if close else f"there is {', '.join(charts)}"

@@ -1,6 +1,6 @@
-"""How engines look: every engine the same colour and mark in every picture of every study.
+"""The style of the charts: a fixed colour and shape per engine, and the parts of a specification that they share.
 
-Where there is but one engine, its settings have a look each.
+Where a workload has only one engine, each of its settings gets a style instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-# Three times as light as the dark paper or as dark as the white one, at least; marks and dashes help where colours
+# Every colour has a contrast of at least 3 on white and on the dark background; shapes and dashes help where colours
 # do not.
 COLOURS = {
     "numpy": "#7d8590",
@@ -32,8 +32,10 @@ COLOURS = {
     "dask-sklearn": "#bb8b56",
     "dask-torch": "#b0522d",
 }
-STRANGERS = ("#5f6caf", "#b5478e", "#4f8f2f", "#a8741a", "#3f93a8", "#d05c5c", "#6d5a8c", "#2f7d5b", "#9c5fd0")
-MARKS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+PLUGIN_COLOURS = (
+    "#5f6caf", "#b5478e", "#4f8f2f", "#a8741a", "#3f93a8", "#d05c5c", "#6d5a8c", "#2f7d5b", "#9c5fd0"
+)  # fmt: skip
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 PHASES = {
     "import": "#b8bec6",
     "cluster_start": "#8d96a0",
@@ -47,102 +49,102 @@ PHASES = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """The colour and the mark of an engine, or of a setting."""
+class Style:
+    """The colour and the shape of an engine, or of a setting."""
 
     name: str
     colour: str
-    mark: str
-    of: str = "engine"  # the column in which a chart finds the name
+    shape: str
+    field: str = "engine"  # the column of a chart's rows that holds the name
 
 
-def look(engine: str) -> Look:
-    """An engine's look; one that did not come with trainoff gets one by its name, in a colour that no other has."""
+def default_style(engine: str) -> Style:
+    """Return the style of an engine; a plug-in's follows from its name, in a colour that no built-in engine has."""
     return next(_candidates(engine))
 
 
-def _candidates(engine: str) -> Iterator[Look]:
-    """The look of an engine, and those that a stranger may have instead: every pair of a colour and a mark."""
+def _candidates(engine: str) -> Iterator[Style]:
+    """Yield the styles that an engine may have, its default first: for a plug-in every pair of colour and shape."""
     if engine in COLOURS:
-        yield Look(engine, COLOURS[engine], MARKS[list(COLOURS).index(engine) % len(MARKS)])
+        yield Style(engine, COLOURS[engine], SHAPES[list(COLOURS).index(engine) % len(SHAPES)])
         return
     first = zlib.crc32(engine.encode())
-    for number in range(first, first + len(STRANGERS) * len(MARKS)):
-        turn, place = divmod(number, len(STRANGERS))
-        yield Look(engine, STRANGERS[place], MARKS[turn % len(MARKS)])
+    for index in range(first, first + len(PLUGIN_COLOURS) * len(SHAPES)):
+        shape, colour = divmod(index, len(PLUGIN_COLOURS))
+        yield Style(engine, PLUGIN_COLOURS[colour], SHAPES[shape % len(SHAPES)])
 
 
-def looks(engines: Iterable[str]) -> list[Look]:
-    """The looks of some engines, each once, in the order of the list above, strangers last.
+def engine_styles(engines: Iterable[str]) -> list[Style]:
+    """Return a style per engine, in the order of `COLOURS`, plug-ins last.
 
-    Of strangers whose names lead to the same look, the first by its name keeps it, and the next takes one that is free.
+    If the defaults of two plug-ins are the same, the first by name keeps it, and the next takes one that is free.
     """
-    order = {name: place for place, name in enumerate(COLOURS)}
-    found: list[Look] = []
+    order = {name: index for index, name in enumerate(COLOURS)}
+    styles: list[Style] = []
     for engine in sorted(set(engines), key=lambda name: (order.get(name, len(order)), name)):
-        taken = {(one.colour, one.mark) for one in found}
-        free = (one for one in _candidates(engine) if (one.colour, one.mark) not in taken)
-        found.append(next(free, look(engine)))
-    return found
+        taken = {(style.colour, style.shape) for style in styles}
+        free = (style for style in _candidates(engine) if (style.colour, style.shape) not in taken)
+        styles.append(next(free, default_style(engine)))
+    return styles
 
 
-def looks_of_settings(names: Sequence[str]) -> list[Look]:
-    """A look for each of a few settings; none where they are too many to tell apart by colours."""
-    if not 1 < len(names) <= len(STRANGERS):
+def setting_styles(names: Sequence[str]) -> list[Style]:
+    """Return a style per setting; none if there are too many settings to be distinguished by colour."""
+    if not 1 < len(names) <= len(PLUGIN_COLOURS):
         return []
-    given = zip(names, STRANGERS, cycle(MARKS), strict=False)
-    return [Look(name, colour, mark, "name") for name, colour, mark in given]
+    pairs = zip(names, PLUGIN_COLOURS, cycle(SHAPES), strict=False)
+    return [Style(name, colour, shape, "name") for name, colour, shape in pairs]
 
 
 Spec = dict[str, Any]
 LEGEND = {"orient": "bottom", "columns": 5, "title": None}
 LABELS = {"labelLimit": 280, "title": None}
-TWO = "indexof(datum.label, ' with ') > 0"  # a setting in two lines: who, and what sets it apart
-LIFT = {"condition": {"test": TWO, "value": -7}, "value": 0}
+IN_TWO_LINES = "indexof(datum.label, ' with ') > 0"  # a setting in two lines: the engine, and what sets it apart
+LIFT = {"condition": {"test": IN_TWO_LINES, "value": -7}, "value": 0}
 LISTED = {**LABELS, "labelExpr": "split(datum.label, ' with ')", "labelOffset": LIFT}
-ONE_LINE, TWO_LINES = 21, 32  # of a list, in pixels
+ONE_LINE, TWO_LINES = 21, 32  # height of a list's entry in pixels
 TITLES = {"train_s": "seconds of training", "core_s": "CPU seconds", "s": "seconds", "samples": "samples seen"}
-DASHES = {  # of modes, and how they are told
+DASHES = {  # by mode, and their names in a sentence
     "single": ([1, 0], "solid for"),
     "sync": ([8, 2], "long dashes for"),
-    "local": ([4, 2], "short ones for"),
+    "local": ([4, 2], "short dashes for"),
     "async": ([2, 2], "dots for"),
     "model-parallel": ([8, 2, 2, 2], "dots and dashes for"),
 }
 
 
-def colour(looks: Sequence[Look], legend: bool = True) -> Spec:
-    """Engines, or settings, by their colours."""
-    return _look(looks, [look.colour for look in looks], legend)
+def colour(styles: Sequence[Style], legend: bool = True) -> Spec:
+    """Encode engines, or settings, by colour."""
+    return _encoding(styles, [style.colour for style in styles], legend)
 
 
-def shape(looks: Sequence[Look]) -> Spec:
-    """Engines, or settings, by their marks."""
-    return _look(looks, [look.mark for look in looks])
+def shape(styles: Sequence[Style]) -> Spec:
+    """Encode engines, or settings, by shape."""
+    return _encoding(styles, [style.shape for style in styles])
 
 
-def _look(looks: Sequence[Look], values: Sequence[str], legend: bool = True) -> Spec:
-    of = looks[0].of
-    told = LEGEND if of == "engine" else {**LEGEND, **LABELS, "columns": 2}
-    scale = {"domain": [look.name for look in looks], "range": list(values)}
-    return {"field": of, "type": "nominal", "scale": scale, "legend": told if legend else None}
+def _encoding(styles: Sequence[Style], values: Sequence[str], with_legend: bool = True) -> Spec:
+    field = styles[0].field
+    legend = LEGEND if field == "engine" else {**LEGEND, **LABELS, "columns": 2}
+    scale = {"domain": [style.name for style in styles], "range": list(values)}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": legend if with_legend else None}
+
+
+def dash() -> Spec:
+    """Encode modes by dashes."""
+    scale = {"domain": list(DASHES), "range": [pattern for pattern, _ in DASHES.values()]}
+    return {"field": "mode", "type": "nominal", "scale": scale, "legend": None}
 
 
 def step(names: Sequence[str]) -> Spec:
-    """The height of a list: room for one line or two for each of its names."""
+    """Return the height of a list: one or two lines per name."""
     return {"step": TWO_LINES if any(" with " in name for name in names) else ONE_LINE}
 
 
 def tooltip(*fields: str, **titles: str) -> list[Spec]:
-    """What is told of a mark when somebody points at it; a figure that is chosen on the page has its axis's title."""
+    """Return the fields of a tooltip; a figure that is chosen on the page has its axis's title."""
     return [{"field": name, "title": titles.get(name) or _title(name)} for name in fields]
 
 
 def _title(field: str) -> str:
     return f"{field}_title" if field.startswith("@") else TITLES.get(field, field.replace("_", " "))
-
-
-def dash() -> Spec:
-    """Modes by their dashes."""
-    scale = {"domain": list(DASHES), "range": [pattern for pattern, _ in DASHES.values()]}
-    return {"field": "mode", "type": "nominal", "scale": scale, "legend": None}

@@ -1,10 +1,10 @@
 "use strict";
-// Charts: unpacked, fitted to the screen, drawn when they come into sight.
+// Charts: unpack the data, fit the specification to the screen, draw when a chart becomes visible.
 function unpack(packed) {
   const names = Object.keys(packed.columns);
   const read = names.map((name) => {
     const column = packed.columns[name];
-    return column.words ? (at) => column.words[column.at[at]] : (at) => column.values[at];
+    return column.texts ? (at) => column.texts[column.at[at]] : (at) => column.values[at];
   });
   return Array.from({ length: packed.rows }, (_, at) => Object.fromEntries(names.map((name, i) => [name, read[i](at)])));
 }
@@ -15,40 +15,40 @@ function eachPart(part, change) {
   return Object.fromEntries(Object.entries(part).map(([key, inner]) => [key, change(inner, key)]));
 }
 
-// Holes such as @x are filled as in charts.py: the lists under `domain` and `sort` hold data and are left as they are.
-function fill(part, holes) {
-  if (typeof part === "string") return part.replace(/@([a-z_]+)/g, (hole, name) => holes[name] ?? hole);
-  return eachPart(part, (inner, key) => (Array.isArray(inner) && ["domain", "sort"].includes(key) ? inner : fill(inner, holes)));
+// Fill placeholders such as @x, as charts/base.py does: lists under `domain` and `sort` are data and stay unchanged.
+function fill(part, placeholders) {
+  if (typeof part === "string") return part.replace(/@([a-z_]+)/g, (match, name) => placeholders[name] ?? match);
+  return eachPart(part, (inner, key) => (Array.isArray(inner) && ["domain", "sort"].includes(key) ? inner : fill(inner, placeholders)));
 }
 
-// A narrow screen has less room for labels and legends, which stand below the marks and not below the labels of a list;
-// and a legend names only engines that are drawn.
-function fit(part, width, room, engines) {
-  const made = eachPart(part, (inner) => fit(inner, width, room, engines));
-  if (made?.labelLimit) made.labelLimit = Math.min(made.labelLimit, 0.4 * width);
-  if (made?.legend?.columns) made.legend.columns = Math.max(1, Math.min(made.legend.columns, Math.floor(room / 105)));
-  if (made?.legend && made.field === "engine") {
-    const values = made.scale.domain.filter((engine) => engines.has(engine));
-    made.legend = values.length ? { ...made.legend, values } : null;
+// Shorten labels and legends on a narrow screen; the legend is only as wide as the plot (`legendWidth`), without the labels
+// of a list, and names only the engines that are drawn.
+function fit(part, width, legendWidth, engines) {
+  const fitted = eachPart(part, (inner) => fit(inner, width, legendWidth, engines));
+  if (fitted?.labelLimit) fitted.labelLimit = Math.min(fitted.labelLimit, 0.4 * width);
+  if (fitted?.legend?.columns) fitted.legend.columns = Math.max(1, Math.min(fitted.legend.columns, Math.floor(legendWidth / 105)));
+  if (fitted?.legend && fitted.field === "engine") {
+    const values = fitted.scale.domain.filter((engine) => engines.has(engine));
+    fitted.legend = values.length ? { ...fitted.legend, values } : null;
   }
-  return made;
+  return fitted;
 }
 
-function counts(row, only) {
+function matches(row, only) {
   return Object.entries(only).every(([name, value]) => !(name in row) || row[name] === value);
 }
 
 function config() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
-  const words = { labelColor: colour("--ink"), titleColor: colour("--dim"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" };
+  const text = { labelColor: colour("--ink"), titleColor: colour("--dim"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" };
   return {
     background: "transparent",
     font: style.fontFamily,
     view: { stroke: null },
     axisX: { labelSeparation: 6 },
-    axis: { ...words, gridColor: colour("--line"), domainColor: colour("--line"), tickColor: colour("--line") },
-    legend: words,
+    axis: { ...text, gridColor: colour("--line"), domainColor: colour("--line"), tickColor: colour("--line") },
+    legend: text,
     rule: { color: colour("--dim") },
     line: { color: colour("--dim") },
     text: { color: colour("--ink") },
@@ -60,10 +60,10 @@ function chosen(chart, figure) {
   return chart.choices[one("input[type=radio]:checked", figure)?.value || 0];
 }
 
-// What fills the holes: the choice, and an axis in even steps where powers are not wanted.
-function holesOf(chart, figure) {
-  const even = one(".log input", figure)?.checked === false;
-  return { ...chosen(chart, figure).holes, ...(even ? { x_scale: "linear" } : {}) };
+// The values of the placeholders: those of the selected choice, with a linear axis if `log` is not checked.
+function placeholdersOf(chart, figure) {
+  const linear = one(".log input", figure)?.checked === false;
+  return { ...chosen(chart, figure).placeholders, ...(linear ? { x_scale: "linear" } : {}) };
 }
 
 function rowsOf(chart, figure) {
@@ -72,7 +72,7 @@ function rowsOf(chart, figure) {
   if (chart.pick) only[chart.pick] = one(".pick", figure).value;
   const datasets = {};
   for (const [name, rows] of Object.entries(chart.data)) {
-    datasets[name] = rows.filter((row) => counts(row, only) && !state.hidden.has(row.engine));
+    datasets[name] = rows.filter((row) => matches(row, only) && !state.hidden.has(row.engine));
   }
   return datasets;
 }
@@ -88,7 +88,7 @@ async function draw(figure) {
   const canvas = one(".canvas", figure);
   if (one(".figures", figure).open) figures(figure);
   const [width, engines] = [Math.max(200, canvas.clientWidth), new Set(Object.values(datasets).flat().map((row) => row.engine))];
-  const spec = { ...fit(fill(chart.spec, holesOf(chart, figure)), width, chart.listed ? 0.6 * width : width - 60, engines), datasets, width, height: height(chart, datasets),
+  const spec = { ...fit(fill(chart.spec, placeholdersOf(chart, figure)), width, chart.listed ? 0.6 * width : width - 60, engines), datasets, width, height: height(chart, datasets),
     autosize: { type: "fit", contains: "padding" }, description: chart.about, config: config() };
   const marks = Object.values(datasets).reduce((sum, rows) => sum + rows.length, 0);
   views.get(figure)?.finalize();
@@ -96,13 +96,13 @@ async function draw(figure) {
     mode: "vega-lite", renderer: marks > 8000 ? "canvas" : "svg", tooltip: { theme: dark() ? "dark" : "light" },
     ast: true, logLevel: 1, actions: { export: true, source: false, compiled: false, editor: false },
   });
-  if (!figure.isConnected) { embedded.finalize(); return; } // a new page has come meanwhile
+  if (!figure.isConnected) { embedded.finalize(); return; } // the page was replaced meanwhile
   views.set(figure, embedded);
   canvas.style.minHeight = "";
   figure.dataset.drawn = "yes";
 }
 
-// Room for the charts to come, so that nothing moves when they are drawn.
+// Reserve the height of charts that are not drawn yet, so that nothing moves when they are.
 function reserve() {
   for (const figure of every("figure.chart")) {
     const chart = charts[figure.dataset.chart];
@@ -110,14 +110,14 @@ function reserve() {
   }
 }
 
-const sight = new IntersectionObserver((entries) => {
-  for (const entry of entries) if (entry.isIntersecting) { sight.unobserve(entry.target); draw(entry.target); }
+const visible = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) { visible.unobserve(entry.target); draw(entry.target); }
 }, { rootMargin: "300px" });
 
 function redraw() {
   for (const figure of every("figure.chart")) {
     delete figure.dataset.drawn;
-    sight.unobserve(figure);
-    sight.observe(figure);
+    visible.unobserve(figure);
+    visible.observe(figure);
   }
 }

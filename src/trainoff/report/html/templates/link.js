@@ -1,49 +1,49 @@
-// The address carries what a reader has chosen, so that a link shows the same to somebody else.
+// The page's address has all that was selected, so that a link shows the same page to others.
 const fragment = () => location.hash.slice(1);
 
 function choices() {
-  const told = new URLSearchParams();
-  if (state.at) told.append("at", state.at);
-  if (state.workload) told.append("workload", state.workload);
-  for (const engine of state.hidden) told.append("without", engine);
+  const params = new URLSearchParams();
+  if (state.at) params.append("at", state.at);
+  if (state.workload) params.append("workload", state.workload);
+  for (const engine of state.hidden) params.append("without", engine);
   for (const figure of every("figure.chart")) {
     const choice = one("input[type=radio]:checked", figure);
-    if (choice && choice.value !== "0") told.append(figure.id, choice.dataset.key.replace("choice ", ""));
-    if (one(".log input", figure)?.checked === false) told.append(`${figure.id} scale`, "linear");
+    if (choice && choice.value !== "0") params.append(figure.id, choice.dataset.key.replace("choice ", ""));
+    if (one(".log input", figure)?.checked === false) params.append(`${figure.id} scale`, "linear");
     const pick = one(".pick", figure);
-    if (pick?.selectedIndex > 0) told.append(`${figure.id} of`, pick.value);
+    if (pick?.selectedIndex > 0) params.append(`${figure.id} of`, pick.value);
   }
   for (const head of every(".sortable th[aria-sort]")) {
-    told.append(head.closest(".board").id, head.dataset.key + (head.getAttribute("aria-sort") === "descending" ? " down" : ""));
+    params.append(head.closest(".board").id, head.dataset.key + (head.getAttribute("aria-sort") === "descending" ? " down" : ""));
   }
-  return told;
+  return params;
 }
 
-// A browser may refuse to change the address of a file: then the link is without it.
+// A browser may refuse to change the address of a file: then the link has no selection.
 function keep() {
-  const told = String(choices());
+  const params = String(choices());
   try {
-    history.replaceState(null, "", told ? `#${told}` : location.pathname + location.search);
+    history.replaceState(null, "", params ? `#${params}` : location.pathname + location.search);
   } catch { /* refused */ }
 }
 
-// What an address says. One that was written by hand may be just the name of a place.
+// Apply an address. One that was typed may be just the name of a place.
 function follow() {
-  const told = new URLSearchParams(fragment().includes("=") ? fragment() : `at=${fragment()}`);
-  state.at = told.get("at") || "";
-  state.workload = told.get("workload") || "";
-  state.hidden = new Set(told.getAll("without"));
+  const params = new URLSearchParams(fragment().includes("=") ? fragment() : `at=${fragment()}`);
+  state.at = params.get("at") || "";
+  state.workload = params.get("workload") || "";
+  state.hidden = new Set(params.getAll("without"));
   for (const figure of every("figure.chart")) {
     const inputs = every("input[type=radio]", figure);
-    const choice = inputs.find((input) => input.dataset.key === `choice ${told.get(figure.id)}`) || inputs[0];
+    const choice = inputs.find((input) => input.dataset.key === `choice ${params.get(figure.id)}`) || inputs[0];
     if (choice) choice.checked = true;
     const log = one(".log input", figure);
-    if (log) log.checked = told.get(`${figure.id} scale`) !== "linear";
+    if (log) log.checked = params.get(`${figure.id} scale`) !== "linear";
     const pick = one(".pick", figure);
-    if (pick) pick.selectedIndex = Math.max(0, [...pick.options].findIndex((option) => option.value === told.get(`${figure.id} of`)));
+    if (pick) pick.selectedIndex = Math.max(0, [...pick.options].findIndex((option) => option.value === params.get(`${figure.id} of`)));
   }
   for (const head of every(".sortable th[data-key]")) {
-    const wanted = told.get(head.closest(".board").id);
+    const wanted = params.get(head.closest(".board").id);
     if (wanted === head.dataset.key || wanted === `${head.dataset.key} down`) sort(head.closest("table"), head.cellIndex, wanted !== head.dataset.key);
   }
 }

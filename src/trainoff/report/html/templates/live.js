@@ -1,22 +1,22 @@
-// While a study runs: how far it is, and the page anew when there is a new record.
+// The live view: the progress of the run, and a new page when there are new records.
 function clock(seconds) {
   const whole = Math.round(seconds);
   return whole < 90 ? `${whole} s` : `${Math.floor(whole / 60)} min`;
 }
 
-function line(parent, words, kind = "p") {
+function line(parent, text, kind = "p") {
   const made = document.createElement(kind);
-  made.textContent = words;
+  made.textContent = text;
   parent.append(made);
   return made;
 }
 
 const STATES = { running: "running", waiting: "waiting for a run", ended: "the run has ended", stopped: "the run was stopped" };
 
-// Only what has changed is written: whoever listens is told the state and the trials done, and a log stays where it is.
-function say(element, words) {
-  if (element.textContent !== words) element.textContent = words;
-  element.hidden = words === "";
+// Write only what has changed: screen readers announce the state and the trials done, and a log keeps its position.
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+  element.hidden = text === "";
 }
 
 function progress(news) {
@@ -50,7 +50,7 @@ function underWay(live, trial) {
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
-// What a reader has chosen and opened outlives a new page by its name: of the workload, the chart, and the thing itself.
+// What is selected and opened is kept across pages, by the names of its workload, its chart and its element.
 function nameOf(element) {
   const within = (selector, name) => element.closest(selector)?.dataset[name];
   return JSON.stringify([within("[data-workload]", "workload"), within("[data-name]", "name"), element.dataset.key || element.id]);
@@ -90,7 +90,7 @@ function recall(known) {
 }
 
 async function renew() {
-  const answer = await fetch(location.href, { cache: "no-store" }).catch(() => null); // the view may have ended
+  const answer = await fetch(location.href, { cache: "no-store" }).catch(() => null); // the live view may have ended
   if (!answer?.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const [live, known] = [one("#live"), remember()];
@@ -108,7 +108,7 @@ async function renew() {
 function listen() {
   const news = new EventSource(`events?${new URLSearchParams([...new URLSearchParams(location.search), ["seen", document.documentElement.dataset.live]])}`);
   news.addEventListener("progress", (event) => progress(JSON.parse(event.data)));
-  let renewed = Promise.resolve(); // one after the other: the newest page is the one that stays
+  let renewed = Promise.resolve(); // in order, so that the newest page stays
   news.addEventListener("records", () => { renewed = renewed.then(renew); });
 }
 

@@ -1,4 +1,4 @@
-// The page: what is left out, what a click does, light and dark. The scripts beside this one are set before it.
+// The page: filters, clicks, light and dark. The other scripts come before this one in the same element.
 const every = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 const one = (selector, inside = document) => inside.querySelector(selector);
 const state = { hidden: new Set(), workload: "", at: "" };
@@ -10,7 +10,7 @@ function dark() {
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-// A browser may refuse to keep anything for a file: then the choice lasts as long as the page.
+// A browser may refuse to store anything for a file: then the choice lasts as long as the page.
 function theme(chosen) {
   try {
     if (chosen) localStorage.setItem("trainoff-theme", chosen);
@@ -20,7 +20,7 @@ function theme(chosen) {
   one("#theme").setAttribute("aria-pressed", dark());
 }
 
-// Of what can be picked, only what the filter leaves; the first of it where the picked one is left out.
+// Offer only what the filter leaves to pick; if the picked value is filtered out, the first one that is left.
 function offer(figure) {
   const [chart, select] = [charts[figure.dataset.chart], one(".pick", figure)];
   if (!select) return;

@@ -1,5 +1,5 @@
-// Tables: sorted, shortened, unfolded, copied; and those of the figures behind a chart.
-// A long board shows the first 25 of whatever order and filter it has, until somebody asks for all.
+// Tables: sort, shorten, unfold and copy the leader board, and show the figures of a chart.
+// A long board shows the first 25 rows in its current order and filter, until all are requested.
 function shorten(board) {
   const rows = every("tbody > tr:not(.details)", board).filter((row) => !row.hidden);
   const short = rows.length > 25 && !("all" in board.dataset);
@@ -9,7 +9,7 @@ function shorten(board) {
   more.textContent = `show all ${rows.length}`;
 }
 
-// What is not known is null, and stands last whichever way a board is sorted.
+// Unknown values are null, and last in either order.
 function valueOf(cell) {
   const value = cell.dataset.value ?? cell.textContent.trim();
   if (["inf", "-", ""].includes(value)) return null;
@@ -29,11 +29,11 @@ function sort(table, column, descending) {
   shorten(table.closest(".board"));
 }
 
-// The figures of a chart as a table, as its filter and its choice have them.
+// Show the figures of a chart as a table, with the filter and the choice applied.
 function figures(figure) {
   const chart = charts[figure.dataset.chart];
-  const { data, columns, only, across } = fill(chart.table, holesOf(chart, figure));
-  const rows = rowsOf(chart, figure)[data].filter((row) => counts(row, only));
+  const { data, columns, only, across } = fill(chart.table, placeholdersOf(chart, figure));
+  const rows = rowsOf(chart, figure)[data].filter((row) => matches(row, only));
   const heads = columns.map(([, head]) => head);
   let lines = rows.map((row) => columns.map(([name]) => row[name]));
   if (across) {
@@ -47,15 +47,15 @@ function figures(figure) {
   one(".scroll", figure).replaceChildren(tableOf(heads, lines));
 }
 
-const MOST = 500; // lines of a table; the exports have them all
+const MOST = 500; // rows of a table; the exports have all
 
 function tableOf(heads, lines) {
   const table = document.createElement("table");
   const forms = heads.map((_, at) => form(lines.map((line) => line[at])));
-  const add = (row, kind, scope, words, at) => {
-    const cell = Object.assign(document.createElement(kind), { textContent: words });
+  const add = (row, kind, scope, text, at) => {
+    const cell = Object.assign(document.createElement(kind), { textContent: text });
     if (scope) cell.scope = scope;
-    cell.classList.toggle("figure", forms[at].numbers);
+    cell.classList.toggle("figure", forms[at].numeric);
     row.append(cell);
   };
   const top = table.createTHead().insertRow();
@@ -63,24 +63,24 @@ function tableOf(heads, lines) {
   const body = table.createTBody();
   for (const line of lines.slice(0, MOST)) {
     const row = body.insertRow();
-    line.forEach((value, at) => add(row, at ? "td" : "th", at ? "" : "row", forms[at].words(value), at));
+    line.forEach((value, at) => add(row, at ? "td" : "th", at ? "" : "row", forms[at].text(value), at));
   }
   if (lines.length > MOST) body.insertRow().insertCell().textContent = `${lines.length - MOST} more are in the records`;
   return table;
 }
 
-// How a column is written: numbers with the same places, as many as the largest needs for four figures.
+// The format of a column: numbers with equally many decimal places, four significant digits of the largest.
 function form(values) {
   const known = values.filter((value) => value !== null && value !== undefined);
-  const numbers = known.length > 0 && known.every((value) => typeof value === "number");
-  const most = numbers ? Math.max(...known.map(Math.abs)) : 0;
+  const numeric = known.length > 0 && known.every((value) => typeof value === "number");
+  const most = numeric ? Math.max(...known.map(Math.abs)) : 0;
   const places = !most || known.every(Number.isInteger) ? 0 : Math.min(6, Math.max(0, 3 - Math.floor(Math.log10(most))));
   const digits = { minimumFractionDigits: places, maximumFractionDigits: places };
-  const words = (value) => {
+  const text = (value) => {
     if (typeof value === "number") return value.toLocaleString("en", digits);
     return typeof value === "boolean" ? (value ? "yes" : "no") : String(value ?? "-");
   };
-  return { numbers, words };
+  return { numeric, text };
 }
 
 async function copy(button) {

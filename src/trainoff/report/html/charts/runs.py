@@ -1,0 +1,373 @@
+"""The charts that show single runs over time: learning curves with their faults, and the use of resources."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from math import exp, log
+from typing import TYPE_CHECKING, Any
+
+from trainoff.analysis import SettingGroup
+from trainoff.analysis.format import fault_text, seconds, target_text
+from trainoff.records import Record
+from trainoff.report.html.charts.base import (
+    Chart,
+    ChartChoice,
+    ChartTable,
+    Row,
+    Rows,
+    SeriesReader,
+    axis_choices,
+    quality_axis,
+    short,
+    with_error,
+    x_axis,
+    y_choices,
+)
+from trainoff.report.html.style import DASHES, LEGEND, Spec, colour, dash, shape, tooltip
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars
+
+MOST_RUNS = 300  # with more runs, a line is the median of a setting
+MOST_POINTS = 12_000  # of a chart
+FEWEST, MOST = 8, 60  # points of a line
+WITH_TOOLTIPS = 2000  # with more points, only the ends of lines have tooltips
+LEAST_ACCURACY = 0.5  # where a curve begins
+AMOUNTS = ("samples", "core_s", "bytes", "usd")  # columns of a curve besides its time and its quality
+CURVE = {"samples_seen": "samples", "train_s": "train_s", "core_s": "core_s"}  # columns by their names in a chart
+TINY = 1e-6  # seconds, in place of zero
+
+
+class LearningCurves(Chart):
+    """Quality against time, samples or cost: a line per run, and a point where a fault was injected."""
+
+    name = "curve"
+    contents = "learning"
+
+    @property
+    def title(self) -> str:
+        return f"{self.context.first.metric.capitalize()} during training"
+
+    @property
+    def about(self) -> str:
+        lines = "A line per setting: the median of its runs." if self._many else "A line per run."
+        faults = " A cross is a fault, a diamond the end of a fault." if "faults" in self.data else ""
+        ends = "It ends in the engine's symbol, hollow if the trial failed. Dotted lines are targets."
+        return f"{lines} {ends}{self._dashes()}{faults}"
+
+    def _dashes(self) -> str:
+        """Explain the dashes of the lines, where there are several modes."""
+        modes = {group.first.mode for group in self.groups}
+        named = [f"{text} {mode}" for mode, (_, text) in DASHES.items() if mode in modes]
+        return f" Modes: {', '.join(named)}." if len(modes) > 1 and named else ""
+
+    @property
+    def _many(self) -> bool:
+        return len(self.context.runs) > MOST_RUNS
+
+    @cached_property
+    def data(self) -> Mapping[str, Rows]:
+        first = self.context.first
+        rows = self._rows()
+        ends = [row["y"] for row in rows if row["last"] and row["y"] is not None]
+        if first.metric == "accuracy" and ends and min(ends) > LEAST_ACCURACY:
+            rows = [row for row in rows if (row["y"] or 0) >= LEAST_ACCURACY]
+        targets = [with_error({"y": target, "label": target_text(first.metric, target)}) for target in first.targets]
+        faults = {_trial(record): record.fault for _, record in self.context.runs if record.fault}
+        points = fault_rows(rows, faults)
+        curves = [row for row in rows if row["train_s"]]
+        return {"curves": curves, "targets": targets, **({"faults": points} if points else {})}
+
+    def _rows(self) -> list[Row]:
+        if self._many:
+            return [row for group in self.groups for row in self._median_curve(group)]
+        most = max(FEWEST, min(MOST, MOST_POINTS // max(1, len(self.context.runs))))
+        return [row for group, record in self.context.runs for row in self._curve(group, record, most)]
+
+    def _curve(self, group: SettingGroup, record: Record, most: int) -> list[Row]:
+        points = read_curve(record, self.context.series, most)
+        return [
+            {
+                **self.context.columns(group),
+                "trial": _trial(record),
+                "seed": record.seed,
+                "status": record.status,
+                **with_error(point),
+                "usd": self.context.usd(record, point["train_s"]),
+                "last": index == len(points) - 1,
+            }
+            for index, point in enumerate(points)
+        ]
+
+    def _median_curve(self, group: SettingGroup) -> Iterator[Row]:
+        """Yield the medians of a setting's runs at the numbers of samples at which most of them were evaluated."""
+        curves = [self._curve(group, record, FEWEST) for record in group.good]
+        by_samples: dict[float, list[Row]] = {}
+        for row in (row for curve in curves for row in curve):
+            by_samples.setdefault(row["samples"], []).append(row)
+        shared = [rows for _, rows in sorted(by_samples.items()) if 2 * len(rows) > len(curves)]
+        for index, rows in enumerate(shared):
+            medians = {key: _median(rows, key) for key in ("train_s", "core_s", "bytes", "usd", "y", "error")}
+            yield {**rows[0], **medians, "trial": group.name, "seed": "median", "last": index == len(shared) - 1}
+
+    @property
+    def spec(self) -> Spec:
+        metric, styles = self.context.first.metric, self.context.styles
+        colours, x, y = colour(styles), x_axis(), quality_axis(metric)
+        tooltips = tooltip("name", "seed", "status", "samples", "train_s", "core_s", "y", y=metric)
+        lines = {
+            "data": {"name": "curves"},
+            "mark": {"type": "line", "strokeWidth": 1.7, "opacity": 0.8, "clip": True},
+            "encoding": {"x": x, "y": y, "color": colours, "detail": {"field": "trial"}, "strokeDash": dash()},
+        }
+        ends = {
+            "data": {"name": "curves"},
+            "transform": [{"filter": "datum.last"}],
+            "mark": {"type": "point", "size": 55, "opacity": 1},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "color": colours,
+                "shape": shape(styles),
+                "fill": colours,
+                "fillOpacity": {"condition": {"test": "datum.status === 'ok'", "value": 1}, "value": 0},
+                "tooltip": tooltips,
+            },
+        }
+        hover = {
+            "data": {"name": "curves"},
+            "mark": {"type": "point", "size": 120, "opacity": 0, "filled": True, "aria": False},
+            "encoding": {"x": x, "y": y, "tooltip": tooltips},
+        }
+        targets = {
+            "data": {"name": "targets"},
+            "mark": {"type": "rule", "strokeDash": [2, 4], "opacity": 0.6},
+            "encoding": {"y": y},
+        }
+        labels = {
+            "data": {"name": "targets"},
+            "mark": {"type": "text", "x": 3, "align": "left", "baseline": "bottom", "fontSize": 10, "opacity": 0.8},
+            "encoding": {"y": y, "text": {"field": "label"}},
+        }
+        faults = {
+            "data": {"name": "faults"},
+            "mark": {"type": "point", "size": 130, "strokeWidth": 1.5, "opacity": 1},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "color": colours,
+                "shape": {"condition": {"test": "datum.what === 'fault'", "value": "cross"}, "value": "diamond"},
+                "tooltip": tooltip("what", "name", "seed", "fault", "train_s", "noticed after", "back after", "state"),
+            },
+        }
+        with_hover = [hover] if len(self.data["curves"]) <= WITH_TOOLTIPS else []
+        with_faults = [faults] if "faults" in self.data else []
+        return {"layer": [targets, lines, labels, *with_hover, ends, *with_faults]}
+
+    @property
+    def choices(self) -> list[ChartChoice]:
+        return axis_choices(self.data["curves"], ("train_s", *AMOUNTS))
+
+    @property
+    def table(self) -> ChartTable:
+        metric = self.context.first.metric
+        columns = [("name", "setting"), ("seed", "seed"), ("status", "status"), ("@x", "@x_title"), ("y", metric)]
+        return ChartTable("curves", columns, only={"last": True})
+
+
+def _trial(record: Record) -> str:
+    return f"{record.trial_id}.{record.attempt}"
+
+
+def _median(rows: Sequence[Row], key: str) -> float | None:
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return short(statistics.median(values)) if values else None
+
+
+def read_curve(record: Record, series: SeriesReader, most: int) -> list[Row]:
+    """Return at most so many points of a record's learning curve."""
+    frame = series.read(record, "curve")
+    quality = None if frame is None else _quality(frame, record.metric)
+    if frame is None or quality is None or not len(frame):
+        return []
+    columns = {name: frame[column].to_list() for column, name in CURVE.items() if column in frame.columns}
+    columns["y"] = quality
+    if record.network_bytes and record.isolation.get("own_network"):
+        columns["bytes"] = _bytes_at(frame["wall_s"].to_list(), series.read(record, "samples"))
+    evaluated = [index for index, value in enumerate(quality) if value is not None]  # other rows have only a loss
+    kept = [evaluated[index] for index in _thin(len(evaluated), most)]
+    return [{name: short(values[index]) for name, values in columns.items()} for index in kept]
+
+
+def _quality(frame: polars.DataFrame, metric: str) -> list[float | None] | None:
+    """Return the workload's metric along a curve."""
+    if metric == "error" and "accuracy" in frame.columns:
+        return (1 - frame["accuracy"]).to_list()
+    column = {"log-loss": "loss"}.get(metric, metric)
+    return frame[column].to_list() if column in frame.columns else None
+
+
+def _bytes_at(wall_s: Sequence[float], samples: polars.DataFrame | None) -> list[float | None]:
+    """Return the bytes that had crossed the network at these times."""
+    import numpy as np
+
+    if samples is None or "network_bytes" not in samples.columns:
+        return [None] * len(wall_s)
+    machine = samples.filter(samples["role"] == "machine").drop_nulls("network_bytes")
+    if not len(machine):
+        return [None] * len(wall_s)
+    return [float(value) for value in np.interp(wall_s, machine["t_s"].to_numpy(), machine["network_bytes"].to_numpy())]
+
+
+def _thin(length: int, most: int) -> list[int]:
+    """Return evenly spaced indices of a list, the first and the last among them."""
+    if length <= most:
+        return list(range(length))
+    return [round(index * (length - 1) / (most - 1)) for index in range(most)]
+
+
+def fault_rows(curves: Rows, faults: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """Return the points of every run with a fault, interpolated on its curve; `faults` are by trial."""
+    by_trial: dict[str, list[Mapping[str, Any]]] = {}
+    for row in curves:
+        if faults.get(row["trial"], {}).get("at_s") is not None and row["train_s"] is not None:
+            by_trial.setdefault(row["trial"], []).append(row)
+    return [point for trial, curve in by_trial.items() for point in _fault_points(curve, faults[trial])]
+
+
+def _fault_points(curve: Rows, done: Mapping[str, Any]) -> Iterator[Row]:
+    columns = {key: curve[0][key] for key in ("name", "engine", "mode", "workers", "trial", "seed")}
+    noticed, back = seconds(done["detected_s"]), seconds(done["recovered_s"])
+    facts = {"fault": fault_text(done), "noticed after": noticed, "back after": back, "state": done["state"]}
+    times = {"fault": done["at_s"]}
+    if done["healed_s"] is not None:
+        times["healed"] = done["at_s"] + done["healed_s"]
+    for what, time in times.items():
+        yield {**columns, **facts, "what": what, "train_s": short(time), **_interpolated(curve, time)}
+
+
+def _interpolated(curve: Rows, time: float) -> dict[str, float | None]:
+    """Return a curve's figures at a time; its quality such that the point lies on the line on logarithmic axes."""
+    times = [row["train_s"] for row in curve]
+    figures = {name: _between(times, [row.get(name) for row in curve], time) for name in AMOUNTS}
+    log_times, log_time = [log(max(one, TINY)) for one in times], log(max(time, TINY))
+    log_errors = [None if row["error"] is None else log(row["error"]) for row in curve]
+    log_error = _between(log_times, log_errors, log_time)
+    figures["y"] = _between(log_times, [row["y"] for row in curve], log_time)
+    return {**figures, "error": None if log_error is None else short(exp(log_error))}
+
+
+def _between(times: list[float], values: list[Any], time: float) -> float | None:
+    """Interpolate; None where a value is not known."""
+    import numpy as np
+
+    return None if None in values else short(float(np.interp(time, times, values)))
+
+
+USED = {"cores": ("CPU", "cores busy"), "memory": ("memory", "MB of memory"), "sent": ("network", "MB a second")}
+MOST_ROLES = 12  # lines of one run
+
+
+class ResourceUsage(Chart):
+    """Cores, memory and network of one run by role, over time."""
+
+    name = contents = "resources"
+    title = "Resources over time"
+    pick = "name"
+    most = 60
+    table = ChartTable("used", [("role", "role"), ("@y", "@y_title, median"), ("most_@y", "maximum")])
+
+    @property
+    def about(self) -> str:
+        return self.limited("One run per setting; a line per role.")
+
+    @cached_property
+    def data(self) -> Mapping[str, Rows]:
+        most = max(20, min(120, MOST_POINTS // (4 * max(1, len(self.context.groups)))))
+        rows = []
+        for group in self.groups:
+            record = (group.good or group.records)[0]
+            columns = {"name": self.context.name(group), "engine": record.engine}
+            rows += [{**columns, **row} for row in read_resources(record, self.context.series, most)]
+        return {"resources": rows, "used": self._summary(rows)}
+
+    def _summary(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the median and the maximum of every role of every setting."""
+        roles: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            roles.setdefault((row["name"], row["role"]), []).append(row)
+        return [
+            {
+                **{key: rows[0][key] for key in ("name", "engine", "role")},
+                **{key: _median(rows, key) for key in USED},
+                **{
+                    f"most_{key}": max((row[key] for row in rows if row.get(key) is not None), default=None)
+                    for key in USED
+                },
+            }
+            for rows in roles.values()
+        ]
+
+    @property
+    def spec(self) -> Spec:
+        return {
+            "data": {"name": "resources"},
+            "mark": {"type": "line", "strokeWidth": 1.6},
+            "encoding": {
+                "x": {"field": "t", "type": "quantitative", "title": "seconds since the trial began"},
+                "y": {"field": "@y", "type": "quantitative", "title": "@y_title"},
+                "color": {"field": "role", "type": "nominal", "legend": {**LEGEND, "symbolType": "stroke"}},
+                "tooltip": tooltip("role", "t", "@y"),
+            },
+        }
+
+    @property
+    def choices(self) -> list[ChartChoice]:
+        return y_choices(self.data["resources"], USED)
+
+
+def read_resources(record: Record, series: SeriesReader, most: int) -> list[Row]:
+    """Return cores, memory and network of a record's busiest roles over time, at most so many points of each."""
+    frame = series.read(record, "samples")
+    if frame is None or not {"t_s", "role", "user_s", "system_s", "rss", "pss"} <= set(frame.columns):
+        return []
+    roles = [
+        _role_rows(str(role), samples, most)
+        for (role,), samples in frame.group_by("role", maintain_order=True)
+        if role != "machine"
+    ]
+    busiest = sorted(roles, key=lambda rows: -max((row["cores"] or 0 for row in rows), default=0))
+    return [row for rows in busiest[:MOST_ROLES] for row in rows]
+
+
+def _role_rows(role: str, samples: polars.DataFrame, most: int) -> list[Row]:
+    kept = samples[_thin(len(samples), most)]
+    t, cpu_s = kept["t_s"].to_numpy(), (kept["user_s"].fill_null(0) + kept["system_s"].fill_null(0)).to_numpy()
+    memory = kept["pss"].fill_null(kept["rss"]).to_list()
+    rates = zip(_rates(t, cpu_s), _rates(t, _megabytes(kept)), strict=True)
+    return [
+        {"role": role, "t": short(t[index]), "cores": cores, "memory": short(used and used / 1e6), "sent": sent}
+        for index, (used, (cores, sent)) in enumerate(zip(memory, rates, strict=True))
+    ]
+
+
+def _megabytes(samples: polars.DataFrame) -> np.ndarray[Any, Any]:
+    """Return the megabytes sent and received, in total."""
+    import numpy as np
+
+    names = [name for name in ("sent_bytes", "received_bytes") if name in samples.columns]
+    if not names:
+        return np.full(len(samples), np.nan)
+    return sum((samples[name].cast(float).fill_null(0).to_numpy() for name in names), np.zeros(len(samples))) / 1e6
+
+
+def _rates(t: np.ndarray[Any, Any], total: np.ndarray[Any, Any]) -> list[float | None]:
+    """Return the increase per second between samples; a counter that fell, as when a process ended, adds nothing."""
+    import numpy as np
+
+    intervals = np.maximum(np.diff(t, prepend=t[0] - 1.0 if len(t) else 0.0), 1e-3)
+    increases = np.maximum(np.diff(total, prepend=total[0] if len(total) else 0.0), 0.0)
+    return [None if np.isnan(rate) else short(float(rate)) for rate in increases / intervals]

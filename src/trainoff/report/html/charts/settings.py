@@ -1,0 +1,422 @@
+"""The charts that compare settings: their times, their scaling, their costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+
+from trainoff.analysis import COSTS, SettingGroup, fronts, headline_target
+from trainoff.analysis.format import count, quality, seconds, size, target_text
+from trainoff.records import METRICS, Record
+from trainoff.report.html.charts.base import (
+    FAINT,
+    LINEAR,
+    LOG,
+    X_SCALE,
+    Chart,
+    ChartChoice,
+    ChartTable,
+    Row,
+    Rows,
+    axis_choices,
+    known,
+    quality_axis,
+    short,
+    with_error,
+    x_axis,
+    y_choices,
+)
+from trainoff.report.html.style import LEGEND, LISTED, PHASES, Spec, colour, dash, shape, step, tooltip
+
+LISTED_SETTINGS = 60  # settings that get a line each
+
+
+class PhaseTimes(Chart):
+    """The time of every setting by phase, as a bar."""
+
+    name = contents = "phases"
+    title = "Where the time went"
+    listed = "name"
+    most = LISTED_SETTINGS
+    choices = (ChartChoice("seconds", {"stack": "zero"}), ChartChoice("shares", {"stack": "normalize"}))
+    table = ChartTable("phases", [("name", "setting")], across=("phase", "seconds"))
+
+    @property
+    def about(self) -> str:
+        return self.limited("The median of each setting's runs, from the first process to the last.")
+
+    @cached_property
+    def data(self) -> Mapping[str, Rows]:
+        places = {phase: place for place, phase in enumerate(PHASES)}
+        rows = [
+            {**self.context.columns(group), "phase": phase, "place": places.get(phase, 99), "seconds": short(spent)}
+            for group in self.groups
+            for phase, spent in group.phases_s().items()
+        ]
+        return {"phases": rows}
+
+    @property
+    def spec(self) -> Spec:
+        names = [self.context.name(group) for group in self.groups]
+        scale = {"domain": list(PHASES), "range": list(PHASES.values())}
+        legend = {**LEGEND, "labelExpr": "replace(datum.label, '_', ' ')"}
+        return {
+            "height": step(names),
+            "data": {"name": "phases"},
+            "mark": {"type": "bar"},
+            "encoding": {
+                "y": {"field": "name", "type": "nominal", "sort": names, "axis": LISTED},
+                "x": {"field": "seconds", "type": "quantitative", "title": "seconds", "stack": "@stack"},
+                "color": {"field": "phase", "scale": scale, "sort": list(PHASES), "legend": legend},
+                "order": {"field": "place", "type": "quantitative"},
+                "tooltip": tooltip("name", "phase", "seconds"),
+            },
+        }
+
+
+class TimeToTarget(Chart):
+    """The time to a target: a point per run, the median and its interval; hollow points did not reach it."""
+
+    name = "target"
+    contents = "time to target"
+    title = "Time to target"
+    listed = "name"
+    most = LISTED_SETTINGS
+    table = ChartTable(
+        "runs", [("name", "setting"), ("seed", "seed"), ("s", "seconds of training"), ("outcome", "outcome")]
+    )
+
+    @property
+    def about(self) -> str:
+        return self.limited(
+            "A point per run; the bars are the median of each setting and its interval. "
+            "Hollow: the run ended there without reaching the target."
+        )
+
+    @cached_property
+    def data(self) -> Mapping[str, Rows]:
+        runs = [row for group in self.groups for record in group.records for row in self._times(group, record)]
+        return {"runs": runs, "medians": self._medians()}
+
+    def _times(self, group: SettingGroup, record: Record) -> list[Row]:
+        """Return a run's time to every target; where it did not reach one, the time at which it ended."""
+        rows = []
+        for target in record.targets:
+            reached = record.time_to_target.get(str(target)) if record.status == "ok" else None
+            end = reached if reached is not None else record.train_s
+            if end and record.status != "wrong-result":
+                failed = "not reached" if record.status == "ok" else record.status
+                rows.append({
+                    **self.context.columns(group),
+                    "target": target,
+                    "seed": record.seed,
+                    "s": short(end),
+                    "reached": reached is not None,
+                    "outcome": "reached" if reached is not None else failed,
+                })  # fmt: skip
+        return rows
+
+    def _medians(self) -> list[Row]:
+        """Return the median time of every setting to every target that it reaches, with its interval."""
+        rows = []
+        for group in self.groups:
+            for target in group.first.targets:
+                spread = group.spread(target)
+                if spread and math.isfinite(spread.median):
+                    # An interval without an end is drawn as far as any run of the setting went.
+                    longest = max([spread.median, *(record.train_s or 0.0 for record in group.records)])
+                    high = spread.high if math.isfinite(spread.high) else longest
+                    interval = {"median": short(spread.median), "low": short(spread.low), "high": short(high)}
+                    rows.append({**self.context.columns(group), "target": target, **interval, "runs": spread.n})
+        return rows
+
+    @property
+    def spec(self) -> Spec:
+        names = [self.context.name(group) for group in self.groups]
+        colours = colour(self.context.styles, False)
+        y = {"field": "name", "type": "nominal", "sort": names, "axis": LISTED}
+        x = {"field": "s", "type": "quantitative", "title": "seconds of training", "scale": X_SCALE, "axis": FAINT}
+        intervals = {
+            "data": {"name": "medians"},
+            "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.35},
+            "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colours},
+        }
+        medians = {
+            "data": {"name": "medians"},
+            "mark": {"type": "tick", "thickness": 3, "size": 16},
+            "encoding": {
+                "y": y,
+                "x": {**x, "field": "median"},
+                "color": colours,
+                "tooltip": tooltip("name", "median", "low", "high", "runs"),
+            },
+        }
+        shapes = {"domain": [True, False], "range": ["circle", "triangle-right"]}
+        runs = {
+            "data": {"name": "runs"},
+            "mark": {"type": "point", "size": 45},
+            "encoding": {
+                "y": y,
+                "x": x,
+                "color": colours,
+                "shape": {"field": "reached", "scale": shapes, "legend": None},
+                "fillOpacity": {"condition": {"test": "datum.reached", "value": 0.9}, "value": 0},
+                "fill": colours,
+                "tooltip": tooltip("name", "seed", "s", "outcome"),
+            },
+        }
+        return {"height": step(names), "layer": [intervals, medians, runs]}
+
+    @property
+    def choices(self) -> list[ChartChoice]:
+        headline, metric = headline_target(self.context.groups), self.context.first.metric
+        badness = METRICS[metric].badness
+        targets = {row["target"] for row in self.data["runs"]}
+        return [
+            ChartChoice(target_text(metric, target), {"x_scale": LOG}, {"target": target})
+            for target in sorted(targets, key=lambda target: (target != headline, badness(target)))
+        ]
+
+
+class Scaling(Chart):
+    """Speed and time by number of workers: points are runs, lines join the medians."""
+
+    name = "scaling"
+    contents = "workers"
+    title = "Scaling with workers"
+    about = "Points are runs; lines join the medians of settings that differ only in the number of workers."
+    table = ChartTable("scaled", [("name", "setting"), ("workers", "workers"), ("@y", "@y_title")])
+
+    @cached_property
+    def data(self) -> Mapping[str, Rows]:
+        target = headline_target(self.context.groups)
+        runs, medians = [], []
+        for family, groups in self._families().items():
+            for group in groups:
+                columns = {**self.context.columns(group), "family": family}
+                runs += [
+                    {
+                        **columns,
+                        "seed": record.seed,
+                        "speed": short(record.samples_per_s),
+                        "time": short(record.time_to_target.get(str(target))) if target is not None else None,
+                        "train_s": short(record.train_s),
+                    }
+                    for record in group.good
+                ]
+            medians += [
+                {
+                    **self.context.columns(group),
+                    "family": family,
+                    "speed": short(group.median(lambda record: record.samples_per_s)),
+                    "time": short(group.time_to(target)) if target is not None else None,
+                    "train_s": short(group.median(lambda record: record.train_s)),
+                }
+                for group in sorted(groups, key=lambda group: group.first.workers)
+            ]
+        return {"scaling": runs, "scaled": medians}
+
+    def _families(self) -> dict[str, list[SettingGroup]]:
+        """Return the settings that differ only in the number of workers, where there are several numbers."""
+        families: dict[str, list[SettingGroup]] = {}
+        for group in self.groups:
+            if group.good:
+                keys = [key for key in group.label if key not in ("workers", "cores", "memory_gb")]
+                parts = [group.first.engine, group.first.mode, *(str(group.label[key]) for key in keys)]
+                families.setdefault(" · ".join(parts), []).append(group)
+        return {
+            name: groups
+            for name, groups in families.items()
+            if len({group.first.workers for group in groups}) > 1
+        }  # fmt: skip
+
+    @property
+    def spec(self) -> Spec:
+        styles = self.context.styles
+        axis, scale = {"tickMinStep": 1, "format": "d"}, {"type": "log", "base": 2, "nice": False}
+        x = {"field": "workers", "type": "quantitative", "title": "workers", "axis": axis, "scale": scale}
+        y = {"field": "@y", "type": "quantitative", "title": "@y_title", "scale": {"type": "log"}}
+        shared = {"x": x, "color": colour(styles)}
+        valid = [{"filter": "isValid(datum['@y'])"}]
+        lines = {
+            "data": {"name": "scaled"},
+            "transform": valid,
+            "mark": {"type": "line", "strokeWidth": 1.7, "opacity": 0.8},
+            "encoding": {**shared, "y": y, "detail": {"field": "family"}, "strokeDash": dash()},
+        }
+        points = {
+            "data": {"name": "scaling"},
+            "transform": valid,
+            "mark": {"type": "point", "filled": True, "size": 50},
+            "encoding": {**shared, "y": y, "shape": shape(styles), "tooltip": tooltip("name", "seed", "workers", "@y")},
+        }
+        return {"layer": [lines, points]}
+
+    @property
+    def choices(self) -> list[ChartChoice]:
+        target, metric = headline_target(self.context.groups), self.context.first.metric
+        axes = {"speed": ("speed", "samples a second"), "train_s": ("training", "seconds of training")}
+        if target is not None:
+            axes["time"] = ("time to target", f"seconds to {target_text(metric, target)}")
+        return y_choices(self.data["scaling"], axes)
+
+
+COLUMNS = {"seconds": "train_s", "core-seconds": "cpu_s", "memory": "memory", "bytes": "bytes", "money": "usd"}
+
+
+class ParetoFront(Chart):
+    """Quality against cost: a point per setting, and the Pareto front as a line."""
+
+    name = "pareto"
+    contents = "costs"
+    about = "A point per setting. The line is the Pareto front. A setting without any such cost has no point."
+
+    @property
+    def title(self) -> str:
+        return f"{self.context.first.metric.capitalize()} against cost"
+
+    @cached_property
+    def data(self) -> Mapping[str, Rows]:
+        rows: dict[int, Row] = {}
+        costs = {**COSTS, "money": lambda record: self.context.usd(record, record.train_s)}
+        for front in fronts(self.groups, costs):
+            column = COLUMNS[front.against]
+            for point in front.points:
+                result = with_error({"y": short(point.quality)})
+                row = rows.setdefault(id(point.group), {**self.context.columns(point.group), **result})
+                row[column] = short(point.cost) or None  # zero has no place on a logarithmic axis
+                row[f"front_{column}"] = point.best
+        return {"pareto": list(rows.values())}
+
+    @property
+    def spec(self) -> Spec:
+        metric, styles = self.context.first.metric, self.context.styles
+        x, y = x_axis(), quality_axis(metric)
+        front = {
+            "transform": [{"filter": "datum['front_@x']"}],
+            "mark": {"type": "line", "interpolate": "step-after", "opacity": 0.5, "strokeDash": [4, 3]},
+            "encoding": {"x": x, "y": y},
+        }
+        points = {
+            "mark": {"type": "point", "filled": True, "size": 70},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "color": colour(styles),
+                "shape": shape(styles),
+                "opacity": {"condition": {"test": "datum['front_@x']", "value": 1}, "value": 0.6},
+                "tooltip": tooltip("name", "y", "@x", y=metric),
+            },
+        }
+        return {"data": {"name": "pareto"}, "transform": [{"filter": "isValid(datum['@x'])"}], "layer": [front, points]}
+
+    @property
+    def choices(self) -> list[ChartChoice]:
+        return axis_choices(self.data["pareto"], ("train_s", "cpu_s", "memory", "bytes", "usd"))
+
+    @property
+    def table(self) -> ChartTable:
+        columns = [
+            ("name", "setting"),
+            ("@x", "@x_title"),
+            ("y", self.context.first.metric),
+            ("front_@x", "on the front"),
+        ]
+        return ChartTable("pareto", columns)
+
+
+LEVEL = 5  # more column headings than these are tilted
+
+
+class SettingGrid(Chart):
+    """A cell per setting and engine, darker for larger values, where engines ran with several settings."""
+
+    name = "grid"
+    contents = "settings"
+    title = "All settings"
+    about = "Darker is more. Empty: not run, failed, or target not reached."
+    listed = "row"
+    table = ChartTable("grid", [("row", "setting")], across=("column", "@v_text"))
+
+    @cached_property
+    def data(self) -> Mapping[str, Rows]:
+        target = headline_target(self.context.groups)
+        rows = [self._cell(group, target) for group in self.groups if group.good]
+        return {"grid": rows if len({row["row"] for row in rows}) > 1 else []}
+
+    def _cell(self, group: SettingGroup, target: float | None) -> Row:
+        first = group.first
+        cluster = "" if first.mode == "single" else f" ({first.mode}, {count(first.workers, 'worker')})"
+        result, train = group.median(lambda record: record.result), group.median(lambda record: record.train_s)
+        time = group.time_to(target) if target is not None else None
+        memory = group.median(lambda record: record.peak_memory_bytes)
+        return {
+            "row": group.setting or "default",
+            "column": first.engine + cluster,
+            "engine": first.engine,
+            "workers": first.workers,
+            "quality": short(result),
+            "quality_text": quality(result),
+            "time": short(time),
+            "time_text": seconds(time),
+            "train_s": short(train),
+            "train_s_text": seconds(train),
+            "memory": short(memory),
+            "memory_text": size(memory),
+        }
+
+    @property
+    def spec(self) -> Spec:
+        rows, columns = list(dict.fromkeys(row["row"] for row in self.data["grid"])), self._columns()
+        padding = 16 if any(" (" in column for column in columns) else 3  # space for a second line
+        level = {"labelAngle": 0, "labelPadding": padding, "labelExpr": "split(replace(datum.label, ' (', '|('), '|')"}
+        tilted = {"labelAngle": 35, "labelAlign": "right", "labelLimit": 200}
+        headings = {"orient": "top", **(level if len(columns) <= LEVEL else tilted)}
+        position = {
+            "y": {"field": "row", "type": "nominal", "sort": rows, "axis": LISTED},
+            "x": {"field": "column", "type": "nominal", "sort": columns, "title": None, "axis": headings},
+        }
+        scale = {"scheme": {"name": "@scheme", "extent": [0.05, 0.6]}, "type": "@v_scale"}
+        cells = {
+            "mark": {"type": "rect"},
+            "encoding": {
+                **position,
+                "color": {"field": "@v", "type": "quantitative", "legend": None, "scale": scale},
+                "tooltip": tooltip("row", "column", "@v", row="setting", column="engine"),
+            },
+        }
+        figures = {
+            "mark": {"type": "text", "fontSize": 11},
+            "encoding": {**position, "text": {"field": "@v_text"}, "color": {"value": "#111"}},
+        }
+        return {
+            "height": step(rows),
+            "data": {"name": "grid"},
+            "transform": [{"filter": "isValid(datum['@v'])"}],
+            "layer": [cells, figures],
+        }
+
+    def _columns(self) -> list[str]:
+        """Return the column headings: engines as they are ranked, each with its numbers of workers in order."""
+        rows = self.data["grid"]
+        engines = list(dict.fromkeys(row["engine"] for row in rows))
+        order = sorted(rows, key=lambda row: (engines.index(row["engine"]), row["workers"], row["column"]))
+        return list(dict.fromkeys(row["column"] for row in order))
+
+    @property
+    def choices(self) -> list[ChartChoice]:
+        target, metric = headline_target(self.context.groups), self.context.first.metric
+        values = {
+            "time": (f"time to {target_text(metric, target)}" if target is not None else "", "blues", LOG),
+            "quality": (metric, "greens", LINEAR),
+            "train_s": ("training", "blues", LOG),
+            "memory": ("memory", "oranges", LOG),
+        }
+        return [
+            ChartChoice(
+                label, {"v_text": f"{name}_text", "v_title": label, "v_scale": scale, "scheme": scheme, "v": name}
+            )
+            for name, (label, scheme, scale) in values.items()
+            if known(self.data["grid"], name)
+        ]
