@@ -104,20 +104,20 @@ def test_the_line_carries_progress_and_weights():
     driver = ControlServer("127.0.0.1", lambda: None)
 
     def work():
-        worker = ControlClient(driver.number, SnapshotSchedule(ORDER, 10**6))
+        worker = ControlClient(driver.endpoint, SnapshotSchedule(ORDER, 10**6))
         worker.wait_for_start()
         for step in range(1, ORDER.steps + 1):
             worker.progress(step, 1 / step, lambda step=step: [np.full((4, 3), step), np.zeros(3)])
         worker.lost("worker-1", 10)
         worker.end({"counts": {"a": 1}})
-        worker.answer(lambda question: question + 1)
+        worker.serve_requests(lambda question: question + 1)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     driver.wait_for("ready", HANGS_S)
     heard = []
     weights, report = driver.follow(a_job(model), watch, heard.append)
-    assert driver.ask(41) == 42
+    assert driver.request(41) == 42
     driver.close()
     thread.join()
     assert report == {"counts": {"a": 1}}
@@ -143,8 +143,8 @@ def call_in_a_while(driver):
     leaders = []
 
     def call():
-        leaders.append(ControlClient(driver.number, SnapshotSchedule(ORDER, 10**6)))
-        leaders[0].say("ready")
+        leaders.append(ControlClient(driver.endpoint, SnapshotSchedule(ORDER, 10**6)))
+        leaders[0].report_state("ready")
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
@@ -152,17 +152,19 @@ def call_in_a_while(driver):
 
 
 def test_who_calls_and_is_silent_or_knows_no_secret_is_sent_away(monkeypatch):
-    wait, patience = control_channel._patience, iter([1])  # short with the first, who is silent
+    wait, patience = control_channel._set_receive_timeout, iter([1])  # short with the first, who is silent
     monkeypatch.setattr(
-        control_channel, "_patience", lambda caller, seconds: wait(caller, next(patience, seconds and HANGS_S))
+        control_channel,
+        "_set_receive_timeout",
+        lambda caller, seconds: wait(caller, next(patience, seconds and HANGS_S)),
     )
     driver = ControlServer("127.0.0.1", lambda: None)
-    place = (driver.number.host, driver.number.port)
+    place = (driver.endpoint.host, driver.endpoint.port)
     with socket.create_connection(place):
         thread = call_in_a_while(driver)
         driver.wait_for("ready", HANGS_S)
         thread.join()
-    driver.hang_up()
+    driver.disconnect()
 
     sent_away = []
 
@@ -187,7 +189,7 @@ def test_a_new_leader_that_calls_before_the_old_one_is_missed_is_heard():
     while thread.is_alive():
         driver.check_reports()
     driver.check_reports()
-    driver.hang_up()
+    driver.disconnect()
     driver.wait_for("ready", HANGS_S)
     driver.close()
 

@@ -162,14 +162,14 @@ def test_losses_are_told_only_where_there_were_some(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("trainoff.engines.shared.recovery.time", SimpleNamespace(monotonic=lambda: now[0]))
     losses = LostWorkers()
-    losses.over(now[0])
+    losses.recovered(now[0])
     assert losses.counts({"workers_lost": 1}) == {"workers_lost": 1}
-    losses.begin(now[0] - 2)
-    losses.redo(30)
-    losses.redo(-5)  # the checkpoint was newer than the last sign of life
+    losses.record_loss(now[0] - 2)
+    losses.add_redone(30)
+    losses.add_redone(-5)  # the checkpoint was newer than the last sign of life
     now[0] += 3
-    losses.begin(now[0] - 0.5)  # lost again before it had recovered
-    losses.over(now[0] + 5)
+    losses.record_loss(now[0] - 0.5)  # lost again before it had recovered
+    losses.recovered(now[0] + 5)
     told = losses.counts({"steps_redone": 1, "workers_lost": 1})
     assert told["restarts"] == 2
     assert told["workers_lost"] == 1

@@ -128,7 +128,7 @@ def test_a_snapshot_that_was_due_and_never_came_stops_no_clock(watch, pipe):
 
 def test_an_event_that_cannot_fit_is_refused(pipe):
     with pytest.raises(ValueError, match="does not fit"):
-        Channel(pipe.path).say("spent", roles=list(range(5000)), text="")
+        Channel(pipe.path).emit("spent", roles=list(range(5000)), text="")
 
 
 def test_a_loss_or_weight_that_is_no_number_ends_training(watch):
@@ -160,7 +160,7 @@ def test_lines_of_many_writers_do_not_mix(pipe):
     def shout(number):
         channel = Channel(pipe.path)
         for _ in range(50):
-            channel.say("count", name=f"writer {number}", value=number, filler="x" * 200)
+            channel.emit("count", name=f"writer {number}", value=number, filler="x" * 200)
 
     threads = [threading.Thread(target=shout, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -175,7 +175,7 @@ def test_lines_of_many_writers_do_not_mix(pipe):
 
 
 def test_a_long_traceback_loses_its_beginning_not_its_end(pipe):
-    Channel(pipe.path).say("error", traceback="\n" * 5000 + "the end", reason="because")
+    Channel(pipe.path).emit("error", traceback="\n" * 5000 + "the end", reason="because")
     (event,) = pipe.events()
     assert event["traceback"].endswith("the end")
     assert event["reason"] == "because"

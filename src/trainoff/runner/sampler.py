@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from trainoff.engines.shared.watch import bytes_so_far
+from trainoff.engines.shared.watch import network_bytes
 
 FIRST_S, PERIOD_S, LONGEST_S = 0.2, 1.0, 2.0  # between samples: often while memory grows, then seldom
 GROWTH = 1.1
@@ -231,7 +231,7 @@ def machine(own_network: bool) -> dict[str, Any]:
         "runnable": _runnable(),
     }
     row |= {f"pressure_{what}_s": _pressure(what) for what in ("cpu", "memory", "io")}
-    row["network_bytes"] = bytes_so_far() if own_network else None
+    row["network_bytes"] = network_bytes() if own_network else None
     return row
 
 

@@ -75,7 +75,7 @@ class Supervisor:
         sockets = Sockets(self._lab.ears(), between=True) if self._lab else None
         self._sampler = Sampler(orders.namespaces, self._own_network, sockets)
         targets = LabTargets(orders.trainer, self._lab) if self._lab else ProcessTargets(orders.trainer)
-        self._injector = FaultInjector(orders.fault, targets, self._channel.say) if orders.fault else None
+        self._injector = FaultInjector(orders.fault, targets, self._channel.emit) if orders.fault else None
         self._trial: subprocess.Popen[bytes] | None = None
         self._exit: int | None = None
         self._end_by: float | None = None  # when politeness is over
@@ -136,23 +136,23 @@ class Supervisor:
     def _sample(self) -> None:
         rows, tick = self._sampler.sample(), time.monotonic()
         for row in rows:
-            self._channel.say("sample", tick=tick, **row)
+            self._channel.emit("sample", tick=tick, **row)
         if self._lab:
             self._sample_nodes(self._lab, tick)
         limit = self._orders.memory_bytes
         if limit and self._over(limit):
             self._sampler.measure_memory()
             if worst := self._over(limit):
-                self._channel.say("over-memory", role=worst[0], bytes=worst[1], limit=limit)
+                self._channel.emit("over-memory", role=worst[0], bytes=worst[1], limit=limit)
                 self._end_by = 0.0
 
     def _sample_nodes(self, lab: Lab, tick: float) -> None:
         rows = lab.rows()
         for row in rows:
-            self._channel.say("node", tick=tick, **row)
+            self._channel.emit("node", tick=tick, **row)
         filled = self._injector is not None and self._injector.filled  # then it is not the trial's own doing
         if (over := lab.over_memory(rows)) and not filled:
-            self._channel.say("over-memory", **over)
+            self._channel.emit("over-memory", **over)
             self._end_by = 0.0
 
     def _over(self, limit: int) -> tuple[str, int] | None:
@@ -201,8 +201,8 @@ class Supervisor:
         """The kernel's own account of the whole tree, exact because everything has been reaped."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         for role, account in self._sampler.by_role().items():
-            self._channel.say("spent", role=role, cpu_s=round(account.user_s + account.system_s, 3))
-        self._channel.say(
+            self._channel.emit("spent", role=role, cpu_s=round(account.user_s + account.system_s, 3))
+        self._channel.emit(
             "usage",
             user_s=used.ru_utime,
             system_s=used.ru_stime,
@@ -249,7 +249,7 @@ def _supervise(orders: SupervisorConfig) -> int:
         raise
     except TrainoffError as error:  # it could not make what the trial needs
         said = {"status": "start-failed", "reason": str(error), "traceback": None, "unfinished": False}
-        Channel(Path(orders.folder) / "events").say("error", phase="cluster_start", **said)
+        Channel(Path(orders.folder) / "events").emit("error", phase="cluster_start", **said)
         return 1
     return supervisor.run()
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from trainoff.clusters import THREADS, Process
 from trainoff.clusters.local import die_with_parent
 from trainoff.engines.contract import Refused, WorkerFailed
-from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch, bytes_so_far
+from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch, network_bytes
 
 
 class EndedBySignal(BaseException):
@@ -43,11 +43,11 @@ def main() -> int:
     try:
         _run(spec, folder, watch, channel)
     except BaseException as error:
-        channel.say("error", phase=watch.failed_in, **describe(error))
+        channel.emit("error", phase=watch.failed_in, **describe(error))
         with suppress(OSError):  # where the disk is full, there is no room for it
             traceback.print_exc()
         return 1
-    channel.say("done")
+    channel.emit("done")
     return 0
 
 
@@ -90,16 +90,16 @@ def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> 
     if isinstance(error, Diverged | Refused | EndedBySignal):
         return  # a worker that was lost and replaced is not to blame
     if isinstance(error, WorkerFailed):
-        channel.say("worker-log", role=error.role, tail=error.log)
-        channel.say("worker-failed", role=error.role, exit=None, tail=error.said)
+        channel.emit("worker-log", role=error.role, tail=error.log)
+        channel.emit("worker-failed", role=error.role, exit=None, tail=error.said)
     elif failed:
         end = f"\nit was killed by {failed.killed_by}" if failed.killed_by else ""  # it had no last words
-        channel.say("worker-failed", role=failed.role, exit=failed.exit_code, tail=failed.tail() + end)
+        channel.emit("worker-failed", role=failed.role, exit=failed.exit_code, tail=failed.tail() + end)
 
 
 def _enter_teardown(channel: Channel) -> None:
     """From here to the last process's end, time is teardown."""
-    channel.say("phase", name="teardown", network_bytes=bytes_so_far())
+    channel.emit("phase", name="teardown", network_bytes=network_bytes())
 
 
 def claim_cores(cpus: list[int], cores: float) -> None:

@@ -161,7 +161,7 @@ class DaskTorch(DdpDriver, DaskEngine):
         client, addresses = self.session.client, self.session.addresses
         host = host_of(addresses[0])
         ((port,),) = client.run(free_ports, [host], workers=addresses[:1]).values()
-        given = DdpAssignment(without_rows(job), self.line.number, watch.snapshot_schedule)
+        given = DdpAssignment(without_rows(job), self.line.endpoint, watch.snapshot_schedule)
         for rank, address in enumerate(addresses):
             group = {"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": job.workers}
             task = client.submit(learn, given, shares[rank], group, workers=[address], pure=False)

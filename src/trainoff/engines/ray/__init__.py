@@ -69,13 +69,13 @@ class RayTorch(Engine):
             every = job.params["checkpoint_every"] if self._own else 0  # others' machines have other files
             checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", every)
             self._recovery = Recovery(job, watch, session.host(), checkpoints, self._check, self._restart)
-            given = DdpAssignment(without_rows(job), self._recovery.number, watch.snapshot_schedule, checkpoints)
+            given = DdpAssignment(without_rows(job), self._recovery.endpoint, watch.snapshot_schedule, checkpoints)
             self._fit = RayFit(session.trainer(job, {"assignment": given, "sent": sent}, RESTARTS).fit)
-            self._recovery.wait_until("connected")
+            self._recovery.wait_for("connected")
         with watch.phase("ship"):
-            self._recovery.wait_until("shipped")
+            self._recovery.wait_for("shipped")
         with watch.phase("compile"):
-            self._recovery.wait_until("ready")
+            self._recovery.wait_for("ready")
 
     def _connect(self, job: Job, watch: Watch) -> None:
         """Connect to the cluster that is named, or start one."""
@@ -119,13 +119,13 @@ class RayTorch(Engine):
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
 
-        found: NDArray[np.int64] = self._recovery.ask(np.asarray(x))
+        found: NDArray[np.int64] = self._recovery.request(np.asarray(x))
         return found
 
     def close(self) -> None:
         if hasattr(self, "_recovery"):
             self._recovery.close()
-            if self._fit and self._recovery.over:
+            if self._fit and self._recovery.finished:
                 self._fit.wait(END_S)
         if hasattr(self, "_own"):
             from trainoff.engines.ray import session

@@ -1,7 +1,7 @@
-"""The line between the driver and the process that leads a training which goes on far from the driver.
+"""The control channel between the driver and the chief: the worker that reports for a training that runs elsewhere.
 
-The leader tells of its progress and hands over snapshots; the driver gives the sign to start, and keeps the time.
-Both prove with a secret that they belong together.
+The chief (rank 0 of torch, the chief of TensorFlow) reports progress and sends snapshots; the driver starts the
+training and keeps the time. Both authenticate with a shared secret.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from trainoff.models import Weights, flatten, unflatten
 if TYPE_CHECKING:
     from trainoff.engines.shared.snapshots import SnapshotSchedule
 
-BEAT_S = 0.25  # how often progress is told
+REPORT_S = 0.25  # between two progress reports
 POLL_S = 0.05
-CALL_S = 5.0  # how long a caller may take to begin to speak
-EXPLAIN_S = 30.0  # how long it may take until it is known why a worker is gone
+CALL_S = 5.0  # timeout of a new connection's first message
+EXPLAIN_S = 30.0  # how long it may take until the reason for a lost worker is known
 
-Report = Mapping[str, Any]  # what the leader knows at the end
+Report = Mapping[str, Any]  # the chief's final report
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where to call, and the secret to say."""
+    """The address of a control server, and its secret."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """So many steps are done; with `weights` to follow, if they are wanted now."""
+    """A number of steps is done. If `weights` is set, the driver is to request the weights now."""
 
     step: int
     loss: float | None
@@ -56,15 +56,15 @@ class ProgressReport:
 
 @dataclass(frozen=True)
 class FailureReport:
-    """A worker made a mistake of its own; others need not look further for why it is gone."""
+    """A worker raised an exception of its own, which explains why it and others are gone."""
 
     role: str
-    said: str  # its traceback
+    traceback: str
 
 
 @dataclass(frozen=True)
-class LossReport:
-    """The training goes on without somebody; others see so many samples again."""
+class LostWorkerReport:
+    """A worker was lost and the training continues; other workers repeat some samples."""
 
     role: str
     samples: int
@@ -78,122 +78,122 @@ class EndReport:
 
 
 class ConnectionLost(TrainoffError):
-    """The leader is gone in the middle of training, and nobody said why."""
+    """The chief's connection closed during training, for a reason that is not known."""
 
 
 class ControlServer:
-    """The driver's end. `check` raises if the workers have failed: nobody waits for those who cannot call.
+    """The driver's end of the channel.
 
-    If the leader hangs up, that may take `explain_s` seconds to be known.
+    `check` is called while waiting and raises if the workers have failed. After the chief's connection has closed, the
+    reason may take `explain_s` seconds to be known.
     """
 
     def __init__(self, host: str, check: Callable[[], None], explain_s: float = EXPLAIN_S) -> None:
         self._listener = socket.create_server((host, 0))
-        self.number = Endpoint(host, self._listener.getsockname()[1], secrets.token_bytes(32))
+        self.endpoint = Endpoint(host, self._listener.getsockname()[1], secrets.token_bytes(32))
         self._check, self._explain_s = check, explain_s
-        self._line: Connection | None = None
-        self._early: tuple[Connection, Any] | None = None  # a new leader's call, and its first word
+        self._connection: Connection | None = None
+        self._early: tuple[Connection, Any] | None = None  # the connection of a new chief, and its first message
 
-    def wait_for(self, word: str, timeout_s: float) -> None:
-        """Wait until the leader says that it has come so far: "ready", at the latest, when all workers can start."""
+    def wait_for(self, state: str, timeout_s: float) -> None:
+        """Wait until the chief reports a state; every chief reports "ready" when all workers can start."""
         deadline = time.monotonic() + timeout_s
-        if self._line is None and self._early:
-            (self._line, said), self._early = self._early, None
-            if said == word:
+        if self._connection is None and self._early:
+            (self._connection, message), self._early = self._early, None
+            if message == state:
                 return
-        while self._line is None:
-            self._check_time(word, deadline, timeout_s)
-            self._line = self._accept(POLL_S)
+        while self._connection is None:
+            self._check_time(state, deadline, timeout_s)
+            self._connection = self._accept(POLL_S)
         while True:
-            while not self._line.poll(POLL_S):
-                self._check_time(word, deadline, timeout_s)
-            said = self._take(self._line.recv)
-            if isinstance(said, FailureReport):
-                raise WorkerFailed(said.role, said.said, said.said)
-            if said == word:
+            while not self._connection.poll(POLL_S):
+                self._check_time(state, deadline, timeout_s)
+            message = self._receive(self._connection.recv)
+            if isinstance(message, FailureReport):
+                raise WorkerFailed(message.role, message.traceback, message.traceback)
+            if message == state:
                 return
 
-    def _check_time(self, word: str, deadline: float, timeout_s: float) -> None:
+    def _check_time(self, state: str, deadline: float, timeout_s: float) -> None:
         self._check()
         if time.monotonic() > deadline:
-            raise TrainoffError(f"the workers were not {word} after {timeout_s:g} s")
+            raise TrainoffError(f"the workers were not {state} after {timeout_s:g} s")
 
     def check_reports(self) -> None:
-        """Raise what another worker than the leader has to say, if one calls while there is a leader."""
-        if self._line is None or self._early or not (caller := self._accept(0.001)):
+        """Raise the failure that a worker other than the chief reports, if there is one."""
+        if self._connection is None or self._early or not (caller := self._accept(0.001)):
             return
-        said = None
+        message = None
         with suppress(EOFError, OSError):
-            said = caller.recv() if caller.poll(CALL_S) else None
-        if said is not None and not isinstance(said, FailureReport):
-            self._early = caller, said  # the old leader must be gone, though nobody has noticed yet
+            message = caller.recv() if caller.poll(CALL_S) else None
+        if message is not None and not isinstance(message, FailureReport):
+            self._early = caller, message  # the old chief must be gone, which has not been noticed yet
             return
         caller.close()
-        if said:
-            raise WorkerFailed(said.role, said.said, said.said)
+        if message:
+            raise WorkerFailed(message.role, message.traceback, message.traceback)
 
     def _accept(self, timeout_s: float) -> Connection | None:
-        """Whoever calls and knows the secret, None if nobody does in that time. Silent callers are sent away."""
+        """Accept a connection that knows the secret; None if there is none in that time, or it stays silent."""
         self._listener.settimeout(timeout_s)
         try:
             caller, _ = self._listener.accept()
         except OSError:
             return None
         caller.setblocking(True)
-        _patience(caller, CALL_S)
-        line = Connection(caller.detach())
+        _set_receive_timeout(caller, CALL_S)
+        connection = Connection(caller.detach())
         try:
-            deliver_challenge(line, self.number.secret)
-            answer_challenge(line, self.number.secret)
+            deliver_challenge(connection, self.endpoint.secret)
+            answer_challenge(connection, self.endpoint.secret)
         except (EOFError, OSError, AuthenticationError):
-            line.close()
+            connection.close()
             return None
-        with socket.socket(fileno=os.dup(line.fileno())) as caller:
-            _patience(caller, 0)
-        return line
+        with socket.socket(fileno=os.dup(connection.fileno())) as caller:
+            _set_receive_timeout(caller, 0)
+        return connection
 
     def follow(
-        self, job: Job, watch: Watch, heard: Callable[[int], None] = lambda step: None
+        self, job: Job, watch: Watch, on_step: Callable[[int], None] = lambda step: None
     ) -> tuple[Weights, Report]:
-        """Give the sign to start, and pass on to the watch what the leader tells, to the end.
+        """Start the training and pass the chief's reports on to the watch, until it ends.
 
-        Returns the weights, and what the leader has to report. `heard` is called with every step that is told of.
+        Returns the weights and the chief's final report. `on_step` is called with every step that is reported.
         """
-        line = self._line
-        assert line
-        line.send("start")
+        connection = self._connection
+        assert connection
+        connection.send("start")
         weights = job.weights
-        while not isinstance(message := self._hear(line, line.recv), EndReport):
-            if isinstance(message, LossReport):
+        while not isinstance(message := self._await(connection, connection.recv), EndReport):
+            if isinstance(message, LostWorkerReport):
                 watch.lost(message.role, message.samples)
                 continue
             watch.progress(message.step, message.loss, message.samples_seen)
-            heard(message.step)
+            on_step(message.step)
             if message.weights:
-                watch.due()  # from here to the snapshot the clock stands, and so do the workers
-                line.send("hand over")
-                weights = unflatten(job.model, np.frombuffer(self._hear(line, line.recv_bytes), np.float32))
+                watch.due()  # the clock stops from here to the snapshot, and the workers wait
+                connection.send("send weights")
+                vector = np.frombuffer(self._await(connection, connection.recv_bytes), np.float32)
+                weights = unflatten(job.model, vector)
                 watch.snapshot(message.samples_seen, weights)
-                line.send("go on")
+                connection.send("continue")
         return weights, message.report
 
-    def ask(self, question: Any) -> Any:
-        """What the leader answers, after the end."""
-        assert self._line
-        self._line.send(question)
-        return self._hear(self._line, self._line.recv)
+    def request(self, payload: Any) -> Any:
+        """Return the chief's reply to a request after the end of the training."""
+        assert self._connection
+        self._connection.send(payload)
+        return self._await(self._connection, self._connection.recv)
 
-    def _hear(self, line: Connection, receive: Callable[[], Any]) -> Any:
-        """What comes next, as soon as it comes."""
-        try:
-            while not line.poll(POLL_S):
+    def _await(self, connection: Connection, receive: Callable[[], Any]) -> Any:
+        """Return the next message, calling `check` until it comes."""
+        with suppress(OSError):  # the connection closed: receiving says so
+            while not connection.poll(POLL_S):
                 self._check()
-        except OSError:
-            pass  # it hung up; to receive will say so
-        return self._take(receive)
+        return self._receive(receive)
 
-    def _take(self, receive: Callable[[], Any]) -> Any:
-        """What comes next; if the leader hung up, why, as soon as that is known."""
+    def _receive(self, receive: Callable[[], Any]) -> Any:
+        """Return the next message; if the chief's connection closed, raise the reason as soon as it is known."""
         try:
             return receive()
         except (EOFError, OSError):
@@ -201,86 +201,88 @@ class ControlServer:
             while time.monotonic() < deadline:
                 self._check()
                 time.sleep(POLL_S)
-            raise ConnectionLost("the leading worker hung up in the middle of training") from None
+            raise ConnectionLost("the chief worker closed its connection during training") from None
 
-    def hang_up(self) -> None:
-        """Forget the leader; `wait_for` waits for the call of another."""
-        if self._line:
-            self._line.close()
-        self._line = None
+    def disconnect(self) -> None:
+        """Close the chief's connection; `wait_for` then waits for a new one."""
+        if self._connection:
+            self._connection.close()
+        self._connection = None
 
     def close(self) -> None:
-        self.hang_up()
+        self.disconnect()
         self._listener.close()
 
 
-def _patience(caller: socket.socket, seconds: float) -> None:
-    """How long to wait for a word on a line; 0 means for ever."""
+def _set_receive_timeout(caller: socket.socket, seconds: float) -> None:
+    """Limit how long to wait for a message; 0 is no limit."""
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))
 
 
 class ControlClient:
-    """The other end, in the process that leads."""
+    """The chief's end of the channel."""
 
-    def __init__(self, number: Endpoint, snapshot_schedule: SnapshotSchedule) -> None:
-        self._line = Client((number.host, number.port), authkey=number.secret)
+    def __init__(self, endpoint: Endpoint, snapshot_schedule: SnapshotSchedule) -> None:
+        self._connection = Client((endpoint.host, endpoint.port), authkey=endpoint.secret)
         self.snapshot_schedule = snapshot_schedule
-        self._told = 0.0
+        self._last_report = 0.0
 
-    def say(self, word: str) -> None:
-        """Tell the driver how far the preparations have come."""
-        self._line.send(word)
+    def report_state(self, state: str) -> None:
+        """Report how far the preparations have come."""
+        self._connection.send(state)
 
     def wait_for_start(self) -> None:
-        self.say("ready")
-        self._line.recv()
+        self.report_state("ready")
+        self._connection.recv()
 
     def progress(
         self, step: int, loss: float | None, weights: Callable[[], Weights], samples_seen: int | None = None
     ) -> None:
-        """Say that a step is done; hands over the weights if they are wanted now, and waits until they are safe."""
-        samples = self.snapshot_schedule.order.samples_after(step) if samples_seen is None else samples_seen
-        wanted, now = self.snapshot_schedule.wanted(step, samples), time.monotonic()
-        odd = loss is not None and loss - loss != 0  # a loss that is no number is told at once
-        if not wanted and now - self._told < BEAT_S and not odd:
+        """Report that a step is done. If a snapshot is due, send the weights and wait until they are written."""
+        schedule = self.snapshot_schedule
+        samples = schedule.order.samples_after(step) if samples_seen is None else samples_seen
+        wanted, now = schedule.wanted(step, samples), time.monotonic()
+        diverged = loss is not None and loss - loss != 0  # NaN or infinite: reported at once
+        if not wanted and now - self._last_report < REPORT_S and not diverged:
             return
-        self._told = now
-        self._line.send(ProgressReport(step, loss, samples, wanted))
-        self.told(step, loss, samples)
+        self._last_report = now
+        self._connection.send(ProgressReport(step, loss, samples, wanted))
+        self.after_report(step, loss, samples)
         if wanted:
-            self._line.recv()  # not before the clock stands
-            self._line.send_bytes(flatten(weights()).astype(np.float32, copy=False).tobytes())
-            self._line.recv()
-            self.snapshot_schedule.taken(samples)
+            self._connection.recv()  # the clock has stopped
+            self._connection.send_bytes(flatten(weights()).astype(np.float32, copy=False).tobytes())
+            self._connection.recv()
+            schedule.taken(samples)
 
     def lost(self, role: str, samples: int) -> None:
-        """Say at once that the training goes on without somebody, and how many samples are seen again."""
-        self._line.send(LossReport(role, samples))
+        """Report at once that a worker was lost, and how many samples are repeated."""
+        self._connection.send(LostWorkerReport(role, samples))
 
-    def told(self, step: int, loss: float | None, samples_seen: int) -> None:
-        """What else to do with progress that has been told."""
+    def after_report(self, step: int, loss: float | None, samples_seen: int) -> None:
+        """Do more with a progress report that was sent; for subclasses."""
 
-    def hurry(self) -> None:
-        """Let the next progress be told at once."""
-        self._told = 0.0
+    def report_now(self) -> None:
+        """Let the next progress be reported at once."""
+        self._last_report = 0.0
 
     def end(self, report: Report | None = None) -> None:
-        self._line.send(EndReport(report or {}))
+        self._connection.send(EndReport(report or {}))
 
-    def answer(self, reply: Callable[[Any], Any]) -> None:
-        """Answer what the driver asks, until it hangs up."""
+    def serve_requests(self, handle: Callable[[Any], Any]) -> None:
+        """Reply to the driver's requests until it disconnects."""
         while True:
             try:
-                question = self._line.recv()
+                payload = self._connection.recv()
             except (EOFError, OSError):
                 return
-            self._line.send(reply(question))
+            self._connection.send(handle(payload))
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
 
-def report_failure(number: Endpoint, role: str, said: str) -> None:
-    """Call the driver to own up to a mistake, from any worker."""
-    with suppress(OSError, EOFError), Client((number.host, number.port), authkey=number.secret) as line:
-        line.send(FailureReport(role, said))
+def report_failure(endpoint: Endpoint, role: str, traceback: str) -> None:
+    """Report an exception of this worker to the driver."""
+    address = (endpoint.host, endpoint.port)
+    with suppress(OSError, EOFError), Client(address, authkey=endpoint.secret) as connection:
+        connection.send(FailureReport(role, traceback))

@@ -1,4 +1,4 @@
-"""Training through a loss: heartbeats, lost workers, checkpoints, and following the restarts of another system."""
+"""Recovery from lost workers: heartbeats, restarts and their cost, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from trainoff.data.batch_order import spans
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.shared.control_channel import ConnectionLost, ControlServer, Endpoint
 from trainoff.engines.shared.shipping import ring_bytes
-from trainoff.files import atomic_open
 
 if TYPE_CHECKING:
     from trainoff.engines.shared.control_channel import ControlClient
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 
 
 READY_S = 300.0  # every process imports a framework, and several may share a core
-MOST_RESTARTS = 3  # times that everything is started again
+MOST_RESTARTS = 3  # of all workers, by trainoff
 
 
 class Recovery:
-    """A line to whoever leads.
+    """The driver's side of a training that survives the loss of workers.
 
-    `check` raises if the training cannot go on, and Lost if it can once all is started anew. That is what `restart`
-    does, also where all live but nothing goes on.
+    `check` raises if the training cannot continue, and RestartRequired if it can once every process is restarted, which
+    `restart` does. That is also done where all processes live but no step is made.
     """
 
     def __init__(
@@ -45,178 +44,174 @@ class Recovery:
         restart: Callable[[], None],
     ) -> None:
         self._job, self._watch, self._checkpoints = job, watch, checkpoints
-        self._check_others, self._restart = check, restart
-        self._line = ControlServer(host, self._check, explain_s=0.0)
-        self._losses, self._heartbeat = LostWorkers(), Heartbeat()
-        self.over = False  # whether all steps are made
+        self._check_workers, self._restart = check, restart
+        self._server = ControlServer(host, self._check, explain_s=0.0)
+        self._lost_workers, self._heartbeat = LostWorkers(), Heartbeat()
+        self.finished = False  # whether all steps are made
 
     @property
-    def number(self) -> Endpoint:
-        """Where the leader calls."""
-        return self._line.number
+    def endpoint(self) -> Endpoint:
+        """Where the chief connects."""
+        return self._server.endpoint
 
-    def wait_until(self, word: str) -> None:
-        """Wait until all workers are so far, though they may have to be started again meanwhile."""
+    def wait_for(self, state: str) -> None:
+        """Wait until the chief reports a state, also where workers are restarted meanwhile."""
         while True:
             try:
-                return self._line.wait_for(word, crowded(READY_S, self._job.workers))
-            except (ConnectionLost, LeaderLost) as error:
-                self._lose(error)
+                return self._server.wait_for(state, crowded(READY_S, self._job.workers))
+            except (ConnectionLost, RestartRequired) as error:
+                self._recover(error)
 
     def run(self) -> None:
-        """Follow the training to its end, and tell what it was like."""
+        """Follow the training to its end, and record what the losses cost."""
         watch, ready = self._watch, True
-        while not self.over:
+        while not self.finished:
             try:
                 if not ready:
-                    self.wait_until("ready")
-                self._heartbeat.await_beat()
-                self._heartbeat.beating = True
-                _, report = self._line.follow(self._job, watch, self._hear)
-                self.over = True
-            except (ConnectionLost, LeaderLost) as error:
-                self._lose(error)
+                    self.wait_for("ready")
+                self._heartbeat.reset()
+                self._heartbeat.active = True
+                _, report = self._server.follow(self._job, watch, self._step_done)
+                self.finished = True
+            except (ConnectionLost, RestartRequired) as error:
+                self._recover(error)
                 ready = False
-        self._heartbeat.beating = False
-        for name, value in self._losses.counts(self._rounds()).items():
+        self._heartbeat.active = False
+        rounds = sum(1 for _ in spans(self._job.order, self._job.params.get("tau", 1)))
+        counts = {"rounds": rounds, "least_bytes_per_round": ring_bytes(self._job, self._job.workers)}
+        for name, value in self._lost_workers.counts(counts).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
 
-    def _rounds(self) -> dict[str, float]:
-        job = self._job
-        rounds = sum(1 for _ in spans(job.order, job.params.get("tau", 1)))
-        return {"rounds": rounds, "least_bytes_per_round": ring_bytes(job, job.workers)}
+    def _step_done(self, step: int) -> None:
+        if self._heartbeat.step_done(step):
+            self._lost_workers.recovered(self._heartbeat.last)
 
-    def _hear(self, step: int) -> None:
-        """So many steps are done."""
-        if self._heartbeat.feel(step):
-            self._losses.over(self._heartbeat.heard)
-
-    def _lose(self, error: ConnectionLost | LeaderLost) -> None:
-        """Get ready for the workers to begin again from the last checkpoint; raises if they will not."""
+    def _recover(self, error: ConnectionLost | RestartRequired) -> None:
+        """Prepare for the workers to continue from the last checkpoint; raise if they will not."""
         noticed = time.monotonic()
-        self._line.check_reports()
+        self._server.check_reports()
         try:
-            self._check_others()
-        except LeaderLost as lost:
+            self._check_workers()
+        except RestartRequired as lost:
             error = lost
-        self._losses.begin(self._heartbeat.heard)
-        self._heartbeat.beating = False
-        self._line.hang_up()
-        if isinstance(error, LeaderLost):
-            if self._losses.count > MOST_RESTARTS:
+        self._lost_workers.record_loss(self._heartbeat.last)
+        self._heartbeat.active = False
+        self._server.disconnect()
+        if isinstance(error, RestartRequired):
+            if self._lost_workers.count > MOST_RESTARTS:
                 raise error
             self._restart()
         resume = self._checkpoints.load()
         kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
-        self._losses.redo(self._heartbeat.step - kept)
+        self._lost_workers.add_redone(self._heartbeat.step - kept)
         self._watch.lost("worker", max(0, seen(self._heartbeat.step) - seen(kept)), time.monotonic() - noticed)
         self._heartbeat.step = kept
 
     def _check(self) -> None:
-        """Raise if a worker made a mistake, if the training cannot go on, or if nothing goes on."""
-        self._line.check_reports()
-        self._check_others()
+        """Raise if a worker failed, if the training cannot continue, or if no step is made."""
+        self._server.check_reports()
+        self._check_workers()
         self._heartbeat.check()
 
-    def ask(self, question: Any) -> Any:
-        """What the leader answers, after the end."""
-        return self._line.ask(question)
+    def request(self, payload: Any) -> Any:
+        """Return the chief's reply to a request after the end of the training."""
+        return self._server.request(payload)
 
     def close(self) -> None:
-        """Hang up, which lets the leader end."""
-        self._line.close()
+        """Disconnect, which lets the chief end."""
+        self._server.close()
 
 
-FIRST_S = 60.0  # how long the first step may take
-STUCK_S = 15.0  # without a step the training is given up after this time ...
-STUCK_TIMES = 20  # ... or after so many times the longest that a sign of life has taken, if that is longer
+FIRST_S = 60.0  # timeout of the first step
+STUCK_S = 15.0  # without a step the training is stuck after this time ...
+STUCK_TIMES = 20  # ... or after this many times the longest step, if that is longer
 
 
-class LeaderLost(Exception):
-    """A process is gone without which the training cannot go on."""
+class RestartRequired(Exception):
+    """A process was lost without which the training cannot continue."""
 
 
-class TrainingStuck(LeaderLost):
+class TrainingStuck(RestartRequired):
     """All processes live, but no step has been made for long."""
 
 
 class Heartbeat:
-    """Knows when a step was last heard of."""
+    """The time of the last step, and whether the training is stuck."""
 
     def __init__(self) -> None:
-        self.step, self.heard = 0, time.monotonic()
-        self.beating = False  # whether steps are expected
+        self.step, self.last = 0, time.monotonic()
+        self.active = False  # whether steps are expected
         self._longest = 0.0
 
-    def await_beat(self) -> None:
-        """Something is about to begin: count the time from here."""
-        self.heard = time.monotonic()
+    def reset(self) -> None:
+        """Count the time from now."""
+        self.last = time.monotonic()
 
-    def feel(self, step: int) -> bool:
-        """So many steps are done; says whether that is a sign of life, and not the same number again."""
+    def step_done(self, step: int) -> bool:
+        """Record a step; return whether it is a new one."""
         now = time.monotonic()
         if step == self.step:
             return False
-        self._longest = max(self._longest, now - self.heard)
-        self.step, self.heard = step, now
+        self._longest = max(self._longest, now - self.last)
+        self.step, self.last = step, now
         return True
 
     def check(self) -> None:
-        """Raise if steps are expected and nothing has been heard for too long."""
-        patience = max(STUCK_S, STUCK_TIMES * self._longest) if self._longest else FIRST_S
-        if self.beating and time.monotonic() - self.heard > patience:
-            raise TrainingStuck(f"no step was made for {patience:.0f} s after step {self.step}")
+        """Raise TrainingStuck if steps are expected and none was made for too long."""
+        timeout_s = max(STUCK_S, STUCK_TIMES * self._longest) if self._longest else FIRST_S
+        if self.active and time.monotonic() - self.last > timeout_s:
+            raise TrainingStuck(f"no step was made for {timeout_s:.0f} s after step {self.step}")
 
 
 class LostWorkers:
-    """How often a training began again, and what that cost it."""
+    """How often a training was restarted, and what that cost."""
 
     def __init__(self) -> None:
         self.count = 0
         self._figures = dict.fromkeys(("detection_s", "recovery_s", "steps_redone"), 0.0)
         self._noticed: float | None = None
 
-    def begin(self, heard: float) -> None:
-        """Something is lost; the last sign of life came at that time."""
+    def record_loss(self, last_step: float) -> None:
+        """Record a loss that is noticed now; the last step was made at that time."""
         now = time.monotonic()
-        self._figures["detection_s"] += now - heard
-        self._noticed = self._noticed or now  # where a recovery is itself lost, it goes on
+        self._figures["detection_s"] += now - last_step
+        self._noticed = self._noticed or now  # a loss during a recovery prolongs it
         self.count += 1
 
-    def redo(self, steps: int) -> None:
-        """So many steps that had been made must be made again."""
+    def add_redone(self, steps: int) -> None:
+        """Add steps that must be made again."""
         self._figures["steps_redone"] += max(0, steps)
 
-    def over(self, now: float) -> None:
-        """A step has been made; the first one after a loss ends the recovery."""
+    def recovered(self, now: float) -> None:
+        """Record a step; the first one after a loss ends the recovery."""
         if self._noticed:
             self._figures["recovery_s"] += now - self._noticed
             self._noticed = None
 
-    def counts(self, told: Mapping[str, float]) -> dict[str, float]:
-        """The figures for the record, added to those that the leader told of its own losses."""
+    def counts(self, reported: Mapping[str, float]) -> dict[str, float]:
+        """Return the figures for the record, added to those that the chief reported."""
         if not self.count:
-            return dict(told)
-        own = {"restarts": float(self.count), **self._figures}
-        return {name: told.get(name, 0.0) + own.get(name, 0.0) for name in {**told, **own}}
+            return dict(reported)
+        figures = {"restarts": float(self.count), **self._figures}
+        return {name: reported.get(name, 0.0) + figures.get(name, 0.0) for name in {**reported, **figures}}
 
 
-BEAT_S = 0.5  # between two signs of life
+BEAT_S = 0.5
 
 
 def with_heartbeat(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
-    """Do something long aside, and say every half second that it is still being done."""
-    aside = ThreadPoolExecutor(1)
-    doing = aside.submit(work)
+    """Call `work` in a thread, and `beat` every half second until it returns."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(work)
     try:
-        while not doing.done():
+        while not future.done():
             beat()
-            wait([doing], BEAT_S)
-        return doing.result()
+            wait([future], BEAT_S)
+        return future.result()
     finally:
-        aside.shutdown(wait=False)  # asked to end meanwhile, nobody waits for it: closing the session ends it
+        pool.shutdown(wait=False)  # if `beat` raised, closing the session ends the work
 
 
 CHECKPOINT = Knob(
@@ -225,7 +220,7 @@ CHECKPOINT = Knob(
 
 
 def settle_checkpoints(values: dict[str, Any]) -> dict[str, Any]:
-    """No checkpoints on hosts: who begins again on one would not find what another has written on its own disk."""
+    """Turn checkpoints off on hosts: a worker that restarts on one would not find those written on another's disk."""
     return {**values, "checkpoint_every": 0} if values["kind"] == "hosts" else values
 
 
@@ -238,40 +233,42 @@ class Checkpoint:
 
 
 class CheckpointWriter:
-    """Writes checkpoints: the new one replaces the old one only when it is whole."""
+    """Writes checkpoints: a new one replaces the old one only when it is complete."""
 
     def __init__(self, path: Path, every: int) -> None:
         self.path, self._every = path, every
         self._saved = 0
 
     def due(self, updates: int) -> bool:
-        """Whether so many updates have been made since the last checkpoint that another one is wanted."""
+        """Return whether enough updates have been made since the last checkpoint."""
         return bool(self._every) and updates - self._saved >= self._every
 
     def save(self, state: Sequence[Any], done: Collection[int]) -> None:
         """Fetch the state and write it."""
-        arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
-        with atomic_open(self.path) as file:
+        draft = self.path.with_suffix(".draft")
+        with draft.open("wb") as file:
+            arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
             np.savez(file, done=np.array(sorted(done), np.int64), **arrays)
+        draft.replace(self.path)
         self.saved(len(done))
 
     def saved(self, updates: int) -> None:
-        """There is a checkpoint after so many updates, whoever has written it."""
+        """Record that there is a checkpoint, whichever worker has written it."""
         self._saved = updates
 
     def step_done(
-        self, leader: ControlClient, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
+        self, chief: ControlClient, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
     ) -> None:
-        """Tell that all steps up to this one are done, and save the state if it is time to."""
+        """Report that all steps up to this one are done, and save the state if a checkpoint is due."""
         due = self.due(step)
         if due:
-            leader.hurry()  # so that the driver knows of every step that a checkpoint holds
-        leader.progress(step, loss, weights)
-        if due and step < leader.snapshot_schedule.order.steps:
+            chief.report_now()  # the driver must know of every step that a checkpoint holds
+        chief.progress(step, loss, weights)
+        if due and step < chief.snapshot_schedule.order.steps:
             self.save(state, range(1, step + 1))
 
     def load(self) -> Checkpoint | None:
-        """The last checkpoint, if there is one."""
+        """Return the last checkpoint, if there is one."""
         if not self.path.exists():
             return None
         with np.load(self.path) as stored:

@@ -46,7 +46,7 @@ class Channel:
         """The channel of the trial that this process belongs to, for workers."""
         return cls(os.environ["TRAINOFF_EVENTS"])
 
-    def say(self, kind: str, **fields: Any) -> None:
+    def emit(self, kind: str, **fields: Any) -> None:
         """Write one event with the time. Where the line would not fit, the longest text loses its beginning."""
         event = {"t": time.monotonic(), "kind": kind, **fields}
         line = json.dumps(event)
@@ -81,7 +81,7 @@ class TrialWatch:
         """Learn what training will look like: which steps there are, how many weights, how often to look."""
         self._order, self._room = order, SnapshotBuffer(parameters)
         self.snapshot_schedule = SnapshotSchedule(order, snapshot_every)
-        self._channel.say("expected", samples=order.samples_after(order.steps))
+        self._channel.emit("expected", samples=order.samples_after(order.steps))
         self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
 
     @property
@@ -117,8 +117,8 @@ class TrialWatch:
             self._train_start = time.monotonic()
 
     def _say_phase(self) -> None:
-        self._channel.say(
-            "phase", name=self._phases[-1], process_cpu_s=time.process_time(), network_bytes=bytes_so_far()
+        self._channel.emit(
+            "phase", name=self._phases[-1], process_cpu_s=time.process_time(), network_bytes=network_bytes()
         )
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
@@ -138,26 +138,26 @@ class TrialWatch:
             self._beat()
 
     def _beat(self) -> None:
-        self._channel.say("progress", step=self._step, samples_seen=self._samples_seen, loss=self._loss)
+        self._channel.emit("progress", step=self._step, samples_seen=self._samples_seen, loss=self._loss)
 
     def due(self, settle: Callable[[], object] | None = None) -> bool:
         wanted = self.snapshot_schedule.wanted(self._step, self._samples_seen) or self.should_stop
         if wanted:
             if settle:
                 settle()
-            self._pause_start, self._travelled = time.monotonic(), bytes_so_far()
+            self._pause_start, self._travelled = time.monotonic(), network_bytes()
         return wanted
 
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
         if self._pause_start is None:
-            self._travelled = bytes_so_far()
+            self._travelled = network_bytes()
         start = self._pause_start or time.monotonic()
         self._room.fill(weights)
         self._snapshots += 1
         name = f"snapshot-{self._snapshots:04d}.f32"
         self._room.write(self._folder / name)
         self.snapshot_schedule.taken(samples_seen)
-        self._channel.say(
+        self._channel.emit(
             "snapshot",
             step=self._step,
             samples_seen=samples_seen,
@@ -170,37 +170,37 @@ class TrialWatch:
         pause = time.monotonic() - start
         self._paused_s += pause
         self._pause_start = None
-        travelled = (bytes_so_far() or 0) - (self._travelled or 0)
-        self._channel.say("pause", seconds=pause, network_bytes=travelled)
+        travelled = (network_bytes() or 0) - (self._travelled or 0)
+        self._channel.emit("pause", seconds=pause, network_bytes=travelled)
 
     def lost(self, who: str, redone: int = 0, ago_s: float = 0.0) -> None:
-        self._channel.say("lost", role=who, samples=redone, ago_s=round(ago_s, 3))
+        self._channel.emit("lost", role=who, samples=redone, ago_s=round(ago_s, 3))
 
     def count(self, name: str, value: float) -> None:
         if not math.isfinite(value):
             raise ValueError(f"count({name!r}, {value}): a count is a finite number")
-        self._channel.say("count", name=name, value=float(value))
+        self._channel.emit("count", name=name, value=float(value))
 
     def objective(self, step: int, samples_seen: int, train_s: float, loss: float) -> None:
-        self._channel.say("objective", step=step, samples_seen=samples_seen, train_s=train_s, loss=loss)
+        self._channel.emit("objective", step=step, samples_seen=samples_seen, train_s=train_s, loss=loss)
 
     def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
         for part, value in figures.items():  # one by one, because there may be more than an event has room for
             if not math.isfinite(value):
                 raise ValueError(f"breakdown({name!r}, {{{part!r}: {value}}}): a figure is a finite number")
-            self._channel.say("breakdown", name=name, part=part, value=float(value))
+            self._channel.emit("breakdown", name=name, part=part, value=float(value))
 
     def task(self, worker: str, start_s: float, end_s: float) -> None:
         if not math.isfinite(start_s + end_s):
             raise ValueError(f"task({worker!r}, {start_s}, {end_s}): a moment is a finite number")
-        self._channel.say("task", worker=worker, start_s=round(start_s, 6), end_s=round(end_s, 6))
+        self._channel.emit("task", worker=worker, start_s=round(start_s, 6), end_s=round(end_s, 6))
 
     def page(self, name: str, host: str, port: int) -> None:
         open_in_namespace(self._folder / f"page-{name}", host, port)
-        self._channel.say("page", name=name)
+        self._channel.emit("page", name=name)
 
     def note(self, name: str, text: str) -> None:
-        self._channel.say("note", name=name, text=text)
+        self._channel.emit("note", name=name, text=text)
 
 
 class StopRule:
@@ -231,7 +231,7 @@ ALONE, LAB = "loopback", "lab"  # of what kind it is
 OF_SUPERVISOR = Path("/proc/1/net/dev")  # where a lab's nodes are joined
 
 
-def bytes_so_far() -> int | None:
+def network_bytes() -> int | None:
     """All bytes over the trial's network since it began; None where others use the network, too.
 
     In a lab these are the bytes between nodes.
@@ -263,7 +263,7 @@ def walk(job: Job, watch: Watch, learn: Learn, weights: Callable[[], Weights]) -
             break
 
 
-def by_worker(every: NDArray[np.float64], names: Sequence[str]) -> dict[str, dict[str, float]]:
+def seconds_by_worker(every: NDArray[np.float64], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """The seconds of each worker, by what it did, given those of every worker in every step, and their names.
 
     Of every step there are its seconds, those of agreeing, and those of waiting for rows where somebody feeds them.

@@ -210,7 +210,7 @@ class SparkTorch(DdpDriver, SparkEngine):
         self.session.sql  # noqa: B018  # TorchDistributor looks for it
         lean = replace(without_rows(job), cores=self.session.cores)
         distributor = TorchDistributor(num_processes=self._workers, local_mode=False, use_gpu=False)
-        distributor.run(learn_together, self.line.number, lean, watch.snapshot_schedule, ROWS)
+        distributor.run(learn_together, self.line.endpoint, lean, watch.snapshot_schedule, ROWS)
 
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""

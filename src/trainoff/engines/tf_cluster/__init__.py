@@ -26,8 +26,8 @@ from trainoff.engines.shared.recovery import (
     CHECKPOINT,
     CheckpointWriter,
     Heartbeat,
-    LeaderLost,
     LostWorkers,
+    RestartRequired,
     TrainingStuck,
     settle_checkpoints,
 )
@@ -85,7 +85,7 @@ class TfClusterEngine(Engine):
             self._sent = hand_over(self.luggage(job))
         self._checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
-        self._losses = LostWorkers()
+        self._lost_workers = LostWorkers()
         self._heartbeat = Heartbeat()
         self._over = False
         while not self._prepared(watch):
@@ -93,7 +93,7 @@ class TfClusterEngine(Engine):
 
     def _prepared(self, watch: Watch) -> bool:
         """Start everything up to the sign to start; False if a process was lost on the way and another try is due."""
-        self._heartbeat.await_beat()
+        self._heartbeat.reset()
         with watch.phase("cluster_start"):
             so_far = self._try(self._gather) and self._try(self._wait_until, "connected")
         with watch.phase("ship"):
@@ -105,7 +105,7 @@ class TfClusterEngine(Engine):
         """Do it; False if a process was lost and all should be started again."""
         try:
             work(*words)
-        except (LeaderLost, TrainoffError) as error:
+        except (RestartRequired, TrainoffError) as error:
             self._lose(error)
             return False
         return True
@@ -133,63 +133,63 @@ class TfClusterEngine(Engine):
         """A file that says to the processes what there is to do."""
         path = self._job.folder / "assignment"
         path.touch(mode=0o600)  # it holds the secret of the line
-        given = PsAssignment(self._sent, self._snapshot_schedule, self._line.number, addresses, self._checkpoints)
+        given = PsAssignment(self._sent, self._snapshot_schedule, self._line.endpoint, addresses, self._checkpoints)
         path.write_bytes(pickle.dumps(given))
         return path
 
     def train(self, job: Job, watch: Watch) -> None:
         ready = True
         while True:
-            self._heartbeat.await_beat()
+            self._heartbeat.reset()
             try:
                 if not ready:
                     self._gather()
                     self._wait_until("ready")
-                self._heartbeat.await_beat()
-                self._heartbeat.beating = True
+                self._heartbeat.reset()
+                self._heartbeat.active = True
                 _, report = self._line.follow(job, watch, self._hear)
                 break
-            except (LeaderLost, TrainoffError) as error:
+            except (RestartRequired, TrainoffError) as error:
                 self._lose(error)
                 ready = False
-        self._heartbeat.beating, self._over = False, True
-        for name, value in self._losses.counts(report["counts"]).items():
+        self._heartbeat.active, self._over = False, True
+        for name, value in self._lost_workers.counts(report["counts"]).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
 
     def _hear(self, step: int) -> None:
         """So many steps are done."""
-        if self._heartbeat.feel(step):
-            self._losses.over(self._heartbeat.heard)
+        if self._heartbeat.step_done(step):
+            self._lost_workers.recovered(self._heartbeat.last)
 
     def _lose(self, error: Exception) -> None:
         """End what is left, so that all can be started anew from the last checkpoint; raises if that would not help."""
         noticed = time.monotonic()
-        self._losses.begin(self._heartbeat.heard)
-        if self._losses.count > MOST_RESTARTS or not (isinstance(error, TrainingStuck) or self._was_lost()):
+        self._lost_workers.record_loss(self._heartbeat.last)
+        if self._lost_workers.count > MOST_RESTARTS or not (isinstance(error, TrainingStuck) or self._was_lost()):
             raise self._explain(error) from error
         gone = next((each.role for each in self._processes if each.exit_code not in (None, 0)), "worker")
         self._stop()
         resume = self._checkpoints.load()
         kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
-        self._losses.redo(self._heartbeat.step - kept)
+        self._lost_workers.add_redone(self._heartbeat.step - kept)
         self._watch.lost(gone, max(0, seen(self._heartbeat.step) - seen(kept)), time.monotonic() - noticed)
-        self._heartbeat.beating, self._heartbeat.step = False, kept
+        self._heartbeat.active, self._heartbeat.step = False, kept
 
     def _check(self) -> None:
         """Raise if somebody is gone, or if nothing has been heard of the training for too long."""
         vital = self._vital()
         for process in self._processes:
             if process.exit_code not in (None, 0) and process.role.startswith(vital):
-                raise LeaderLost(f"{process.role} ended with code {process.exit_code}")
+                raise RestartRequired(f"{process.role} ended with code {process.exit_code}")
         self._heartbeat.check()
 
     def _vital(self) -> tuple[str, ...]:
         """The roles that cannot be done without just now: all while they prepare, at the end only who leads."""
         if self._over:
             return (self.leader,)
-        return self.vital(self._job.mode) if self._heartbeat.beating else ALL
+        return self.vital(self._job.mode) if self._heartbeat.active else ALL
 
     def _was_lost(self) -> bool:
         """Whether a process is seen killed or was given up, now or in a moment: errors of others only came of it."""
@@ -210,7 +210,7 @@ class TfClusterEngine(Engine):
         return error
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._line.ask(in_file(x, self._job.folder, "x_asked"))
+        found: NDArray[np.int64] = self._line.request(in_file(x, self._job.folder, "x_asked"))
         return found
 
     def _stop(self) -> None:

@@ -18,7 +18,7 @@ from trainoff.data.batch_order import share
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import ControlClient
 from trainoff.engines.shared.shipping import Rows, take_over
-from trainoff.engines.shared.watch import by_worker
+from trainoff.engines.shared.watch import seconds_by_worker
 from trainoff.engines.tensorflow import predict, warm_up
 from trainoff.engines.tensorflow.network import TfLogistic, TfNetwork, step_numbers
 from trainoff.engines.tf_cluster.coordinator import PsAssignment, prepare_tensorflow, read_assignment
@@ -152,7 +152,7 @@ def main() -> None:
     assignment, number = read_assignment(sys.argv[1]), int(sys.argv[2])
     learner, leader = learn(prepare_tensorflow(assignment.job.cores), assignment, number)
     if leader:
-        leader.answer(lambda rows: label(learner, rows))
+        leader.serve_requests(lambda rows: label(learner, rows))
 
 
 def learn(
@@ -166,7 +166,7 @@ def learn(
     fetch()
     job = take_over(assignment.job)
     if leader:
-        leader.say("shipped")
+        leader.report_state("shipped")
     kind = MirroredLogistic if job.model.kind == "logreg" else MirroredNetwork
     learner = kind(tf, job, together)
     warm_up(job, learner)
@@ -179,7 +179,7 @@ def join(tf: Any, assignment: PsAssignment, number: int) -> tuple[AllReduceTrain
     together = AllReduceTraining(tf, assignment.addresses["worker"], number)
     leader = assignment.call() if number == 0 else None
     if leader:
-        leader.say("connected")
+        leader.report_state("connected")
     return together, leader
 
 
@@ -213,7 +213,7 @@ def end(together: AllReduceTraining, leader: ControlClient | None, times: NDArra
     every = together.tell_all(times)
     if leader:
         names = [f"worker-{number}" for number in range(together.workers)]
-        leader.end({"counts": {}, "breakdowns": by_worker(every, names)})
+        leader.end({"counts": {}, "breakdowns": seconds_by_worker(every, names)})
 
 
 def label(learner: Any, rows: Rows) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ class PsAssignment:
 
     job: Job
     snapshot_schedule: SnapshotSchedule
-    number: Endpoint
+    endpoint: Endpoint
     addresses: dict[str, list[str]]  # of the workers and servers; in tf-allreduce, of the workers
     checkpoints: CheckpointWriter
     events: str | None = None  # a folder for what TensorBoard shows
@@ -36,9 +36,9 @@ class PsAssignment:
         """The line to the driver, for who leads."""
 
         return (
-            TensorBoardWriter(self.number, self.snapshot_schedule, self.events)
+            TensorBoardWriter(self.endpoint, self.snapshot_schedule, self.events)
             if self.events
-            else ControlClient(self.number, self.snapshot_schedule)
+            else ControlClient(self.endpoint, self.snapshot_schedule)
         )
 
 
@@ -79,15 +79,15 @@ def lead(assignment: PsAssignment, set_up: SetUp | None = None) -> None:
     spec = tf.train.ClusterSpec(assignment.addresses)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=0)
     leader = assignment.call()
-    leader.say("connected")
+    leader.report_state("connected")
     context, mode = (set_up or set_up_mode)(tf, assignment, leader)
-    leader.say("shipped")
+    leader.report_state("shipped")
     resume = assignment.checkpoints.load()
     mode.warm_up()
     put(context, resume.state if resume else context.store.initial)
     leader.wait_for_start()
     leader.end(mode.train(resume))
-    leader.answer(lambda rows: labels(tf, assignment.job, context.store.weights(), rows))
+    leader.serve_requests(lambda rows: labels(tf, assignment.job, context.store.weights(), rows))
     os._exit(0)  # a thread may be waiting for ever for a worker that is stuck
 
 
@@ -135,14 +135,14 @@ def labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
 class TensorBoardWriter(ControlClient):
     """A leader that also writes down what it tells: the loss and the samples seen, at the step."""
 
-    def __init__(self, number: Endpoint, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
+    def __init__(self, endpoint: Endpoint, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
         import tensorflow as tf
 
-        super().__init__(number, snapshot_schedule)
+        super().__init__(endpoint, snapshot_schedule)
         self._tf = tf
         self._writer = tf.summary.create_file_writer(folder)
 
-    def told(self, step: int, loss: float | None, samples_seen: int) -> None:
+    def after_report(self, step: int, loss: float | None, samples_seen: int) -> None:
         tf = self._tf
         with self._writer.as_default(step=step):
             if loss is not None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from trainoff.data import Order
 from trainoff.data.batch_order import share
-from trainoff.engines.shared.control_channel import BEAT_S, Report
+from trainoff.engines.shared.control_channel import REPORT_S, Report
 from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tf_cluster.ps_context import (
     FIRST_S,
@@ -127,11 +127,11 @@ class Asynchronous:
         for hand in self._hands:
             hand.start()
         while True:
-            still = scheduler.wait(BEAT_S)
+            still = scheduler.wait(REPORT_S)
             self._give_up_the_stuck()
             if counted := scheduler.counted():
                 if context.checkpoints.due(counted[0]):
-                    context.leader.hurry()
+                    context.leader.report_now()
                 context.leader.progress(counted[0], self._loss, context.store.weights, counted[1])
             if still and scheduler.over:
                 return self._report()

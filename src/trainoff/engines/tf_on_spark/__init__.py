@@ -184,7 +184,7 @@ class TfOnSpark(SparkEngine):
 
         checkpoints = CheckpointWriter(Path("checkpoint.npz"), 0)
         events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
-        return PsAssignment(with_places(job), watch.snapshot_schedule, self._line.number, {}, checkpoints, events)
+        return PsAssignment(with_places(job), watch.snapshot_schedule, self._line.endpoint, {}, checkpoints, events)
 
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""

@@ -175,7 +175,7 @@ def learn_together(tf: Any, assignment: PsAssignment, number: int, tap: Tap) -> 
     together, leader = join(tf, assignment, number)
     job = assignment.job
     if leader:
-        leader.say("shipped")
+        leader.report_state("shipped")
     learner = FedNetwork(tf, job, together)
     learner.learn_from(1, nothing(job), 0.0)  # for TensorFlow to compile
     times, samples, batches = np.zeros((job.order.steps, 3)), 0, tap.batches()

@@ -60,6 +60,6 @@ class DdpAssignment:
     """The job, how to reach the driver, when it wants snapshots, and where checkpoints are kept, if they are."""
 
     job: Job
-    number: Endpoint
+    endpoint: Endpoint
     snapshot_schedule: SnapshotSchedule
     checkpoints: CheckpointWriter | None = None

@@ -28,7 +28,7 @@ from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import ControlClient, Endpoint, report_failure
 from trainoff.engines.shared.shipping import InFile
 from trainoff.engines.shared.snapshots import SnapshotSchedule
-from trainoff.engines.shared.watch import by_worker
+from trainoff.engines.shared.watch import seconds_by_worker
 from trainoff.engines.torch import predict, warm_up
 from trainoff.engines.torch.ddp_driver import DdpAssignment
 from trainoff.engines.torch.network import Batch, DenseRows, TorchNetwork, on_device
@@ -50,7 +50,7 @@ def work(assignment: DdpAssignment, fetch: Fetch) -> None:
     dist.barrier()
     dist.destroy_process_group()
     if leader:
-        leader.answer(lambda rows: predict(network, rows.mapped() if isinstance(rows, InFile) else rows, "cpu"))
+        leader.serve_requests(lambda rows: predict(network, rows.mapped() if isinstance(rows, InFile) else rows, "cpu"))
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def reporting_failures(assignment: DdpAssignment) -> Iterator[None]:
         yield
     except Exception as error:
         if not of_others(error):
-            report_failure(assignment.number, role(), traceback.format_exc())
+            report_failure(assignment.endpoint, role(), traceback.format_exc())
         raise
 
 
@@ -81,13 +81,13 @@ def learn(assignment: DdpAssignment, fetch: Fetch) -> tuple[TorchNetwork, Contro
 
     `fetch` makes of the job that was assigned one with its rows at hand.
     """
-    leader = ControlClient(assignment.number, assignment.snapshot_schedule) if dist.get_rank() == 0 else None
+    leader = ControlClient(assignment.endpoint, assignment.snapshot_schedule) if dist.get_rank() == 0 else None
     if leader:
-        leader.say("connected")
+        leader.report_state("connected")
     worker = make_worker(fetch(assignment.job))
     dist.barrier()
     if leader:
-        leader.say("shipped")
+        leader.report_state("shipped")
     way = WAYS[worker.job.mode](worker)
     worker.warm_up()
     training = Training(worker, way, assignment, leader)
@@ -98,7 +98,7 @@ def learn(assignment: DdpAssignment, fetch: Fetch) -> tuple[TorchNetwork, Contro
     dist.barrier()
     every, roles = tell_all(training.run(first)), all_roles()
     if leader:
-        leader.end({"breakdowns": by_worker(every, roles)})
+        leader.end({"breakdowns": seconds_by_worker(every, roles)})
     return worker.network, leader
 
 
@@ -138,7 +138,7 @@ class Training:
         due = checkpoints is not None and checkpoints.due(step) and step < self.worker.job.order.steps
         if self.leader:
             if due:
-                self.leader.hurry()  # so that the driver knows of every step that a checkpoint holds
+                self.leader.report_now()  # so that the driver knows of every step that a checkpoint holds
             self.leader.progress(step, loss, self.worker.network.weights)
         if due and checkpoints:
             state = self.way.state()
@@ -162,12 +162,12 @@ def all_roles() -> list[str]:
     return found if len(set(found)) == len(found) else [f"worker-{number}" for number in range(len(found))]
 
 
-def learn_together(number: Endpoint, job: Job, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
+def learn_together(endpoint: Endpoint, job: Job, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
     """Be one worker of the group that the environment names, on the rows that lie in a folder, to the end."""
     join(job.cores)
     rows = fetch_rows(Path(folder))
     _, leader = learn(
-        DdpAssignment(job, number, snapshot_schedule), lambda job: replace(job, data=replace(job.data, **rows))
+        DdpAssignment(job, endpoint, snapshot_schedule), lambda job: replace(job, data=replace(job.data, **rows))
     )
     if leader:
         leader.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainoff.clusters.local import LOOPBACK
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.shared.local_sgd import TAU, differs
-from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, LeaderLost, Recovery, settle_checkpoints
+from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, Recovery, RestartRequired, settle_checkpoints
 from trainoff.engines.shared.shipping import hand_over, in_file
 from trainoff.engines.torch import Torch
 from trainoff.engines.torch.ddp_driver import DdpAssignment
@@ -61,19 +61,19 @@ class TorchDdp(Engine):
         with watch.phase("ship"):
             self._assignment = job.folder / "assignment"
             self._assignment.touch(mode=0o600)  # it holds the secret of the line
-            given = DdpAssignment(hand_over(job), self._recovery.number, watch.snapshot_schedule, checkpoints)
+            given = DdpAssignment(hand_over(job), self._recovery.endpoint, watch.snapshot_schedule, checkpoints)
             self._assignment.write_bytes(pickle.dumps(given))
         with watch.phase("cluster_start"):
             self._agents = start_agents(job, self._assignment, RESTARTS)
-            self._recovery.wait_until("connected")
+            self._recovery.wait_for("connected")
         with watch.phase("compile"):
-            self._recovery.wait_until("ready")
+            self._recovery.wait_for("ready")
 
     def _check(self) -> None:
         """Raise if torchrun has given up, and Lost if one of several machines is gone."""
         for agent in self._agents:
             if len(self._agents) > 1 and agent.killed_by == "SIGKILL":
-                raise LeaderLost(f"{agent.role} was killed")
+                raise RestartRequired(f"{agent.role} was killed")
             if agent.exit_code not in (None, 0):
                 raise WorkerFailed(agent.role, f"{agent.tail()}\n{end_of(agent)}".strip(), agent.tail())
 
@@ -86,14 +86,14 @@ class TorchDdp(Engine):
         self._recovery.run()
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._recovery.ask(in_file(x, self._job.folder, "x_asked"))
+        found: NDArray[np.int64] = self._recovery.request(in_file(x, self._job.folder, "x_asked"))
         return found
 
     def close(self) -> None:
         if not hasattr(self, "_recovery"):
             return
         self._recovery.close()
-        for agent in self._agents if self._recovery.over else []:
+        for agent in self._agents if self._recovery.finished else []:
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(END_S)
         self._stop()

@@ -231,5 +231,5 @@ def apply_action(action: str, node: str, lab: str | None, share: float) -> str:
     victim = Victim(entry.plan.group(number), port_of(number), inner(entry), entry.plan.specs[number].cores, share)
     ACTIONS[action](victim)
     with contextlib.suppress(OSError):  # a lab to play with keeps no record
-        Channel(Path(entry.folder) / "events").say("note", name=f"{BY_HAND}{action} node-{number}", text="done")
+        Channel(Path(entry.folder) / "events").emit("note", name=f"{BY_HAND}{action} node-{number}", text="done")
     return f"{action}: node-{number} of {entry.about}"
