@@ -12,8 +12,8 @@ from trainoff.analysis import batch_lines, groups, start_costs, unpriced, usual_
 from trainoff.analysis.format import display_value, key_text
 from trainoff.analysis.scaling import curves
 from trainoff.cli import main
-from trainoff.cli.plan import tell
-from trainoff.cli.show import broken, print_board
+from trainoff.cli.plan import print_plan
+from trainoff.cli.show import print_board, wrap_parts
 from trainoff.records import Record
 from trainoff.report.html.content import board as page_board
 from trainoff.report.html.style import engine_styles
@@ -121,17 +121,17 @@ def test_a_plan_says_why_something_cannot_run_however_narrow_it_is():
     }  # fmt: skip
     paper = io.StringIO()
     planned = {"study": "tiny", "trials": [trial], "seconds": 0.0, "from_records": 0}
-    tell(planned, Console(file=paper, width=60, highlight=False, markup=False))
+    print_plan(planned, Console(file=paper, width=60, highlight=False, markup=False))
     assert f"Cannot run here: numpy: {why}" in " ".join(paper.getvalue().split())
     assert "0 ms" not in paper.getvalue()
 
 
 def test_a_long_name_has_a_line_to_itself():
-    assert broken("  a long name of a setting: ", ["computing 7%", "waiting 93%"], 36) == [
+    assert wrap_parts("  a long name of a setting: ", ["computing 7%", "waiting 93%"], 36) == [
         "  a long name of a setting:",
         "    computing 7%, waiting 93%",
     ]
-    assert broken("  short: ", ["computing 7%", "waiting 93%"], 36) == ["  short: computing 7%, waiting 93%"]
+    assert wrap_parts("  short: ", ["computing 7%", "waiting 93%"], 36) == ["  short: computing 7%, waiting 93%"]
 
 
 def test_few_is_told_as_few():

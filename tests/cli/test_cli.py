@@ -11,7 +11,7 @@ import pytest
 
 from helpers.running import command, environment, invoke, only_record, study, trainoff
 from trainoff.cli.common import stop_on_signals
-from trainoff.cli.run import without_keys
+from trainoff.cli.run import redact
 from trainoff.cli.show import shade
 
 HEAVY = (
@@ -94,7 +94,7 @@ def test_plan_lists_the_trials_and_learns_from_records(tmp_path):
     assert planned["from_records"] == 2
     assert sorted(trial["engine"] for trial in planned["trials"] if trial["to_run"]) == ["sklearn", "sklearn"]
     shown = trainoff("plan", path, "--out", out).stdout
-    assert "4 trials, 2 of them already there" in shown
+    assert "4 trials, 2 of them already done" in shown
     assert "batch size" in shown
 
 
@@ -377,7 +377,7 @@ storage = "s3://key:hush@bucket/rows"
 "spark.authenticate.secret" = "hush hush"
 password = 'hush', tokens = 5
 """
-    kept = without_keys(told)
+    kept = redact(told)
     assert "hush" not in kept
     assert "mine" not in kept
     assert "@bucket/rows" in kept

@@ -48,7 +48,7 @@ def test_a_study_becomes_records_and_a_second_run_has_nothing_to_do(tmp_path):
     assert sorted(record["engine"] for record in done) == ["numpy", "sklearn"]
     again = trainoff("run", path, "--out", out)
     assert again.returncode == 0
-    assert "all there already" in again.stdout
+    assert "all done already" in again.stdout
     assert records(out) == done
 
 

@@ -382,9 +382,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from trainoff.analysis.advice import AdviceFilter, AdviceLimits
-    from trainoff.cli.show import book_of
+    from trainoff.cli.show import price_book
 
     wanted = AdviceFilter(options.engine, options.nodes, options.cores, options.machine, options.rows)
     limits = AdviceLimits(options.max_seconds, options.max_cost)
     asked = AdviseOptions(options.folder, options.target, limits, wanted, options.cold, options.workload)
-    return advise(asked, book_of(options.prices, None), options.json, common.console())
+    return advise(asked, price_book(options.prices, None), options.json, common.console())

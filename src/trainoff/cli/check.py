@@ -1,4 +1,4 @@
-"""`trainoff check`: the contract tests, for authors of engines."""
+"""`trainoff check`: run the contract tests on an engine, for authors of engines."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def check_engine(name: str, console: Console) -> int:
     total, failed = len(cases(engine)), 0
     with tempfile.TemporaryDirectory(prefix="trainoff-check-") as folder:
         for number, finding in enumerate(check(engine, Store(Path(folder)), NullObserver()), 1):
-            mark = Text("✗", "red") if finding.wrong else Text("✓", "green")
-            console.print(mark, f"{number:>3} of {total}  {finding.case}: {finding.wrong or finding.note}")
-            if finding.wrong and not failed and finding.traceback:  # the first tells enough
+            symbol = Text("✗", "red") if finding.wrong else Text("✓", "green")
+            console.print(symbol, f"{number:>3} of {total}  {finding.case}: {finding.wrong or finding.note}")
+            if finding.wrong and not failed and finding.traceback:  # the first is enough
                 console.print(Text(finding.traceback, "dim"))
             failed += finding.wrong is not None
     verdict = "keeps the contract" if not failed else f"breaks the contract in {count(failed, 'case')}"

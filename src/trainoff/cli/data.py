@@ -1,4 +1,4 @@
-"""`trainoff data`: list, get and verify datasets."""
+"""`trainoff data`: list, download and verify datasets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def dataset_rows() -> list[Row]:
-    """Every dataset, and whether it is in the cache."""
+    """Return a row for every dataset with its size, and whether it is cached."""
     return [
         {
             "name": entry.name,
@@ -34,22 +34,22 @@ def dataset_rows() -> list[Row]:
 
 
 def print_datasets(rows: Sequence[Row], console: Console) -> None:
-    table = plain_table("dataset", "here", "rows", "features", "size", "what it is")
+    table = plain_table("dataset", "cached", "rows", "features", "size", "description")
     for row in rows:
-        rows_told = f"{row['train_rows']:,} + {row['test_rows']:,}"
-        here = "yes" if row["cached"] else "no"
-        table.add_row(row["name"], here, rows_told, str(row["features"]), size(row["bytes"]), row["about"])
+        number_of_rows = f"{row['train_rows']:,} + {row['test_rows']:,}"
+        cached = "yes" if row["cached"] else "no"
+        table.add_row(row["name"], cached, number_of_rows, str(row["features"]), size(row["bytes"]), row["about"])
     console.print(table)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION")
-    listing = common.with_json(actions.add_parser("list", help="the datasets, and which are here"))
+    listing = common.with_json(actions.add_parser("list", help="list the datasets, and which are cached"))
     listing.set_defaults(command=list_datasets)
-    getting = actions.add_parser("get", help="bring a dataset, or your own by its path, into the cache")
-    getting.add_argument("name", metavar="NAME", help="a name from `trainoff data list`, or the path of your own data")
-    getting.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="a folder with the files")
-    getting.add_argument("--force", action="store_true", help="get it anew even if it is here")
+    getting = actions.add_parser("get", help="download a dataset, or read your own data, into the cache")
+    getting.add_argument("name", metavar="NAME", help="name of a dataset, or path of your own data")
+    getting.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="folder that has the files already")
+    getting.add_argument("--force", action="store_true", help="replace a cached dataset")
     getting.set_defaults(command=get_dataset)
     actions.add_parser("verify", help="compare every cached byte with its checksum").set_defaults(
         command=verify_datasets
@@ -69,8 +69,8 @@ def get_dataset(options: argparse.Namespace) -> int:
     from trainoff.cli.run import Bars
 
     with Bars(common.console()) as bars:
-        got = data.get(options.name, folder=options.folder, say=bars, force=options.force)
-    print(f"{got.name}: {len(got.x_train):,} + {len(got.x_test):,} rows, checksum ok")
+        dataset = data.get(options.name, folder=options.folder, say=bars, force=options.force)
+    print(f"{dataset.name}: {len(dataset.x_train):,} + {len(dataset.x_test):,} rows, checksum ok")
     return 0
 
 
@@ -78,9 +78,9 @@ def verify_datasets(options: argparse.Namespace) -> int:
     from trainoff.cli.run import Bars
 
     with Bars(common.console()) as bars:
-        found = data.verify(bars)
-    for _, _, sentence in found:
+        results = data.verify(bars)
+    for _, _, sentence in results:
         print(sentence)
-    if not found:
-        print("no dataset is in the cache yet; `trainoff data get mnist` brings one")
-    return 0 if all(whole for _, whole, _ in found) else 1
+    if not results:
+        print("no dataset is cached yet; `trainoff data get mnist` downloads one")
+    return 0 if all(intact for _, intact, _ in results) else 1

@@ -1,4 +1,4 @@
-"""`trainoff doctor`: what this machine can run, and the command that brings what is missing."""
+"""`trainoff doctor`: show what this machine can run, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
 
 
 def examine() -> dict[str, Any]:
-    """Everything that decides what runs here."""
-    why_not = namespaces.why_not()
+    """Return the facts that decide which trials can run here."""
+    reason = namespaces.why_not()
     return {
         "machine": {**machine.environment(), "gpu": machine.gpu(), "ssh": machine.ssh(), "root": os.geteuid() == 0},
-        "isolation": {"namespaces": why_not is None, "reason": why_not},
+        "isolation": {"namespaces": reason is None, "reason": reason},
         "lab": {
-            "ready": why_not is None and register.missing() is None,
-            "reason": why_not or register.missing(),
+            "ready": reason is None and register.missing() is None,
+            "reason": reason or register.missing(),
         },
         "engines": engine_rows(),
         "datasets": [{"name": row["name"], "cached": row["cached"]} for row in dataset_rows()],
     }
 
 
-def tell(facts: dict[str, Any], console: Console) -> None:
-    """The examination in a dozen lines."""
+def print_findings(facts: dict[str, Any], console: Console) -> None:
+    """Print the facts, a line each."""
     from rich.table import Table
     from rich.text import Text
 
-    here, isolation = facts["machine"], facts["isolation"]
+    this, isolation = facts["machine"], facts["isolation"]
     rows = [
         (
             "machine",
-            f"{here['cpus']} cores ({here['cpu']}), {here['memory_bytes'] / 2**30:.0f} GiB, {here['system']}",
+            f"{this['cpus']} cores ({this['cpu']}), {this['memory_bytes'] / 2**30:.0f} GiB, {this['system']}",
         ),
-        ("python", here["python"]),
-        ("java", here["java"] or f"none; only engines on Spark need it: {machine.INSTALL_JAVA}"),
-        ("gpu", here["gpu"] or "none"),
-        ("ssh", here["ssh"] or f"none; only clusters of the kind hosts need it: {machine.INSTALL_SSH}"),
-        ("cgroups", here["cgroup"] or "none"),
+        ("python", this["python"]),
+        ("java", this["java"] or f"none (only engines on Spark need it): {machine.INSTALL_JAVA}"),
+        ("gpu", this["gpu"] or "none"),
+        ("ssh", this["ssh"] or f"none (only clusters of the kind hosts need it): {machine.INSTALL_SSH}"),
+        ("cgroups", this["cgroup"] or "none"),
         ("namespaces", _namespaces(isolation)),
-        ("lab", f"no: {facts['lab']['reason']}" if facts["lab"]["reason"] else "yes: nodes can be emulated"),
+        ("lab", f"no: {facts['lab']['reason']}" if facts["lab"]["reason"] else "yes: this machine can emulate nodes"),
         ("datasets", ", ".join(row["name"] for row in facts["datasets"] if row["cached"]) or "none yet"),
     ]
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -57,15 +57,15 @@ def tell(facts: dict[str, Any], console: Console) -> None:
         table.add_row(name, Text(value))
     for engine in facts["engines"]:
         ready = engine["status"] == "ready"
-        mark = Text("✓ ", "green") if ready else Text("- ", "yellow")
-        table.add_row(mark + engine["name"], Text(engine["version"] if ready else engine["reason"]))
+        symbol = Text("✓ ", "green") if ready else Text("- ", "yellow")
+        table.add_row(symbol + engine["name"], Text(engine["version"] if ready else engine["reason"]))
     console.print(table)
 
 
 def _namespaces(isolation: dict[str, Any]) -> str:
     if isolation["namespaces"]:
-        return "yes: every trial has its own processes and network"
-    return f"no ({isolation['reason']}): trials run as process groups, network bytes are not counted"
+        return "yes: every trial runs in its own process and network namespace"
+    return f"no ({isolation['reason']}): trials run as process groups, and network bytes are not counted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,4 +73,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    return common.print_facts(examine(), tell, options)
+    return common.print_facts(examine(), print_findings, options)

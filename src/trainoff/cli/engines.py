@@ -1,4 +1,4 @@
-"""`trainoff engines`: the training systems, ready or not."""
+"""`trainoff engines`: list the training systems, and which are ready."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def engine_rows() -> list[Row]:
-    """Every engine with its status; `unavailable` comes with the command that changes it."""
+    """Return a row for every engine; that of an unavailable one has the command that installs it."""
     return [_engine_row(engines.broken_or(name)) for name in engines.names()]
 
 
@@ -35,12 +35,12 @@ def _engine_row(engine: engines.Engine) -> Row:
 
 
 def print_engines(rows: Sequence[Row], console: Console) -> None:
-    table = plain_table("engine", "status", "version", "modes", "models", "what it is")
+    table = plain_table("engine", "status", "version", "modes", "models", "description")
     for row in rows:
         style = None if row["status"] == "ready" else "dim"
-        told = row["about"] if row["status"] == "ready" else row["reason"]
+        description = row["about"] if row["status"] == "ready" else row["reason"]
         modes, models = ", ".join(row["modes"]), ", ".join(row["models"])
-        table.add_row(row["name"], row["status"], row["version"] or "-", modes, models, told, style=style)
+        table.add_row(row["name"], row["status"], row["version"] or "-", modes, models, description, style=style)
     console.print(table)
 
 

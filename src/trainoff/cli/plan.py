@@ -1,15 +1,17 @@
-"""`trainoff plan`: the trials that would run, and how long it should take."""
+"""`trainoff plan`: list the trials that would run, and estimate the time they take."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainoff.analysis import varying_keys
 from trainoff.analysis.format import about, count, seconds, value_text
 from trainoff.cli import common
+from trainoff.cli.common import Row
 from trainoff.records import Store, scan
 from trainoff.report.tables import Column, heading, setting, table
 from trainoff.runner.estimate import Estimator
@@ -20,23 +22,22 @@ from trainoff.study import Study
 if TYPE_CHECKING:
     from rich.console import Console
 
-
-_SHOWN = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster")
+_KEYS = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster")
 
 
 def plan_of(study: Study, out: Path) -> dict[str, Any]:
-    """The trials in the order they will run; `seconds` is an estimate, `status` what there is already."""
+    """Return the trials in the order they run; `seconds` is an estimate, `status` that of an earlier record."""
     estimator = estimator_for(out)
     trials = []
     for task in prepare(study, Store(out / study.name)):
-        refused = check_preconditions(task.trial, task.engine)
+        refusal = check_preconditions(task.trial, task.engine)
         trials.append(
             {
                 "trial_id": task.trial_id,
                 "status": task.record.status if task.record else None,
                 "to_run": task.to_run,
-                "unsupported": refused.reason if refused else None,
-                "seconds": 0.0 if refused else estimator.seconds(task.trial),
+                "unsupported": refusal.reason if refusal else None,
+                "seconds": 0.0 if refusal else estimator.seconds(task.trial),
                 **task.trial.identity(),
                 "params": task.trial.public_params(),
                 "repetition": task.trial.repetition,
@@ -47,84 +48,81 @@ def plan_of(study: Study, out: Path) -> dict[str, Any]:
 
 
 def estimator_for(out: Path) -> Estimator:
-    """Estimates from whatever has been recorded below a folder."""
+    """Return an estimator that knows the records below a folder."""
     return Estimator(scan(out)[0] if out.is_dir() else [])
 
 
-def tell(planned: dict[str, Any], console: Console) -> None:
-    """The plan as a table, a line per setting, and what all of them share below it."""
-    trials = planned["trials"]
-    by_setting: dict[str, list[dict[str, Any]]] = {}
+def print_plan(plan: dict[str, Any], console: Console) -> None:
+    """Print a table with a row per setting, and below it the values that all settings share."""
+    trials = plan["trials"]
+    groups: dict[str, list[Row]] = {}
     for trial in trials:
-        by_setting.setdefault(json.dumps(_settings(trial), sort_keys=True), []).append(trial)
-    lines = list(by_setting.values())
-    settings = [_settings(line[0]) for line in lines]
-    keys = varying_keys(settings)
-    shared = {key: value for key, value in settings[0].items() if value is not None and _shared(settings, key)}
-    console.print(table(_columns(lines, settings, keys), console.width, [None] * len(lines), folds=True))
-    alike = ", ".join(f"{key} {value_text(value)}" for key, value in shared.items() if key != "engine")
-    console.print(f"\nAll with {alike}.", style="dim")
-    for why in dict.fromkeys(f"{trial['engine']}: {trial['unsupported']}" for trial in trials if trial["unsupported"]):
-        console.print(f"Cannot run here: {why}", style="yellow")
-    console.print(_summary(planned))
+        groups.setdefault(json.dumps(_values(trial), sort_keys=True), []).append(trial)
+    rows = list(groups.values())
+    settings = [_values(row[0]) for row in rows]
+    columns = _columns(rows, settings, [key for key in varying_keys(settings) if key != "engine"])
+    console.print(table(columns, console.width, [None] * len(rows), folds=True))
+    shared = ", ".join(
+        f"{key} {value_text(value)}"
+        for key, value in settings[0].items()
+        if key != "engine" and value is not None and all(one.get(key) == value for one in settings)
+    )
+    console.print(f"\nAll with {shared}.", style="dim")
+    for refusal in dict.fromkeys(f"{one['engine']}: {one['unsupported']}" for one in trials if one["unsupported"]):
+        console.print(f"Cannot run here: {refusal}", style="yellow")
+    console.print(_summary(plan))
 
 
-def _shared(settings: list[dict[str, Any]], key: str) -> bool:
-    """Whether all settings have a key, and the same value of it."""
-    return len({json.dumps(setting.get(key)) for setting in settings}) == 1
+def _values(trial: Row) -> Row:
+    """Return everything that decides a trial except its seed."""
+    return {**{key: trial[key] for key in _KEYS}, **trial["params"]}
 
 
-def _settings(trial: dict[str, Any]) -> dict[str, Any]:
-    """Everything that decides a trial but its seed."""
-    return {**{key: trial[key] for key in _SHOWN}, **trial["params"]}
-
-
-def _columns(lines: list[list[dict[str, Any]]], settings: list[dict[str, Any]], keys: list[str]) -> list[Column]:
-    own = [key for key in keys if key != "engine"]
+def _columns(rows: Sequence[list[Row]], settings: Sequence[Row], keys: Sequence[str]) -> list[Column]:
     columns = [
-        Column("engine", [line[0]["engine"] for line in lines]),
-        Column("seeds", [_range([trial["seed"] for trial in line]) for line in lines], worth=50),
-        Column("about", [_about(line) for line in lines], right=True),
-        Column("", [_note(line) for line in lines], worth=60),
+        Column("engine", [row[0]["engine"] for row in rows]),
+        Column("seeds", [_seeds([trial["seed"] for trial in row]) for row in rows], worth=50),
+        Column("about", [_duration(row) for row in rows], right=True),
+        Column("", [_note(row) for row in rows], worth=60),
     ]
-    if own:
-        cells = [setting([one.get(key, "-") for key in own]) for one in settings]
-        columns.insert(1, Column(heading(own), cells, shrinks=True))
+    if keys:
+        cells = [setting([one.get(key, "-") for key in keys]) for one in settings]
+        columns.insert(1, Column(heading(keys), cells, shrinks=True))
     return columns
 
 
-def _about(line: list[dict[str, Any]]) -> str:
-    return seconds(None if line[0]["unsupported"] else sum(trial["seconds"] for trial in line))
+def _duration(row: Sequence[Row]) -> str:
+    return seconds(None if row[0]["unsupported"] else sum(trial["seconds"] for trial in row))
 
 
-def _range(seeds: list[int]) -> str:
+def _seeds(seeds: list[int]) -> str:
     first, last = min(seeds), max(seeds)
     if first == last:
         return str(first)
     return f"{first}-{last}" if len(seeds) == last - first + 1 else ", ".join(map(str, sorted(seeds)))
 
 
-def _note(line: list[dict[str, Any]]) -> str:
-    """What is there of a setting already, or that it cannot run."""
-    if line[0]["unsupported"]:
+def _note(row: Sequence[Row]) -> str:
+    """Say which trials of a setting are done, or that they cannot run."""
+    if row[0]["unsupported"]:
         return "cannot run"
-    statuses = [trial["status"] for trial in line if not trial["to_run"]]
+    statuses = [trial["status"] for trial in row if not trial["to_run"]]
     if not statuses:
         return ""
-    there = ", ".join(dict.fromkeys(statuses))
-    return f"{there} already" if len(statuses) == len(line) else f"{len(statuses)} of {len(line)} already"
+    if len(statuses) == len(row):
+        return f"{', '.join(dict.fromkeys(statuses))} already"
+    return f"{len(statuses)} of {len(row)} already"
 
 
-def _summary(planned: dict[str, Any]) -> str:
-    trials = planned["trials"]
-    missing = [trial for trial in trials if trial["to_run"]]
-    there = len(trials) - len(missing)
-    kept = f", {there} of them already there" if there else ""
+def _summary(plan: dict[str, Any]) -> str:
+    trials = plan["trials"]
+    left = sum(trial["to_run"] for trial in trials)
+    done = f", {len(trials) - left} of them already done" if left < len(trials) else ""
     basis = {0: "a rough guess until there are records", len(trials): "from earlier records"}.get(
-        planned["from_records"], "partly from earlier records"
+        plan["from_records"], "partly from earlier records"
     )
-    ahead = f"about {about(planned['seconds'])} ({basis})" if missing else "nothing to do"
-    return f"{planned['study']}: {count(len(trials), 'trial')}{kept}; {ahead}"
+    duration = f"about {about(plan['seconds'])} ({basis})" if left else "nothing to do"
+    return f"{plan['study']}: {count(len(trials), 'trial')}{done}; {duration}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,4 +130,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    return common.print_facts(plan_of(common.read_study(options), options.out), tell, options)
+    return common.print_facts(plan_of(common.read_study(options), options.out), print_plan, options)

@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from trainoff.cli.show import book_of
+    from trainoff.cli.show import price_book
 
-    book = book_of(options.prices, options.usd_per_core_hour)
+    book = price_book(options.prices, options.usd_per_core_hour)
     return write_report(options.folder, options.output, options.png, options.markdown, book, common.console())

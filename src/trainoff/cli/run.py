@@ -1,4 +1,4 @@
-"""`trainoff run`: run what is missing of a study."""
+"""`trainoff run`: run the remaining trials of a study."""
 
 from __future__ import annotations
 
@@ -42,44 +42,55 @@ if TYPE_CHECKING:
 
 
 def run_study(study: Study, out: Path, retry: Sequence[str], console: Console) -> int:
-    """Run a study for a person; the exit code is 0 only if every trial is `ok` or `unsupported`."""
+    """Run a study and print its board; the exit code is 0 only if every trial is `ok` or `unsupported`."""
     _check_retry(retry)
     outcome, store = _run(study, out, retry, console)
-    _conclude(outcome, store, console)
+    if outcome.interrupted:
+        kept = sum(not task.to_run and not (task.record and task.record.unfinished) for task in outcome.tasks)
+        console.print(f"\nstopped; {count(kept, 'finished trial')} kept; the same command goes on from here")
+    else:
+        print_board(outcome.records, store.folder, console)
+    folder = shlex.quote(str(store.folder))
+    parts = [f"Records: {store.folder}", f"Report: trainoff report {folder}", *next_step(outcome.records, folder)]
+    console.print(f"\n{'        '.join(parts)}", style="dim", soft_wrap=True)
     if outcome.interrupted:
         return 130
     return 1 if any(record.failed for record in outcome.records) else 0
 
 
 def run_part(study: Study, out: Path, console: Console) -> None:
-    """Run a study as a part of something larger, which says by itself what came out; Ctrl-C ends that, too."""
+    """Run one of several studies, without a board; raise KeyboardInterrupt after a Ctrl-C."""
     if _run(study, out, (), console)[0].interrupted:
         raise KeyboardInterrupt
 
 
 def _run(study: Study, out: Path, retry: Sequence[str], console: Console) -> tuple[Outcome, Store]:
-    """Bring the data, and run what is missing under a live table."""
+    """Prepare the data and run the remaining trials under a live table."""
     store = Store(out / study.name)
     store.prepare()
     console.print(f"{'this machine':<14} {machine.describe_line()}")
     with Bars(console) as bars:
         get_data(study, bars)
-    _keep(study, store.folder)
+    _copy_study(study, store.folder)
     tasks = prepare(study, store, retry)
     clock = Clock(tasks, estimator_for(out))
-    _announce(study, tasks, clock, console)
-    return _conduct(store, tasks, clock, console), store
+    workloads = ", ".join(dict.fromkeys(task.trial.workload for task in tasks))
+    left = sum(task.to_run for task in tasks)
+    duration = f"about {about(clock.left())}" if left else "all done already"
+    done = f" ({len(tasks) - left} done already)" if 0 < left < len(tasks) else ""
+    console.print(f"{study.name:<14} {workloads} · {count(len(tasks), 'trial')}{done} · {duration}\n")
+    return _run_tasks(store, tasks, clock, console), store
 
 
-def _keep(study: Study, folder: Path) -> None:
-    """Leave a copy of the study beside its records, with the command that ran it, for whoever wants to repeat it."""
+def _copy_study(study: Study, folder: Path) -> None:
+    """Copy the study beside its records, below the command that runs it."""
     command = shlex.join(["trainoff", *sys.argv[1:]])
-    with contextlib.suppress(OSError):  # it is not worth a run
-        atomic_write(folder / STUDY_COPY, without_keys(f"# {command}\n{study.path.read_text()}"))
+    with contextlib.suppress(OSError):  # a run does not fail for it
+        atomic_write(folder / STUDY_COPY, redact(f"# {command}\n{study.path.read_text()}"))
 
 
-def without_keys(text: str) -> str:
-    """A study without what should not travel with results: keys in addresses, secrets, passwords and tokens."""
+def redact(text: str) -> str:
+    """Return a study without credentials in addresses, secrets, passwords and tokens."""
     text = re.sub(r"://[^/@\s\"']+@", "://(left out)@", text)
     return re.sub(
         r"""((?:secret|password|token)[\w.-]*["']?\s*=\s*)("[^"]*"|'[^']*'|[^\s,}]+)""", r'\1"(left out)"', text
@@ -87,64 +98,45 @@ def without_keys(text: str) -> str:
 
 
 def _check_retry(retry: Sequence[str]) -> None:
-    for word in retry:
-        if word not in ("failed", *STATUSES):
-            close = nearest(word, ["failed", *STATUSES])
+    for status in retry:
+        if status not in ("failed", *STATUSES):
+            close = nearest(status, ["failed", *STATUSES])
             hint = f"did you mean `{close}`?" if close else f"use `failed` or one of {', '.join(STATUSES)}"
-            raise TrainoffError(f"--retry {word}: that is not a status; {hint}")
+            raise TrainoffError(f"--retry {status}: that is not a status; {hint}")
 
 
-def _announce(study: Study, tasks: Sequence[Task], clock: Clock, console: Console) -> None:
-    workloads = ", ".join(dict.fromkeys(task.trial.workload for task in tasks))
-    missing = sum(task.to_run for task in tasks)
-    ahead = f"about {about(clock.left())}" if missing else "all there already"
-    kept = f" ({len(tasks) - missing} already there)" if 0 < missing < len(tasks) else ""
-    console.print(f"{study.name:<14} {workloads} · {count(len(tasks), 'trial')}{kept} · {ahead}\n")
-
-
-def _conduct(store: Store, tasks: list[Task], clock: Clock, console: Console) -> Outcome:
+def _run_tasks(store: Store, tasks: list[Task], clock: Clock, console: Console) -> Outcome:
     if not any(task.to_run for task in tasks):
         return Outcome(tasks)
-    with ProgressFile(store, clock) as bulletin:
+    with ProgressFile(store, clock) as progress:
         if not console.is_terminal or console.is_dumb_terminal:
             lines = PlainLines(clock, partial(console.print, soft_wrap=True))
-            outcome = Runner(store, Observers(clock, lines, bulletin)).run(tasks)
+            outcome = Runner(store, Observers(clock, lines, progress)).run(tasks)
             console.print()
             return outcome
         with LiveTable(clock, console) as live:
-            return Runner(store, Observers(clock, live, bulletin)).run(tasks)
+            return Runner(store, Observers(clock, live, progress)).run(tasks)
 
 
-def _conclude(outcome: Outcome, store: Store, console: Console) -> None:
-    if outcome.interrupted:
-        kept = sum(not task.to_run and not (task.record and task.record.unfinished) for task in outcome.tasks)
-        console.print(f"\nstopped; {count(kept, 'finished trial')} kept; the same command goes on from here")
-    else:
-        print_board(outcome.records, store.folder, console)
-    where = shlex.quote(str(store.folder))
-    parts = [f"Records: {store.folder}", f"Report: trainoff report {where}", *next_step(outcome.records, where)]
-    console.print(f"\n{'        '.join(parts)}", style="dim", soft_wrap=True)
-
-
-def next_step(records: Sequence[Record], where: str) -> list[str]:
-    """The command that says what to use, where some setting reached a target."""
+def next_step(records: Sequence[Record], folder: str) -> list[str]:
+    """Return the `trainoff advise` command, if a setting reached a target."""
     found = by_workload(groups(records))
     if not found:
         return []
     target = headline_target(found[0])
     if target is None:
         return []
-    which = f" --workload {found[0][0].first.workload}" if len(found) > 1 else ""
-    return [f"Next: trainoff advise {where} --target {target:g}{which}"]
+    workload = f" --workload {found[0][0].first.workload}" if len(found) > 1 else ""
+    return [f"Next: trainoff advise {folder} --target {target:g}{workload}"]
 
 
-REFRESH_S = 1.0  # drawing costs CPU that the running trial may want
-MARKS = {"ok": ("✓", "green"), "unsupported": ("-", "dim"), "interrupted": ("!", "yellow")}
-CHROME = 5  # lines around the rows: heading, summary, notes
+REFRESH_S = 1.0  # to redraw costs CPU time that the running trial needs
+SYMBOLS = {"ok": ("✓", "green"), "unsupported": ("-", "dim"), "interrupted": ("!", "yellow")}
+OTHER_LINES = 5  # of the terminal: heading, summary, notes
 
 
 class LiveTable:
-    """Draws the table about once a second while trials run; a `with` ends it cleanly."""
+    """A table of the trials, redrawn about once a second while they run."""
 
     def __init__(self, clock: Clock, console: Console) -> None:
         self._clock = clock
@@ -155,7 +147,7 @@ class LiveTable:
         self._running: Task | None = None
         self._state: TrialState | None = None
         self._note = ""
-        self._drawn = 0.0
+        self._refreshed = 0.0
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -165,40 +157,41 @@ class LiveTable:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._running = self._state = None
-        self._live.transient = not any(task.to_run for task in self._tasks)  # what was done stays in sight
-        self._draw()
+        self._live.transient = not any(task.to_run for task in self._tasks)  # the rows stay on the screen
+        self._refresh()
         self._live.stop()
 
     def planned(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
         self._keys = keys_of(tasks)
-        self._draw()
+        self._refresh()
 
     def waiting(self, sentence: str) -> None:
         self._note = sentence
-        self._draw()
+        self._refresh()
 
     def started(self, task: Task) -> None:
         self._running, self._state, self._note = task, None, ""
-        self._draw()
+        self._refresh()
 
     def update(self, task: Task, state: TrialState) -> None:
         self._state = state
-        if time.monotonic() - self._drawn >= REFRESH_S:
-            self._draw()
+        if time.monotonic() - self._refreshed >= REFRESH_S:
+            self._refresh()
 
     def finished(self, task: Task, record: Record) -> None:
         self._running = self._state = None
-        self._draw()
+        self._refresh()
 
-    def _draw(self) -> None:
-        self._drawn = time.monotonic()
+    def _refresh(self) -> None:
+        self._refreshed = time.monotonic()
         self._live.update(self._table(), refresh=True)
 
     def _table(self) -> RenderableType:
         rows = [self._row(task) for task in self._window()]
         columns = [
-            Column(name, [row[at] for row in rows], worth, right) for at, (name, worth, right) in enumerate(HEADINGS)
+            Column(name, [row[index] for row in rows], worth, right)
+            for index, (name, worth, right) in enumerate(HEADINGS)
         ]
         if self._keys:
             columns[2] = replace(columns[2], heading=heading(self._keys), shrinks=True)
@@ -210,13 +203,13 @@ class LiveTable:
         return outer
 
     def _window(self) -> Sequence[Task]:
-        """As many trials as the terminal is high, the running one among them."""
-        room = max(3, self._console.height - CHROME)
-        if len(self._tasks) <= room:
+        """Return as many tasks as fit the terminal, the running one among them."""
+        height = max(3, self._console.height - OTHER_LINES)
+        if len(self._tasks) <= height:
             return self._tasks
-        at = next((index for index, task in enumerate(self._tasks) if task is self._running), 0)
-        start = min(max(0, at - room // 2), len(self._tasks) - room)
-        return self._tasks[start : start + room]
+        running = next((index for index, task in enumerate(self._tasks) if task is self._running), 0)
+        start = min(max(0, running - height // 2), len(self._tasks) - height)
+        return self._tasks[start : start + height]
 
     def _row(self, task: Task) -> list[Text | str]:
         trial = task.trial
@@ -225,17 +218,17 @@ class LiveTable:
             left = about(self._clock.running_left())
             return [Text("▶", style="cyan"), *name, *_progress(self._state), left]
         if task.record and not task.to_run:
-            mark, style = MARKS.get(task.record.status, ("✗", "red"))
-            return [Text(mark, style=style), *name, *_result(task.record), ""]
+            symbol, style = SYMBOLS.get(task.record.status, ("✗", "red"))
+            return [Text(symbol, style=style), *name, *_result(task.record), ""]
         return [Text("·", style="dim"), *name, Text("waiting", style="dim"), *[""] * 6]
 
     def _summary(self) -> str:
-        done = sum(not task.to_run for task in self._tasks)
         if self._note:
             return self._note
-        gone, left = seconds(self._clock.gone()), about(self._clock.left())
+        done = sum(not task.to_run for task in self._tasks)
+        elapsed, left = seconds(self._clock.gone()), about(self._clock.left())
         pages = "".join(f" · {name} {url}" for name, url in (self._state.pages if self._state else {}).items())
-        return f"{done} of {len(self._tasks)} · {gone} gone · about {left} left{pages}"
+        return f"{done} of {len(self._tasks)} · {elapsed} elapsed · about {left} left{pages}"
 
 
 HEADINGS: list[tuple[str, int, bool]] = [  # name, worth, whether it is aligned to the right
@@ -265,20 +258,18 @@ def _progress(state: TrialState | None) -> list[str]:
 
 
 def _result(record: Record) -> list[str]:
-    word = "done" if record.status == "ok" else record.status
-    network = size(record.network_bytes)
     return [
-        word,
+        "done" if record.status == "ok" else record.status,
         quality(record.result),
         seconds(record.train_s),
         seconds(record.cpu_s),
         size(record.peak_memory_bytes),
-        network,
+        size(record.network_bytes),
     ]
 
 
 class Bars:
-    """Draws what data/ says: one bar for each thing it names. Nothing is drawn outside a terminal."""
+    """Progress bars for `trainoff.data`, one for each step; none outside a terminal."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -294,10 +285,10 @@ class Bars:
         )
         self._tasks: dict[str, TaskID] = {}
 
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total)
-        self._progress.update(self._tasks[what], completed=done, total=total)
+    def __call__(self, step: str, done: int, total: int | None) -> None:
+        if step not in self._tasks:
+            self._tasks[step] = self._progress.add_task(step, total=total)
+        self._progress.update(self._tasks[step], completed=done, total=total)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -311,16 +302,16 @@ class Bars:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_repeat(common.add_study(common.with_json(parser)))
-    parser.add_argument("--retry", action="append", default=[], metavar="STATUS",
-                        help="run trials with this status again; `failed` stands for all that failed")  # fmt: skip
+    about_retry = "run trials with this status again; `failed` stands for every failure"
+    parser.add_argument("--retry", action="append", default=[], metavar="STATUS", help=about_retry)
 
 
 def execute(options: argparse.Namespace) -> int:
-    from trainoff.cli.show import as_json
+    from trainoff.cli.show import print_json
 
     common.stop_on_signals()
-    planned = common.read_study(options)
-    code = run_study(planned, options.out, options.retry, common.console(stderr=options.json))
+    study = common.read_study(options)
+    code = run_study(study, options.out, options.retry, common.console(stderr=options.json))
     if options.json:
-        as_json(options.out / planned.name)
+        print_json(options.out / study.name)
     return code

@@ -1,4 +1,4 @@
-"""`trainoff workloads`: the datasets with the networks to train on them."""
+"""`trainoff workloads`: list the datasets with the models to train on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def workload_rows() -> list[Row]:
-    """Every workload with its recipe."""
+    """Return a row for every workload with its recipe."""
     return [
         {
             "name": name,
@@ -39,12 +39,12 @@ def print_workloads(rows: Sequence[Row], console: Console) -> None:
     for row in rows:
         targets = ", ".join(target_text(row["metric"], target) for target in row["targets"])
         console.print(Text(row["name"], style="bold"))
-        for line in (row["about"], f"targets {targets}; {recipe_line(row['recipe'])}"):
+        for line in (row["about"], f"targets {targets}; {format_recipe(row['recipe'])}"):
             console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
 
 
-def recipe_line(recipe: Mapping[str, Any]) -> str:
-    """A recipe in one line."""
+def format_recipe(recipe: Mapping[str, Any]) -> str:
+    """Return a recipe in one line."""
     left_out = ("snapshot_every", "l2", "momentum")
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in recipe.items() if key not in left_out)
 
