@@ -378,7 +378,7 @@ def test_a_guard_that_is_killed_takes_its_processes_along(cluster):
         ready=lambda each: each.says(r"^guard \d+\n"),
         timeout_s=HANGS_S,
     )
-    os.kill(int(process.said().split()[1]), signal.SIGKILL)
+    os.kill(int(process.log_text().split()[1]), signal.SIGKILL)
     assert process.wait(HANGS_S) == 255
     gone = time.monotonic() + HANGS_S
     while lives(process.pid):

@@ -15,7 +15,7 @@ from trainoff.data import Csr, Order
 from trainoff.data.batch_order import share, spans
 from trainoff.engines.shared import control_channel
 from trainoff.engines.shared.control_channel import ControlClient, ControlServer
-from trainoff.engines.shared.local_sgd import RoundResult, factors, skew
+from trainoff.engines.shared.local_sgd import RoundResult, clock_offset, factors
 from trainoff.engines.shared.shipping import in_memory
 from trainoff.engines.shared.snapshots import MOST_SNAPSHOTS, SnapshotSchedule
 from trainoff.engines.spark.mllib import SparkMllib
@@ -196,8 +196,8 @@ def test_a_new_leader_that_calls_before_the_old_one_is_missed_is_heard():
 
 def test_tasks_by_a_clock_that_goes_wrong_are_put_where_they_were():
     right = RoundResult(1, 0.0, None, 10.2, 10.8, 0.0)
-    assert skew(right, 10.0, 11.0) == 0
-    assert skew(replace(right, began=99.2, ended=99.8), 10.0, 11.0) == pytest.approx(89)
+    assert clock_offset(right, 10.0, 11.0) == 0
+    assert clock_offset(replace(right, began=99.2, ended=99.8), 10.0, 11.0) == pytest.approx(89)
 
 
 @pytest.mark.parametrize("address", ["spark://127.0.0.1:1", "spark://nowhere", "spark://127.0.0.1:1,127.0.0.1:2"])

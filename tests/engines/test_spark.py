@@ -184,7 +184,7 @@ def test_a_task_that_fails_reaches_the_record(tmp_path):
     assert record["status"] == "start-failed"
     assert record["phase"] == "ship"
     assert re.fullmatch(r"executor-\d: LookupError: no worker can be made", record["reason"])
-    assert "in maker" in record["traceback"]
+    assert "in make_learner" in record["traceback"]
     assert record["log_tail"]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from helpers.running import HANGS_S
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.shared.control_channel import Endpoint
-from trainoff.engines.shared.shipping import compact, expand, take
+from trainoff.engines.shared.shipping import compact, expand, gather_rows
 from trainoff.engines.tf_on_spark import compat
 from trainoff.engines.tf_on_spark.cluster import Membership, NodeEnded, call
 from trainoff.engines.tf_on_spark.feed import Push, apportion, blocks, cut, mix
@@ -84,7 +84,7 @@ def test_pictures_travel_as_bytes_and_arrive_as_they_were():
     np.testing.assert_array_equal(expand(small), grey)
     rows, out = np.array([3, 0, 3]), np.zeros((3, grey.shape[1]), np.float32)
     for held in (grey, small):
-        take(held, rows, out)
+        gather_rows(held, rows, out)
         np.testing.assert_array_equal(out, grey[rows])
 
 

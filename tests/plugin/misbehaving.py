@@ -258,8 +258,8 @@ class Blunderer(DaskAverage):
     name = "blunderer"
 
     @staticmethod
-    def maker(job):
-        learner = DaskAverage.maker(job)
+    def make_learner(job):
+        learner = DaskAverage.make_learner(job)
         learner.step = functools.partial(blunder, learner.step)
         return learner
 
@@ -279,8 +279,8 @@ class Glutton(DaskAverage):
     name = "glutton"
 
     @staticmethod
-    def maker(job):
-        learner, eaten = DaskAverage.maker(job), []
+    def make_learner(job):
+        learner, eaten = DaskAverage.make_learner(job), []
         learner.step = functools.partial(eat, learner.step, eaten)
         return learner
 
@@ -299,7 +299,7 @@ class Clumsy(SparkAverage):
     name = "clumsy"
 
     @staticmethod
-    def maker(job):
+    def make_learner(job):
         raise LookupError("no worker can be made")
 
 

@@ -73,13 +73,13 @@ class DaskCluster:
     def wait_for(self, worker: Process) -> str:
         """The address of a worker, once it has joined. No name would do: the scheduler may not know who is dead."""
         worker.wait_ready(lambda each: each.says("Registered to:"), crowded(READY_S, len(self.cluster.nodes)))
-        found = re.search(r"Start worker at:\s+(\S+)", worker.said())
+        found = re.search(r"Start worker at:\s+(\S+)", worker.log_text())
         assert found
         return found[1]
 
     def dashboard_port(self) -> int | None:
         """Where the scheduler shows its dashboard."""
-        found = re.search(r"dashboard at:\s+http://[^:]+:(\d+)", self.scheduler.said())
+        found = re.search(r"dashboard at:\s+http://[^:]+:(\d+)", self.scheduler.log_text())
         return int(found[1]) if found else None
 
     def _proof(self) -> list[str]:

@@ -73,15 +73,15 @@ class Process:
 
     def tail(self, lines: int = LOG_TAIL) -> str:
         """The end of the process's log."""
-        return "\n".join(self.said().splitlines()[-lines:])
+        return "\n".join(self.log_text().splitlines()[-lines:])
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Its whole log."""
         return self.log.read_bytes()[self._from :].decode(errors="replace")
 
     def says(self, pattern: str) -> bool:
         """Whether the log holds a line that matches: the simplest sign of readiness."""
-        return re.search(pattern, self.said(), re.MULTILINE) is not None
+        return re.search(pattern, self.log_text(), re.MULTILINE) is not None
 
     def wait_ready(self, ready: Readiness, timeout_s: float) -> None:
         """Wait until `ready(self)`; fails at once if the process ends first, and says why with its log."""
@@ -137,17 +137,17 @@ class Cluster(Protocol):
     """What every kind of cluster offers to an engine."""
 
     nodes: Sequence[Node]
-    here: Node  # where the driver is: the process that calls the engine
+    driver_node: Node  # where the driver is: the process that calls the engine
     processes: Sequence[Process]  # those that were started and not ended yet
     python: str  # the interpreter on the nodes
 
     def prepare(self, modules: Sequence[str], *, java: bool) -> None:
         """Reach the nodes, and see that each has these modules as they are here, and Java if it is needed."""
 
-    def bring(self, paths: Iterable[Path]) -> None:
+    def send_files(self, paths: Iterable[Path]) -> None:
         """See that processes on the nodes find these files and folders, where they have other disks."""
 
-    def bring_logs(self) -> None:
+    def fetch_logs(self) -> None:
         """See that what processes on the nodes have written into the folder of logs is here."""
 
     def place(self, number: int) -> Node:
@@ -195,7 +195,7 @@ class Processes(Cluster):
 
     def __init__(self, workers: int, folder: Path) -> None:
         self.nodes = [Node(f"node-{number}", "127.0.0.1") for number in range(workers)]
-        self.here = self.nodes[0]
+        self.driver_node = self.nodes[0]
         self.python = sys.executable
         self._logs = folder / "logs"
         self._scratch = folder / "tmp"
@@ -233,10 +233,10 @@ class Processes(Cluster):
     def prepare(self, modules: Sequence[str], *, java: bool) -> None:
         """Nothing has to be reached."""
 
-    def bring(self, paths: Iterable[Path]) -> None:
+    def send_files(self, paths: Iterable[Path]) -> None:
         """Everything is here."""
 
-    def bring_logs(self) -> None:
+    def fetch_logs(self) -> None:
         """They are here, too."""
 
     def _start(self, node: Node, argv: Sequence[str], env: Mapping[str, str], role: str) -> Process:

@@ -36,7 +36,7 @@ class RayCluster:
     @property
     def address(self) -> str:
         """Where the head is."""
-        return f"{self.cluster.here.address}:{self.port}"
+        return f"{self.cluster.driver_node.address}:{self.port}"
 
     @property
     def lives(self) -> bool:
@@ -47,11 +47,11 @@ class RayCluster:
         """Start the head, then all nodes; returns when they have joined."""
         dashboard = ["--include-dashboard", "true" if self.dashboard_port else "false"]
         if self.dashboard_port:
-            where = self.cluster.here.address
+            where = self.cluster.driver_node.address
             dashboard += ["--dashboard-host", where, "--dashboard-port", str(self.dashboard_port)]
         # Without the monitor, for nodes neither come nor go by themselves.
         options = ["--head", "--port", str(self.port), "--num-cpus", "0", "--no-monitor", *dashboard]
-        self.head = self._spawn(self.cluster.here, "head", options)
+        self.head = self._spawn(self.cluster.driver_node, "head", options)
         self._wait_for([self.head])
         self.nodes = [self._join(number) for number in range(len(self.cluster.nodes))]
         self._wait_for(self.nodes)

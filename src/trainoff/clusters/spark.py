@@ -139,7 +139,7 @@ def start_driver(cluster: Cluster, spark: SparkFolder) -> SparkDriver:
     """Start a driver's JVM beside this process, with what is configured in the folder and in this environment."""
     told = spark.trial / "spark" / "gateway"  # where it writes its port and a secret
     process = cluster.spawn(
-        cluster.here,
+        cluster.driver_node,
         [str(home() / "bin" / "spark-submit"), *spark.properties, "pyspark-shell"],
         {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
         "driver",

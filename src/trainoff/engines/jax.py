@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import Engine, Job, Watch
-from trainoff.engines.shared.watch import walk
+from trainoff.engines.shared.watch import train_loop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +53,7 @@ class Jax(Engine):
             self._state, loss = self._step(self._state, x[rows], y[rows], rate, step)
             return float(np.asarray(loss))
 
-        walk(job, watch, learn, lambda: [np.asarray(part) for part in self._state[0]])
+        train_loop(job, watch, learn, lambda: [np.asarray(part) for part in self._state[0]])
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         import numpy as np

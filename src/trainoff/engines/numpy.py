@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from trainoff.data import Csr
 from trainoff.engines.contract import Engine, Job, Watch
-from trainoff.engines.shared.shipping import take
-from trainoff.engines.shared.watch import walk
+from trainoff.engines.shared.shipping import gather_rows
+from trainoff.engines.shared.watch import train_loop
 from trainoff.models import BETA1, BETA2, EPSILON, Mlp, Weights, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Numpy(Engine):
             if job.params["optimizer"] == "l-bfgs":
                 minimize(learner, job, watch)
             else:
-                walk(job, watch, learner.step, lambda: learner.weights)
+                train_loop(job, watch, learner.step, lambda: learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         found: NDArray[np.int64] = self._learner.labels(x)
@@ -111,7 +111,7 @@ class NumpyNetwork:
         """Put the gradient of the loss on these rows into `gradient`; returns the loss."""
         count = len(rows)
         outputs = [layer[:count] for layer in self._outputs]
-        take(x, rows, outputs[0])
+        gather_rows(x, rows, outputs[0])
         targets = self._targets[:count]
         np.take(self._one_hot, y[rows], axis=0, out=targets, mode="clip")
         forward(self.model, self.weights, outputs)

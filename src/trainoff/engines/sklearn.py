@@ -6,8 +6,8 @@ from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
 from trainoff.engines.contract import Engine, Job, Phases, Refused, Watch
-from trainoff.engines.shared.shipping import expand, take
-from trainoff.engines.shared.watch import walk
+from trainoff.engines.shared.shipping import expand, gather_rows
+from trainoff.engines.shared.watch import train_loop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ class Sklearn(Engine):
         import sklearn
 
         with sklearn.config_context(**UNCHECKED), np.errstate(over="ignore", invalid="ignore"):
-            walk(job, watch, self._learner.step, lambda: self._learner.weights)
+            train_loop(job, watch, self._learner.step, lambda: self._learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         return self._learner.labels(x)
@@ -111,7 +111,7 @@ class SklearnPerceptron:
         """Learn from these rows; returns the loss before."""
 
         batch = self._batch[: len(rows)]
-        take(self._x, rows, batch)
+        gather_rows(self._x, rows, batch)
         set_rows(self._classifier, len(rows), self._job.model.l2)
         set_step(self._classifier, self._job, step)
         return fit(self._classifier, batch, self._y[rows])

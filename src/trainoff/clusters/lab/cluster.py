@@ -81,7 +81,7 @@ class LabCluster(Processes):
         super().__init__(len(plan.specs), folder)
         self._plan, self._folder = plan, folder
         self.nodes = plan.nodes
-        self.here = self.nodes[0]
+        self.driver_node = self.nodes[0]
         self._groups = [plan.group(number) for number in range(len(plan.specs))]
 
     def place(self, number: int) -> Node:

@@ -61,7 +61,7 @@ class Hosts(Processes):
         for host in _at_once(lambda link: self._open(link, asked, java), self._links):
             self._hosts[host.node.name] = host
         self.nodes = [self._hosts[link.host].node for link in self._links]
-        self.here = Node("here", self._plan.here or _seen_from(self.nodes[0].address))
+        self.driver_node = Node("here", self._plan.here or _seen_from(self.nodes[0].address))
 
     def _open(self, link: Connection, asked: Mapping[str, object], java: bool) -> Host:
         facts = link.connect(asked)
@@ -84,7 +84,7 @@ class Hosts(Processes):
         return Host(Node(link.host, address), link, ledger, places(ready, self.python))
 
     def _start(self, node: Node, argv: Sequence[str], env: Mapping[str, str], role: str) -> Process:
-        if node == self.here:
+        if node == self.driver_node:
             return super()._start(node, argv, env, role)
         host = self._hosts[node.name]
         self._deliver(host)
@@ -92,9 +92,9 @@ class Hosts(Processes):
         values = {name: moved(value, host.places) for name, value in {**carried(), **env}.items()}
         return host.link.start(words, values, role, self._logs / f"{role}.txt")
 
-    def bring(self, paths: Iterable[Path]) -> None:
+    def send_files(self, paths: Iterable[Path]) -> None:
         wanted = [path for path in paths if not path.is_relative_to(self._folder)]
-        _at_once(lambda host: host.link.bring(wanted), self._hosts.values())
+        _at_once(lambda host: host.link.send_files(wanted), self._hosts.values())
         _at_once(self._deliver, self._hosts.values())
 
     @staticmethod
@@ -103,14 +103,14 @@ class Hosts(Processes):
         if host.ledger:
             host.link.deliver(host.ledger.news())
 
-    def bring_logs(self) -> None:
-        _at_once(lambda host: host.link.bring_logs(), [host for host in self._hosts.values() if host.ledger])
+    def fetch_logs(self) -> None:
+        _at_once(lambda host: host.link.fetch_logs(), [host for host in self._hosts.values() if host.ledger])
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End every process, fetch what they have written into logs, and let go of the hosts."""
         try:
             super().stop(grace_s)
-            self.bring_logs()
+            self.fetch_logs()
         except TrainoffError:
             pass  # a host that is lost has nothing more to say
         finally:

@@ -105,7 +105,7 @@ class Connection:
         process.started(self.ask("start", number=number, argv=list(argv), env=dict(env), role=role)["pid"])
         return process
 
-    def bring(self, paths: Iterable[Path]) -> None:
+    def send_files(self, paths: Iterable[Path]) -> None:
         """Send the files that the host has not, or not as they are here."""
         files = [(str(path), state(path)) for path in files_below(paths)]
         for name in self.ask("lack", files=files)["lacking"]:
@@ -128,7 +128,7 @@ class Connection:
         except (BrokenPipeError, ValueError) as error:
             raise self._gone() from error
 
-    def bring_logs(self) -> None:
+    def fetch_logs(self) -> None:
         """Fetch what processes there have written into the folder of logs."""
         self.ask("logs")
 

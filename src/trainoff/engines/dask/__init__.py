@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine
-from trainoff.engines.shared.storage import far_away, refuses_storage
+from trainoff.engines.shared.storage import needs_host_network, refuses_storage
 from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DaskEngine(Engine):
         return refuses_storage(trial.params["storage"]) or self.refuses_l2(trial)
 
     def outside(self, trial: Trial) -> str | None:
-        return far_away(trial.params["storage"])
+        return needs_host_network(trial.params["storage"])
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
@@ -83,7 +83,7 @@ class OnDask(LocalSgdEngine, DaskEngine):
 
         assert self.session
         apart = self.apart and job.mode != "search" and job.workers > 1
-        self.pool = DaskWorkerPool(self.session, job, self.maker, apart=apart)
+        self.pool = DaskWorkerPool(self.session, job, self.make_learner, apart=apart)
         with watch.phase("data_load"):
             self.pool.lay_out()
         if job.mode != "search":
@@ -209,7 +209,7 @@ def learn(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str, Any]
 
     try:
         ddp_worker.join(assignment.job.cores)
-        _, leader = ddp_worker.learn(assignment, fetch)
+        _, leader = ddp_worker.train(assignment, fetch)
         if leader:
             leader.close()
         dist.barrier()

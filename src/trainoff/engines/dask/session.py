@@ -20,7 +20,7 @@ from distributed.comm.core import CommClosedError
 from trainoff.clusters import Attached
 from trainoff.clusters.dask import Certificate, DaskCluster
 from trainoff.engines.contract import Job, Watch, WorkerFailed
-from trainoff.engines.shared.shipping import as_archive, look
+from trainoff.engines.shared.shipping import inspect_python, source_archive
 from trainoff.errors import TrainoffError
 
 CONNECT_S = 30.0
@@ -208,7 +208,7 @@ class DaskConnection:
         worker = self._own.workers[number]
         return WorkerFailed(worker.role, f"the worker ended with code {worker.exit_code}", worker.tail())
 
-    def tell(self, watch: Watch) -> None:
+    def report(self, watch: Watch) -> None:
         """What the record should say of losses."""
         if self.lost:
             watch.count("workers_lost", self.lost)
@@ -240,7 +240,7 @@ def examine(session: DaskConnection, modules: Sequence[str]) -> str:
 
     Where trainoff is not installed on them it is sent along.
     """
-    found = list(session.client.run(look(modules), workers=session.addresses).values())
+    found = list(session.client.run(inspect_python(modules), workers=session.addresses).values())
     lacking = sorted({name for each in found for name in each["lacks"] if name in modules})
     if lacking:
         raise TrainoffError(
@@ -250,6 +250,6 @@ def examine(session: DaskConnection, modules: Sequence[str]) -> str:
     if pythons != {(own := platform.python_version().rsplit(".", 1)[0])}:
         raise TrainoffError(f"the workers run Python {', '.join(sorted(pythons))} and this machine {own}; use the same")
     if any("trainoff" in each["lacks"] for each in found):
-        session.client.upload_file(as_archive(session.job.folder / "dask"))
+        session.client.upload_file(source_archive(session.job.folder / "dask"))
     hosts = ", ".join(sorted({each["host"] for each in found}))
     return f"{session.workers} workers of {session.threads} threads on {hosts}, Python {found[0]['version']}"

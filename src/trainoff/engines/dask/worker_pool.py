@@ -15,17 +15,17 @@ from trainoff.data import Csr
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.dask.session import DYING_S, DaskConnection, WorkerLost
 from trainoff.engines.shared.local_sgd import (
+    BatchShare,
     Floats,
-    Maker,
-    OfEveryBatch,
-    OfItsOwn,
+    LearnerFactory,
+    LocalRows,
     RateCandidate,
     RoundResult,
     SparseUpdate,
-    attempt,
     factors,
     make_steps,
-    take_best,
+    select_best,
+    train_candidate,
 )
 from trainoff.engines.shared.recovery import with_heartbeat
 from trainoff.engines.shared.shipping import compact, without_rows
@@ -41,8 +41,8 @@ NOT_YET = (TimeoutError, UnboundLocalError)  # the latter is Dask's own, of an a
 class DaskWorkerPool:
     """One desk per worker. With `apart`, every worker has rows of its own; else each has all."""
 
-    def __init__(self, session: DaskConnection, job: Job, maker: Maker, *, apart: bool) -> None:
-        self._session, self._job, self._maker, self._apart = session, job, maker, apart
+    def __init__(self, session: DaskConnection, job: Job, make_learner: LearnerFactory, *, apart: bool) -> None:
+        self._session, self._job, self._make_learner, self._apart = session, job, make_learner, apart
         self._lean = without_rows(job)
         self.workers = job.workers
         self.sparse = job.model.kind == "logreg"  # few of many weights change
@@ -84,7 +84,7 @@ class DaskWorkerPool:
 
     def _sit_down(self, number: int) -> Any:
         """A new desk; Lost if a worker is gone meanwhile, for whose part Dask would wait for ever."""
-        given = (self._rows[number], self._lean, self._maker, number)
+        given = (self._rows[number], self._lean, self._make_learner, number)
         ways = {"apart": self._apart, "sparse": self.sparse}
         where = [self._session.addresses[number]]
         desk = self._session.client.submit(DaskWorker, *given, **ways, actor=True, workers=where, pure=False)
@@ -159,12 +159,17 @@ class DaskWorkerPool:
         """Try every candidate by joblib, which is all that joblib can spread; returns the weights of the best."""
         import joblib
 
-        tried, lean, maker, share = factors(self._job.params["candidates"]), self._lean, self._maker, self._shares[0]
+        tried, lean, make_learner, share = (
+            factors(self._job.params["candidates"]),
+            self._lean,
+            self._make_learner,
+            self._shares[0],
+        )
 
         def attempts() -> list[RateCandidate]:
             there = {"client": self._session.client, "workers": self._session.addresses}
             with joblib.parallel_config("dask", **there):
-                every = (joblib.delayed(_attempt)(maker, lean, share, factor) for factor in tried)
+                every = (joblib.delayed(_attempt)(make_learner, lean, share, factor) for factor in tried)
                 found: list[RateCandidate] = joblib.Parallel(n_jobs=len(tried))(every)
                 return found
 
@@ -172,7 +177,7 @@ class DaskWorkerPool:
             self._session.check()
             watch.progress(0, None, 0)
 
-        return take_best(with_heartbeat(attempts, beat), self._job, watch)
+        return select_best(with_heartbeat(attempts, beat), self._job, watch)
 
 
 class WorkerAnswer:
@@ -182,12 +187,14 @@ class WorkerAnswer:
         self.value = value
 
 
-def _attempt(maker: Maker, lean: Job, share: WorkerRows, factor: float) -> Any:
+def _attempt(make_learner: LearnerFactory, lean: Job, share: WorkerRows, factor: float) -> Any:
     """One candidate, trained where joblib's task runs."""
     from dataclasses import replace
 
     x, y = load(share)
-    return attempt(maker, replace(lean, data=replace(lean.data, x_train=x, y_train=np.asarray(y))), factor)
+    return train_candidate(
+        make_learner, replace(lean, data=replace(lean.data, x_train=x, y_train=np.asarray(y))), factor
+    )
 
 
 @dataclass(frozen=True)
@@ -204,13 +211,13 @@ class DaskWorker:
     """
 
     def __init__(
-        self, rows: tuple[Any, Any], job: Job, maker: Maker, worker: int, *, apart: bool, sparse: bool
+        self, rows: tuple[Any, Any], job: Job, make_learner: LearnerFactory, worker: int, *, apart: bool, sparse: bool
     ) -> None:
         x, y = rows
         self._sparse = sparse
         self._job = replace(job, data=replace(job.data, x_train=x, y_train=y))
-        self._portion = OfItsOwn(job.order, worker, len(y)) if apart else OfEveryBatch(job.order, worker, job.workers)
-        self._learner = maker(self._job)
+        self._portion = LocalRows(job.order, worker, len(y)) if apart else BatchShare(job.order, worker, job.workers)
+        self._learner = make_learner(self._job)
         self._weights = flatten(job.weights)
 
     def work(self, weights: Any, first: int, last: int) -> RoundResult | TaskFailure:
@@ -244,7 +251,7 @@ def lay_out(job: Job, apart: bool) -> list[WorkerRows]:
     """See that the rows are where the workers find them; for every worker which it loads: a part each, or all."""
     shares = _laid_out(job, apart)
     if not job.params["storage"]:
-        job.cluster.bring([job.folder / "rows"])
+        job.cluster.send_files([job.folder / "rows"])
     return shares
 
 

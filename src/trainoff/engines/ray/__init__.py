@@ -84,7 +84,7 @@ class RayTorch(Engine):
         if isinstance(job.cluster, Attached):
             session.connect_to(job.cluster.address)
             return
-        here = job.cluster.here.address
+        here = job.cluster.driver_node.address
         port, page = free_ports([here] * 2)
         store = LEAST_STORE + 2 * session.bytes_of(job)
         shown = page if job.params["dashboard"] else None

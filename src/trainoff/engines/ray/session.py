@@ -18,7 +18,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from trainoff.clusters.ray import stay_on_loopback
 from trainoff.engines.contract import Job
-from trainoff.engines.shared.shipping import with_rows
+from trainoff.engines.shared.shipping import pack_rows
 from trainoff.errors import TrainoffError
 
 CALL_S = 10.0  # how long an existing cluster may take to answer
@@ -69,7 +69,7 @@ def ship(job: Job) -> list[Any]:
 
     In a list, for Ray to pass on where they are and not the rows.
     """
-    return [ray.put(with_rows(job))]
+    return [ray.put(pack_rows(job))]
 
 
 def trainer(job: Job, given: Mapping[str, Any], restarts: int) -> TorchTrainer:
@@ -102,11 +102,11 @@ def train(given: Mapping[str, Any]) -> None:
     import ray
     import torch
 
-    from trainoff.engines.shared.shipping import arrived
+    from trainoff.engines.shared.shipping import unpack_rows
     from trainoff.engines.torch.ddp_worker import reporting_failures, work
 
     assignment = given["assignment"]
     (sent,) = given["sent"]
     with reporting_failures(assignment):
         torch.set_num_threads(ceil(assignment.job.cores))
-        work(assignment, lambda job: arrived(ray.get(sent)))
+        work(assignment, lambda job: unpack_rows(ray.get(sent)))

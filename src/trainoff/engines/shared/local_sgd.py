@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         """A connection to a cluster, which can explain failures and tell what became of the workers."""
 
         def failures(self) -> AbstractContextManager[None]: ...
-        def tell(self, watch: Watch) -> None: ...
+        def report(self, watch: Watch) -> None: ...
 
 
 class WorkerPool(Protocol):
@@ -80,7 +80,7 @@ def train(pool: WorkerPool, job: Job, watch: Watch, tau: int) -> Floats:
     watch.count("rounds", rounds)
     if not pool.sparse:
         watch.count("least_bytes_per_round", 2 * pool.workers * WEIGHT_BYTES * job.model.parameters)
-    timeline.tell()
+    timeline.report()
     return weights
 
 
@@ -120,7 +120,7 @@ class LocalSgdEngine(Engine):
         return differs(trial, self.size(trial))
 
     @staticmethod
-    def maker(job: Job) -> LocalLearner:
+    def make_learner(job: Job) -> LocalLearner:
         """What learns on a worker."""
         from trainoff.engines.numpy import make_learner
 
@@ -130,10 +130,10 @@ class LocalSgdEngine(Engine):
     def train(self, job: Job, watch: Watch) -> None:
         connection: Connection = self.session  # type: ignore[attr-defined]  # of the cluster's base class
         with connection.failures():
-            self.learn(job, watch)
-            connection.tell(watch)
+            self.fit(job, watch)
+            connection.report(watch)
 
-    def learn(self, job: Job, watch: Watch) -> None:
+    def fit(self, job: Job, watch: Watch) -> None:
         """Train, and keep what came of it."""
 
         self.keep(job, train(self.pool, job, watch, job.params["tau"]))
@@ -145,13 +145,13 @@ class LocalSgdEngine(Engine):
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         job, weights = self._trained
-        learner = self.labeller(job)
+        learner = self.predictor(job)
         learner.put(weights)
         return learner.labels(x)
 
-    def labeller(self, job: Job) -> LocalLearner:
+    def predictor(self, job: Job) -> LocalLearner:
         """What finds the classes of rows, in the driver."""
-        return self.maker(job)
+        return self.make_learner(job)
 
 
 class SklearnLocalSgdEngine(LocalSgdEngine):
@@ -184,24 +184,24 @@ class SklearnLocalSgdEngine(LocalSgdEngine):
             import sklearn.neural_network  # noqa: F401  # for predict, so that its time is booked here
         super().open(job, watch)
         with watch.phase("compile"):
-            self._labeller = self.maker(job)
+            self._predictor = self.make_learner(job)
 
-    def labeller(self, job: Job) -> LocalLearner:
-        return self._labeller
+    def predictor(self, job: Job) -> LocalLearner:
+        return self._predictor
 
     @staticmethod
-    def maker(job: Job) -> LocalLearner:
+    def make_learner(job: Job) -> LocalLearner:
         import sklearn
 
         from trainoff.engines.sklearn import UNCHECKED, make_learner
 
         sklearn.set_config(**UNCHECKED)
-        learner: LocalLearner = make_learner(job, Silence())
+        learner: LocalLearner = make_learner(job, NullWatch())
         return learner
 
-    def learn(self, job: Job, watch: Watch) -> None:
+    def fit(self, job: Job, watch: Watch) -> None:
         if job.mode != "search":
-            super().learn(job, watch)
+            super().fit(job, watch)
         else:
             self.keep(job, self.pool.search(watch))
 
@@ -235,16 +235,16 @@ class Timeline:
             self._busy[f"worker-{number}"] += work.ended - work.began
             self._gc_s += work.gc_s
             if self._rounds <= MOST_TASKS:
-                ahead = skew(work, sent, back) + self._start
+                ahead = clock_offset(work, sent, back) + self._start
                 self._watch.task(f"worker-{number}", work.began - ahead, work.ended - ahead)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Training is over."""
         self._watch.breakdown("computing_s", self._busy)
         self._watch.count("python_gc_s", self._gc_s)
 
 
-def skew(work: RoundResult, sent: float, back: float) -> float:
+def clock_offset(work: RoundResult, sent: float, back: float) -> float:
     """How far a worker's clock is ahead of the driver's: not at all, if its work lies between sending and coming back.
 
     Else the work is taken to lie in the middle.
@@ -273,17 +273,17 @@ class LocalLearner(Protocol):
         """The class of each row."""
 
 
-Maker = Callable[[Job], LocalLearner]
+LearnerFactory = Callable[[Job], LocalLearner]
 
 
-class Portion(Protocol):
+class RowSelection(Protocol):
     """Which rows a worker learns from in a step, by their places in what it has."""
 
     def rows(self, step: int) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True)
-class OfEveryBatch:
+class BatchShare:
     """The worker has all rows, and takes its slice of every global batch."""
 
     order: Order
@@ -295,7 +295,7 @@ class OfEveryBatch:
 
 
 @dataclass(frozen=True)
-class OfItsOwn:
+class LocalRows:
     """The worker has so many rows of its own, and walks through them in an order of its own, as fast as the others."""
 
     order: Order  # of all rows; says how many steps make an epoch
@@ -308,7 +308,7 @@ class OfItsOwn:
 
 
 @lru_cache(maxsize=64)  # a process may hold the desks of several workers
-def _own_epoch(portion: OfItsOwn, epoch: int) -> NDArray[np.int64]:
+def _own_epoch(portion: LocalRows, epoch: int) -> NDArray[np.int64]:
     order = portion.order
     seed = derive("own order", order.dataset, order.seed, portion.worker, epoch)
     return np.random.default_rng(seed).permutation(portion.count)
@@ -327,7 +327,7 @@ class RoundResult:
 
 
 def make_steps(
-    learner: LocalLearner, job: Job, portion: Portion, weights: Floats, first: int, last: int
+    learner: LocalLearner, job: Job, portion: RowSelection, weights: Floats, first: int, last: int
 ) -> RoundResult:
     """Go on from these weights with the steps from first to last."""
     began, collected = time.time(), collecting.seconds
@@ -361,7 +361,7 @@ collecting = Collecting()
 gc.callbacks.append(collecting)
 
 
-class Silence:
+class NullWatch:
     """A watch for learners that speak: here nobody listens."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
@@ -385,10 +385,10 @@ def factors(count: int) -> list[float]:
     return [2.0 ** (number - count // 2) for number in range(count)]
 
 
-def take_best(found: Sequence[RateCandidate], job: Job, watch: Watch) -> Floats:
+def select_best(found: Sequence[RateCandidate], job: Job, watch: Watch) -> Floats:
     """The weights of the best candidate, after telling the watch of it."""
     best = max(found, key=lambda candidate: candidate.accuracy)
-    seen = len(found) * judged(job).order.rows * job.order.epochs
+    seen = len(found) * training_part(job).order.rows * job.order.epochs
     watch.progress(job.order.steps, None, seen)
     watch.due()
     watch.snapshot(seen, unflatten(job.model, best.weights))
@@ -397,20 +397,20 @@ def take_best(found: Sequence[RateCandidate], job: Job, watch: Watch) -> Floats:
     return best.weights
 
 
-def judged(job: Job) -> Job:
+def training_part(job: Job) -> Job:
     """The job on as many rows as are left when some are held back."""
     rows = max(1, job.order.rows - job.order.rows // HELD_BACK)
     return replace(job, order=replace(job.order, rows=rows, batch_size=min(job.order.batch_size, rows)))
 
 
-def attempt(maker: Maker, job: Job, factor: float) -> RateCandidate:
+def train_candidate(make_learner: LearnerFactory, job: Job, factor: float) -> RateCandidate:
     """Train one candidate and judge it. Run on a worker, which has all rows."""
-    job = judged(job)
+    job = training_part(job)
     job = replace(job, rates=job.rates * factor)
     # Drawn at random, because the rows of a file may be in the order of their classes.
     mixed = np.random.default_rng(job.order.seed).permutation(len(job.data.y_train))
     kept, judging = mixed[: job.order.rows], mixed[job.order.rows :]
-    learner = maker(job)
+    learner = make_learner(job)
     with np.errstate(over="ignore", invalid="ignore"):  # a rate that is too large loses by itself
         for step, rows in job.order.batches():
             learner.step(step, kept[rows], float(job.rates[step - 1]))

@@ -16,7 +16,7 @@ from trainoff.clusters.local import crowded
 from trainoff.data.batch_order import spans
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.shared.control_channel import ConnectionLost, ControlServer, Endpoint
-from trainoff.engines.shared.shipping import ring_bytes
+from trainoff.engines.shared.shipping import allreduce_bytes
 
 if TYPE_CHECKING:
     from trainoff.engines.shared.control_channel import ControlClient
@@ -78,7 +78,7 @@ class Recovery:
                 ready = False
         self._heartbeat.active = False
         rounds = sum(1 for _ in spans(self._job.order, self._job.params.get("tau", 1)))
-        counts = {"rounds": rounds, "least_bytes_per_round": ring_bytes(self._job, self._job.workers)}
+        counts = {"rounds": rounds, "least_bytes_per_round": allreduce_bytes(self._job, self._job.workers)}
         for name, value in self._lost_workers.counts(counts).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():

@@ -18,12 +18,12 @@ from trainoff.engines.contract import Job
 WEIGHT_BYTES = 4  # a float32
 
 
-def ring_bytes(job: Job, workers: int) -> int:
+def allreduce_bytes(job: Job, workers: int) -> int:
     """What an agreement must move: around a ring every worker but one passes each number on, to sum and to tell it."""
     return int(2 * (workers - 1) * WEIGHT_BYTES * job.model.parameters)
 
 
-def with_rows(job: Job) -> Job:
+def pack_rows(job: Job) -> Job:
     """The job with the training rows in memory, as few bytes as they can be, and no test rows; see `arrived`."""
     data = job.data
     return _sent(
@@ -35,7 +35,7 @@ def with_rows(job: Job) -> Job:
     )
 
 
-def arrived(job: Job) -> Job:
+def unpack_rows(job: Job) -> Job:
     """The job on a worker, with its rows as they were."""
     data = job.data
     return job if data.sparse else replace(job, data=replace(data, x_train=expand(np.asarray(data.x_train))))
@@ -119,15 +119,15 @@ def parts_of(rows: Rows) -> list[InFile]:
     return [rows] if isinstance(rows, InFile) else [getattr(rows, part) for part in ARRAYS]
 
 
-def hand_over(job: Job) -> Job:
+def to_files(job: Job) -> Job:
     """The job for another process: without what only the driver has, its rows as places in files."""
     nowhere: Any = None
     rows: dict[str, Any] = {name: in_file(getattr(job.data, name), job.folder, name) for name in PARTS}
-    job.cluster.bring({Path(part.path) for each in rows.values() for part in parts_of(each)})
+    job.cluster.send_files({Path(part.path) for each in rows.values() for part in parts_of(each)})
     return replace(job, data=replace(job.data, **rows), cluster=nowhere)
 
 
-def take_over(job: Job) -> Job:
+def from_files(job: Job) -> Job:
     """The job in that process: its rows are mapped from the files, those that were handed over."""
     rows = {name: found.mapped() for name in PARTS if (found := getattr(job.data, name)) is not None}
     return replace(job, data=replace(job.data, **rows))
@@ -154,7 +154,7 @@ def expand(x: NDArray[Any]) -> NDArray[np.float32]:
     return x if x.dtype != np.uint8 else np.divide(x, np.float32(LEVELS), dtype=np.float32)
 
 
-def take(x: NDArray[Any], rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+def gather_rows(x: NDArray[Any], rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
     """Put some rows into the buffer, as they were before. The rows are known to exist."""
     if x.dtype == np.uint8:
         np.divide(x[rows], np.float32(LEVELS), out=out, dtype=np.float32)
@@ -162,7 +162,7 @@ def take(x: NDArray[Any], rows: NDArray[np.int64], out: NDArray[np.float32]) -> 
         np.take(x, rows, axis=0, out=out, mode="clip")  # "clip" lets numpy write straight into the buffer
 
 
-def look(modules: Sequence[str]) -> Callable[[], dict[str, Any]]:
+def inspect_python(modules: Sequence[str]) -> Callable[[], dict[str, Any]]:
     """What a worker's Python tells of itself. Sent as it is, because trainoff may not be there to be imported."""
     wanted = ("trainoff", *modules)
 
@@ -177,7 +177,7 @@ def look(modules: Sequence[str]) -> Callable[[], dict[str, Any]]:
     return tell
 
 
-def as_archive(folder: Path) -> str:
+def source_archive(folder: Path) -> str:
     """trainoff itself as a zip file, made in a folder."""
     source = Path(trainoff.__file__).parent
     shutil.copytree(source, folder / "package" / "trainoff", ignore=shutil.ignore_patterns("__pycache__"))

@@ -105,7 +105,7 @@ def refuses_storage(url: str | None) -> str | None:
     return None
 
 
-def far_away(url: str | None) -> str | None:
+def needs_host_network(url: str | None) -> str | None:
     """Why a trial with rows there must reach the host's network, in one sentence, or None if they lie here."""
     local = (url or "/").startswith(("/", "file://"))
     return None if local else "the store of its rows is on the host's network"

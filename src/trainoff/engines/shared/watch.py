@@ -78,7 +78,7 @@ class TrialWatch:
         self._next_beat = 0.0
 
     def expect(self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
-        """Learn what training will look like: which steps there are, how many weights, how often to look."""
+        """TrainStep what training will look like: which steps there are, how many weights, how often to look."""
         self._order, self._room = order, SnapshotBuffer(parameters)
         self.snapshot_schedule = SnapshotSchedule(order, snapshot_every)
         self._channel.emit("expected", samples=order.samples_after(order.steps))
@@ -246,10 +246,10 @@ def network_bytes() -> int | None:
     return int(psutil.net_io_counters(nowrap=False).bytes_recv)
 
 
-Learn = Callable[[int, "NDArray[np.int64]", float], "float | None"]
+TrainStep = Callable[[int, "NDArray[np.int64]", float], "float | None"]
 
 
-def walk(job: Job, watch: Watch, learn: Learn, weights: Callable[[], Weights]) -> None:
+def train_loop(job: Job, watch: Watch, learn: TrainStep, weights: Callable[[], Weights]) -> None:
     """Make every step of the job and tell the watch of it.
 
     `learn(step, rows, rate)` makes one and returns the loss before it, if it is known; `weights()` fetches the weights

@@ -128,16 +128,16 @@ class OnSpark(LocalSgdEngine, SparkEngine):
 
         assert self.session
         with watch.phase("ship"), self.session.failures():
-            self.pool = SparkWorkerPool(self.session, job, self.maker)
+            self.pool = SparkWorkerPool(self.session, job, self.make_learner)
             self.session.rows_per_task = self._rows_per_task(job)
             self.pool.ship()
 
     def _rows_per_task(self, job: Job) -> int:
         """How many samples a task sees: those of a round, or of a whole candidate."""
         if job.mode == "search":
-            from trainoff.engines.shared.local_sgd import judged
+            from trainoff.engines.shared.local_sgd import training_part
 
-            return judged(job).order.rows * job.order.epochs
+            return training_part(job).order.rows * job.order.epochs
         assert self.session
         return int(job.params["tau"]) * job.order.batch_size // self.session.executors
 
@@ -190,10 +190,10 @@ class SparkTorch(DdpDriver, SparkEngine):
 
     def _ship(self, job: Job) -> None:
         """Send the rows to every executor, which leaves them in files for the processes of torch."""
-        from trainoff.engines.shared.shipping import with_rows
+        from trainoff.engines.shared.shipping import pack_rows
 
         assert self.session
-        sent = self.session.context.broadcast(with_rows(job))
+        sent = self.session.context.broadcast(pack_rows(job))
         parts = self.session.context.parallelize(range(self._workers), self._workers).barrier()  # one on each executor
         with self.session.failures():
             parts.mapPartitions(partial(unpack, sent)).collect()
@@ -204,13 +204,13 @@ class SparkTorch(DdpDriver, SparkEngine):
         from pyspark.ml.torch.distributor import TorchDistributor
 
         from trainoff.engines.shared.shipping import without_rows
-        from trainoff.engines.torch.ddp_worker import learn_together
+        from trainoff.engines.torch.ddp_worker import train_on_spark
 
         assert self.session
         self.session.sql  # noqa: B018  # TorchDistributor looks for it
         lean = replace(without_rows(job), cores=self.session.cores)
         distributor = TorchDistributor(num_processes=self._workers, local_mode=False, use_gpu=False)
-        distributor.run(learn_together, self.line.endpoint, lean, watch.snapshot_schedule, ROWS)
+        distributor.run(train_on_spark, self.line.endpoint, lean, watch.snapshot_schedule, ROWS)
 
     def _check(self) -> None:
         """Raise what went wrong on the executors, if something did."""
@@ -222,13 +222,13 @@ class SparkTorch(DdpDriver, SparkEngine):
     def train(self, job: Job, watch: Watch) -> None:
         assert self.session
         self.follow(job, watch, self._workers)
-        self.session.tell(watch)
+        self.session.report(watch)
 
 
 def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     """Leave the rows in the executor's folder. Run by Spark on every executor."""
-    from trainoff.engines.shared.shipping import arrived
-    from trainoff.engines.torch.ddp_worker import leave_rows
+    from trainoff.engines.shared.shipping import unpack_rows
+    from trainoff.engines.torch.ddp_worker import write_rows
 
     yield from parts
-    leave_rows(arrived(sent.value), Path(ROWS))
+    write_rows(unpack_rows(sent.value), Path(ROWS))

@@ -107,7 +107,7 @@ class SparkMllib(SparkEngine):
         fit = fit_logistic if job.model.kind == "logreg" else fit_perceptron
         with self.session.failures():
             self._model = fit(fitting, self._rows)
-            self.session.tell(watch)
+            self.session.report(watch)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np

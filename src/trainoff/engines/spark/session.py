@@ -32,7 +32,7 @@ from trainoff.clusters.local import crowded
 from trainoff.clusters.spark import Executors, SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
 from trainoff.data import Csr
 from trainoff.engines.contract import Job, Refused, Watch, WorkerFailed
-from trainoff.engines.shared.shipping import as_archive, look
+from trainoff.engines.shared.shipping import inspect_python, source_archive
 from trainoff.engines.spark import fit_executors
 from trainoff.errors import TrainoffError
 
@@ -61,7 +61,7 @@ class SparkConnection:
         self.executors, self.cores, self.heap_mb = executors.count, executors.cores, executors.memory_mb
         self.slots = self.executors if whole_executors else self.executors * self.cores  # tasks that run at once
         ours = common(executors, self._spark.java_options, whole_executors) | dict(properties)
-        here = job.cluster.here.address
+        here = job.cluster.driver_node.address
         own = {} if self.attached else of_own_cluster(self._spark.java_options, whole_executors, here)
         self._properties = ours | own | dict(job.params.get("spark", {}))
         self.rows_per_task = 0  # that a task of the training sees, where that is known
@@ -76,7 +76,7 @@ class SparkConnection:
     def start(self) -> None:
         """Start the cluster and the driver side by side, then wait for the executors."""
         self._spark.configure(self._properties, secret=not self.attached)
-        os.environ.update(self._spark.environment(None if self.attached else self.job.cluster.here.address))
+        os.environ.update(self._spark.environment(None if self.attached else self.job.cluster.driver_node.address))
         os.environ["PYSPARK_PYTHON"] = self.job.cluster.python
         if isinstance(self.job.cluster, Attached) and (python := self.job.cluster.properties.get(PYTHON)):
             os.environ["PYSPARK_PYTHON"] = python  # pyspark does not look at the property
@@ -158,11 +158,11 @@ class SparkConnection:
         return WorkerFailed(f"executor-{lost[0]}", f"Spark lost executor {lost[0]}", self._log_of(lost[0]))
 
     def _log_of(self, executor: str) -> str:
-        self.job.cluster.bring_logs()
+        self.job.cluster.fetch_logs()
         logs = [log for log in executor_logs(self.job.folder) if log.parent.name == executor]
         return "\n".join(logs[-1].read_text(errors="replace").splitlines()[-50:]) if logs else ""
 
-    def tell(self, watch: Watch) -> None:
+    def report(self, watch: Watch) -> None:
         """What the executors did besides working, for the record: garbage collection, failures, recovery."""
         found = self._summaries()
         watch.count("gc_s", sum(each.totalGCTime() for each in found) / 1000)
@@ -299,7 +299,7 @@ def examine(session: SparkConnection, modules: Sequence[str]) -> str:
     """
     count = session.executors
     with session.failures():
-        found = session.context.parallelize(range(count), count).mapPartitions(_each(look(modules))).collect()
+        found = session.context.parallelize(range(count), count).mapPartitions(_each(inspect_python(modules))).collect()
     lacking = sorted({name for each in found for name in each["lacks"] if name in modules})
     if lacking:
         raise TrainoffError(
@@ -307,7 +307,7 @@ def examine(session: SparkConnection, modules: Sequence[str]) -> str:
             f'name another Python in [cluster.spark]: "{PYTHON}" = "/path/to/python"'
         )
     if any("trainoff" in each["lacks"] for each in found):
-        session.context.addPyFile(as_archive(session.job.folder / "spark"))
+        session.context.addPyFile(source_archive(session.job.folder / "spark"))
     pythons, hosts = {each["version"] for each in found}, sorted({each["host"] for each in found})
     return (
         f"{count} executors of {session.cores} cores and {session.heap_mb} MB on {', '.join(hosts)}, "

@@ -11,19 +11,19 @@ import numpy as np
 
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.local_sgd import (
+    BatchShare,
     Floats,
+    LearnerFactory,
     LocalLearner,
-    Maker,
-    OfEveryBatch,
     RateCandidate,
     RoundResult,
-    attempt,
     factors,
     make_steps,
-    take_best,
+    select_best,
+    train_candidate,
 )
 from trainoff.engines.shared.recovery import with_heartbeat
-from trainoff.engines.shared.shipping import with_rows
+from trainoff.engines.shared.shipping import pack_rows
 from trainoff.models import flatten
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class SparkWorkerPool:
 
     sparse = False
 
-    def __init__(self, session: SparkConnection, job: Job, maker: Maker) -> None:
-        self._job, self._maker, self._session = job, maker, session
+    def __init__(self, session: SparkConnection, job: Job, make_learner: LearnerFactory) -> None:
+        self._job, self._make_learner, self._session = job, make_learner, session
         self.workers = session.executors
         self._spark = session.context
         # Cached, the parts have a home: part i goes to the same executor in every round.
@@ -44,7 +44,7 @@ class SparkWorkerPool:
 
     def ship(self) -> None:
         """Send the rows to every executor, once and as arrays."""
-        self._shipped = self._spark.broadcast(with_rows(self._job))
+        self._shipped = self._spark.broadcast(pack_rows(self._job))
         self._send(sit_down, flatten(self._job.weights), 1, 0)
 
     def round(self, weights: Floats, first: int, last: int) -> list[RoundResult]:
@@ -57,26 +57,26 @@ class SparkWorkerPool:
 
     def search(self, watch: Watch) -> Floats:
         """Try every candidate, one a task; returns the weights of the best."""
-        tried, shipped, maker = factors(self._job.params["candidates"]), self._shipped, self._maker
-        tasks = self._spark.parallelize(tried, len(tried)).map(partial(_attempt, maker, shipped))
+        tried, shipped, make_learner = factors(self._job.params["candidates"]), self._shipped, self._make_learner
+        tasks = self._spark.parallelize(tried, len(tried)).map(partial(_attempt, make_learner, shipped))
 
         def beat() -> None:
             if self._session.alive:
                 watch.progress(0, None, 0)
 
         found: list[RateCandidate] = with_heartbeat(tasks.collect, beat)
-        return take_best(found, self._job, watch)
+        return select_best(found, self._job, watch)
 
     def _send(self, what: Any, weights: Floats, first: int, last: int) -> list[Any]:
         sent = self._spark.broadcast(weights)
-        task = WorkerTask(self._spark.applicationId, self._maker, self._shipped, sent, first, last, self.workers)
+        task = WorkerTask(self._spark.applicationId, self._make_learner, self._shipped, sent, first, last, self.workers)
         result: list[Any] = self._parts.mapPartitionsWithIndex(partial(what, task)).collect()
         sent.destroy()
         return result
 
 
-def _attempt(maker: Maker, shipped: Any, factor: float) -> RateCandidate:
-    return attempt(maker, shipped.value, factor)
+def _attempt(make_learner: LearnerFactory, shipped: Any, factor: float) -> RateCandidate:
+    return train_candidate(make_learner, shipped.value, factor)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class WorkerTask:
     """What the driver asks of every worker in one round: the steps from first to last, on its share of each batch."""
 
     trial: str
-    maker: Maker
+    make_learner: LearnerFactory
     job: Any  # broadcast: the Job with the training rows, without what only the driver has
     weights: Any  # broadcast: one vector
     first: int
@@ -99,7 +99,7 @@ def work(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[RoundR
     """Do the task. Run by Spark in an executor's Python process."""
     list(parts)  # Spark uses a process again only if it has read all that was sent to it
     job, learner = task.job.value, desk(task)
-    portion = OfEveryBatch(job.order, worker, task.workers)
+    portion = BatchShare(job.order, worker, task.workers)
     yield make_steps(learner, job, portion, task.weights.value, task.first, task.last)
 
 
@@ -117,5 +117,5 @@ def do_nothing(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[
 def desk(task: WorkerTask) -> LocalLearner:
     """The learner of this process; made on first use, and again in a process that stands in for a lost one."""
     if task.trial not in _desks:
-        _desks[task.trial] = task.maker(task.job.value)
+        _desks[task.trial] = task.make_learner(task.job.value)
     return _desks[task.trial]

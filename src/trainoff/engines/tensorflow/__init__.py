@@ -18,7 +18,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Refused, Watch
-from trainoff.engines.shared.watch import walk
+from trainoff.engines.shared.watch import train_loop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +75,7 @@ class TensorFlow(Engine):
 
     def train(self, job: Job, watch: Watch) -> None:
         learner = self._learner
-        walk(job, watch, learner.learn, lambda: [part.numpy() for part in learner.weights])
+        train_loop(job, watch, learner.learn, lambda: [part.numpy() for part in learner.weights])
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         return predict(self._learner.labels, x)

@@ -31,7 +31,7 @@ from trainoff.engines.shared.recovery import (
     TrainingStuck,
     settle_checkpoints,
 )
-from trainoff.engines.shared.shipping import compact, hand_over, in_file
+from trainoff.engines.shared.shipping import compact, in_file, to_files
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster.coordinator import PsAssignment
 from trainoff.engines.tf_cluster.serve import LISTENING
@@ -82,7 +82,7 @@ class TfClusterEngine(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         self._job, self._watch, self._snapshot_schedule = job, watch, watch.snapshot_schedule
         with watch.phase("ship"):
-            self._sent = hand_over(self.luggage(job))
+            self._sent = to_files(self.luggage(job))
         self._checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
         self._lost_workers = LostWorkers()
@@ -115,7 +115,7 @@ class TfClusterEngine(Engine):
 
     def _gather(self) -> None:
         """Start all processes, and a line to the one that leads."""
-        self._line = ControlServer(self._job.cluster.here.address, self._check)
+        self._line = ControlServer(self._job.cluster.driver_node.address, self._check)
         self.start(self._job)
 
     def start(self, job: Job) -> None:
@@ -320,7 +320,7 @@ class TfPs(TfClusterEngine):
         """Where a server listens, once it does."""
         host, process = server
         process.wait_ready(lambda each: each.says(LISTENING), crowded(READY_S, self._job.workers))
-        return f"{host}:{process.said().rpartition(LISTENING)[2].split()[0]}"
+        return f"{host}:{process.log_text().rpartition(LISTENING)[2].split()[0]}"
 
 
 def refuses_division(trial: Trial) -> str | None:

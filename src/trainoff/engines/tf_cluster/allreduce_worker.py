@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trainoff.data.batch_order import share
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import ControlClient
-from trainoff.engines.shared.shipping import Rows, take_over
+from trainoff.engines.shared.shipping import Rows, from_files
 from trainoff.engines.shared.watch import seconds_by_worker
 from trainoff.engines.tensorflow import predict, warm_up
 from trainoff.engines.tensorflow.network import TfLogistic, TfNetwork, step_numbers
@@ -164,7 +164,7 @@ def learn(
     """
     together, leader = join(tf, assignment, number)
     fetch()
-    job = take_over(assignment.job)
+    job = from_files(assignment.job)
     if leader:
         leader.report_state("shipped")
     kind = MirroredLogistic if job.model.kind == "logreg" else MirroredNetwork

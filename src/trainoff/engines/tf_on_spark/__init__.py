@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Job, Knob, Refused, Watch
-from trainoff.engines.shared.shipping import InFile, arrived, compact, with_rows, without_rows
-from trainoff.engines.shared.storage import Storage, far_away, refuses_storage
+from trainoff.engines.shared.shipping import InFile, compact, pack_rows, unpack_rows, without_rows
+from trainoff.engines.shared.storage import Storage, needs_host_network, refuses_storage
 from trainoff.engines.spark import SparkEngine
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster import TfPs, refuses_division
@@ -106,7 +106,7 @@ class TfOnSpark(SparkEngine):
         return super().refuses(trial)
 
     def outside(self, trial: Trial) -> str | None:
-        return far_away(trial.params["storage"])
+        return needs_host_network(trial.params["storage"])
 
     def differs(self, trial: Trial) -> str | None:
         if trial.params["feed"] == "spark":
@@ -209,7 +209,7 @@ class TfOnSpark(SparkEngine):
             watch.breakdown(name, values)
         if self._pushing:
             self._tell_of_the_feed(watch, job)
-        self.session.tell(watch)
+        self.session.report(watch)
         self._idle = True
 
     def _push(self, job: Job) -> list[Pushed]:
@@ -284,7 +284,7 @@ def with_places(job: Job) -> Job:
 
 def broadcast(session: SparkConnection, job: Job) -> None:
     """Send all rows to every executor."""
-    sent = session.context.broadcast(with_rows(job))
+    sent = session.context.broadcast(pack_rows(job))
     every = session.context.parallelize(range(session.executors), session.executors).barrier()
     every.mapPartitions(partial(_unpack, sent)).collect()
     sent.destroy()
@@ -305,7 +305,7 @@ def lay_out(session: SparkConnection, job: Job, storage: Storage | None) -> tupl
 def _unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
     """Leave the rows in the executor's folder. Run by Spark on every executor."""
     yield from parts
-    folder, data = Path(FOLDER), arrived(sent.value).data
+    folder, data = Path(FOLDER), unpack_rows(sent.value).data
     folder.mkdir(exist_ok=True)
     data.x_train.tofile(folder / "x_train")
     data.y_train.tofile(folder / "y_train")

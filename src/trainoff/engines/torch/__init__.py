@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Watch
-from trainoff.engines.shared.watch import walk
+from trainoff.engines.shared.watch import train_loop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +107,7 @@ class Torch(Engine):
         def learn(step: int, rows: NDArray[np.int64], rate: float) -> float:
             return learner.learn(source.take(torch.from_numpy(rows)), rate).item()
 
-        walk(job, watch, learn, learner.weights)
+        train_loop(job, watch, learn, learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         return predict(self._learner, x, self._device)

@@ -34,12 +34,12 @@ class DdpDriver(Engine):
 
     def follow(self, job: Job, watch: Watch, workers: int) -> None:
         """Give the sign to start, and pass on what the workers tell, to the end."""
-        from trainoff.engines.shared.shipping import ring_bytes
+        from trainoff.engines.shared.shipping import allreduce_bytes
 
         weights, report = self.line.follow(job, watch)
         self._trained = replace(job, weights=weights)
         watch.count("rounds", job.order.steps)
-        watch.count("least_bytes_per_round", ring_bytes(job, workers))
+        watch.count("least_bytes_per_round", allreduce_bytes(job, workers))
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
 

@@ -46,7 +46,7 @@ def join(cores: float) -> None:
 
 def work(assignment: DdpAssignment, fetch: Fetch) -> None:
     """Work to the end of the training; who leads labels what is asked for then, until the driver hangs up."""
-    network, leader = learn(assignment, fetch)
+    network, leader = train(assignment, fetch)
     dist.barrier()
     dist.destroy_process_group()
     if leader:
@@ -76,7 +76,7 @@ def role() -> str:
     return os.environ.get("TRAINOFF_ROLE") or f"worker-{dist.get_rank() if dist.is_initialized() else '?'}"
 
 
-def learn(assignment: DdpAssignment, fetch: Fetch) -> tuple[TorchNetwork, ControlClient | None]:
+def train(assignment: DdpAssignment, fetch: Fetch) -> tuple[TorchNetwork, ControlClient | None]:
     """Be one worker of the group, to the last step; returns what has learnt, and the leader's line.
 
     `fetch` makes of the job that was assigned one with its rows at hand.
@@ -162,11 +162,11 @@ def all_roles() -> list[str]:
     return found if len(set(found)) == len(found) else [f"worker-{number}" for number in range(len(found))]
 
 
-def learn_together(endpoint: Endpoint, job: Job, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
+def train_on_spark(endpoint: Endpoint, job: Job, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
     """Be one worker of the group that the environment names, on the rows that lie in a folder, to the end."""
     join(job.cores)
-    rows = fetch_rows(Path(folder))
-    _, leader = learn(
+    rows = map_rows(Path(folder))
+    _, leader = train(
         DdpAssignment(job, endpoint, snapshot_schedule), lambda job: replace(job, data=replace(job.data, **rows))
     )
     if leader:
@@ -175,14 +175,14 @@ def learn_together(endpoint: Endpoint, job: Job, snapshot_schedule: SnapshotSche
     dist.destroy_process_group()
 
 
-def leave_rows(job: Job, folder: Path) -> None:
+def write_rows(job: Job, folder: Path) -> None:
     """Put the training rows into files that every process of this machine can map."""
     folder.mkdir(exist_ok=True)
     np.save(folder / "x.npy", job.data.x_train)
     np.save(folder / "y.npy", job.data.y_train)
 
 
-def fetch_rows(folder: Path) -> dict[str, Any]:
+def map_rows(folder: Path) -> dict[str, Any]:
     """The training rows as fields of a dataset, mapped from the files."""
     return {f"{name}_train": np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("x", "y")}
 

@@ -14,7 +14,7 @@ from trainoff.clusters.local import LOOPBACK
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
 from trainoff.engines.shared.local_sgd import TAU, differs
 from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, Recovery, RestartRequired, settle_checkpoints
-from trainoff.engines.shared.shipping import hand_over, in_file
+from trainoff.engines.shared.shipping import in_file, to_files
 from trainoff.engines.torch import Torch
 from trainoff.engines.torch.ddp_driver import DdpAssignment
 
@@ -57,11 +57,11 @@ class TorchDdp(Engine):
         self._job = job
         self._agents: list[Process] = []
         checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
-        self._recovery = Recovery(job, watch, job.cluster.here.address, checkpoints, self._check, self._restart)
+        self._recovery = Recovery(job, watch, job.cluster.driver_node.address, checkpoints, self._check, self._restart)
         with watch.phase("ship"):
             self._assignment = job.folder / "assignment"
             self._assignment.touch(mode=0o600)  # it holds the secret of the line
-            given = DdpAssignment(hand_over(job), self._recovery.endpoint, watch.snapshot_schedule, checkpoints)
+            given = DdpAssignment(to_files(job), self._recovery.endpoint, watch.snapshot_schedule, checkpoints)
             self._assignment.write_bytes(pickle.dumps(given))
         with watch.phase("cluster_start"):
             self._agents = start_agents(job, self._assignment, RESTARTS)

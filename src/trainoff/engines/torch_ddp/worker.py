@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 from trainoff.clusters.local import die_with_parent
-from trainoff.engines.shared.shipping import take_over
+from trainoff.engines.shared.shipping import from_files
 from trainoff.engines.torch.ddp_driver import DdpAssignment
 from trainoff.engines.torch.ddp_worker import join, reporting_failures, work
 
@@ -22,7 +22,7 @@ def main() -> None:
     try:
         with reporting_failures(assignment):
             join(assignment.job.cores)
-            work(assignment, take_over)
+            work(assignment, from_files)
     except Exception:
         traceback.print_exc()
         sys.exit(1)
