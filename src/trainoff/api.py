@@ -79,6 +79,6 @@ def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequ
     store.prepare()
     tasks = prepare(planned, store, retry)
     clock = Clock(tasks, estimator_for(Path(out)))
-    with ProgressFile(store, clock) as bulletin:
-        outcome = Runner(store, Observers(clock, bulletin)).run(tasks)
+    with ProgressFile(store, clock) as progress:
+        outcome = Runner(store, Observers(clock, progress)).run(tasks)
     return Results(store.folder, outcome.records)

@@ -192,12 +192,12 @@ def test_a_port_that_is_taken_and_other_mistakes_are_one_sentence(folder):
         port = taken.getsockname()[1]
         done = trainoff("view", folder, "--port", port, "--no-browser")
     assert done.returncode == 2
-    told = f"trainoff: port {port} is taken; choose another with --port, or leave it out to have one found\n"
+    told = f"trainoff: port {port} is taken; choose another with --port, or leave --port out to use any free port\n"
     assert done.stderr == told
     done = trainoff("view", folder, "--host", "203.0.113.7", "--no-browser")
     assert "203.0.113.7 is not an address of this machine" in done.stderr
     done = trainoff("view", folder, "--port", 70000, "--no-browser")
-    assert done.stderr == "trainoff: --port 70000: expected a number from 0, for any that is free, to 65535\n"
+    assert done.stderr == "trainoff: --port 70000: expected a number from 0 (any free port) to 65535\n"
     done = trainoff("view", folder / "numpy-1" / "log.txt", "--no-browser")
     assert "this is a file, not a folder of records" in done.stderr
 
@@ -241,7 +241,7 @@ def test_a_new_page_is_not_told_to_load_itself_again(folder):
 
 
 def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder, monkeypatch):
-    monkeypatch.setattr("trainoff.report.live.MOST_WATCHERS", 3)
+    monkeypatch.setattr("trainoff.report.live.MOST_SUBSCRIBERS", 3)
     with served(folder) as port:
         pages = [Listener(port) for _ in range(3)]
         assert [page.next()[0] for page in pages] == ["progress"] * 3
@@ -298,23 +298,23 @@ def test_a_damaged_record_is_left_out_until_it_is_whole(folder):
     assert len(shelved.records) == 2
 
 
-def test_new_records_are_told_at_leisure_when_the_page_takes_long_to_make(folder):
+def test_new_records_are_announced_later_if_the_page_takes_long_to_make(folder):
     watcher = FolderWatcher(folder)
-    assert watcher.sight().records == 1
-    watcher.rest(1000.0)
+    assert watcher.state().records == 1
+    watcher.back_off(1000.0)
     store(folder, trained("jax-3"))
-    watcher._looked -= 10  # as if that much time had passed
-    assert watcher.sight().records == 1
-    watcher._rested = watcher._looked
-    watcher._looked -= 10
-    assert watcher.sight().records == 2
+    watcher._refreshed_at -= 10  # as if that much time had passed
+    assert watcher.state().records == 1
+    watcher._backed_off_until = watcher._refreshed_at
+    watcher._refreshed_at -= 10
+    assert watcher.state().records == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"at": 0}', '{"at": "now", "done": null, "running": 5}'])
-def test_a_bulletin_that_makes_no_sense_is_no_run(folder, text):
+def test_a_malformed_progress_file_is_ignored(folder, text):
     scratch = folder / ".staging" / "run-1"
     scratch.mkdir()
-    (scratch / "bulletin.json").write_text(text)
+    (scratch / "progress.json").write_text(text)
     with served(folder) as port, closing(Listener(port)) as page:
         assert page.next()[1]["state"] == "ended"
 
@@ -359,7 +359,7 @@ def test_the_end_of_a_log_is_told_without_colours_and_rewritten_lines(tmp_path):
     assert folder_watcher.tail(log, 30) == "100%\nred �\n"
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker-0.txt").write_text("hello\n")
-    assert folder_watcher.whole(tmp_path).endswith("\n==== worker-0 ====\nhello\n")
+    assert folder_watcher.full_log(tmp_path).endswith("\n==== worker-0 ====\nhello\n")
 
 
 def test_the_view_ends_politely_on_sigterm_too(folder):

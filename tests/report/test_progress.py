@@ -1,4 +1,4 @@
-"""The bulletin of a run: rare, whole, gone at the end, and never the reason why a run fails."""
+"""The progress file of a run: rarely written, always complete, removed at the end, never the reason why a run fails."""
 
 import errno
 import json
@@ -28,46 +28,50 @@ def run_of_two(tmp_path):
     return store, tasks, Clock(tasks, Estimator([]))
 
 
-def told(store: Store) -> dict:
-    (path,) = store.folder.glob(".staging/run-*/bulletin.json")
+def read_progress(store: Store) -> dict:
+    (path,) = store.folder.glob(".staging/run-*/progress.json")
     return json.loads(path.read_text())
 
 
-def test_it_tells_what_is_planned_what_runs_and_what_is_left(run_of_two):
+def test_it_has_the_plan_the_running_trial_and_the_time_left(run_of_two):
     store, tasks, clock = run_of_two
-    with ProgressFile(store, clock) as posted:
-        posted.planned(tasks)
-        assert (told(store)["done"], told(store)["total"], told(store)["running"]) == (0, 2, None)
-        posted.waiting("waiting for another trainoff run")
-        assert told(store)["note"] == "waiting for another trainoff run"
+    with ProgressFile(store, clock) as observer:
+        observer.planned(tasks)
+        assert (read_progress(store)["done"], read_progress(store)["total"], read_progress(store)["running"]) == (
+            0,
+            2,
+            None,
+        )
+        observer.waiting("waiting for another trainoff run")
+        assert read_progress(store)["note"] == "waiting for another trainoff run"
         clock.started(tasks[0])
-        posted.started(tasks[0])
-        running = told(store)["running"]
+        observer.started(tasks[0])
+        running = read_progress(store)["running"]
         assert running["trial_id"] == tasks[0].trial_id
         assert running["title"] == f"numpy on digits-mlp (single, seed {tasks[0].trial.seed})"
         assert running["steps"] == 2 * -(-300 // tasks[0].trial.params["batch_size"])
-        assert told(store)["note"] is None
-        assert told(store)["left_s"] > 0
+        assert read_progress(store)["note"] is None
+        assert read_progress(store)["left_s"] > 0
     assert list((store.folder / ".staging").iterdir()) == []
 
 
-def test_it_is_written_once_a_second_however_often_it_is_told(run_of_two, monkeypatch):
+def test_it_is_written_at_most_once_a_second(run_of_two, monkeypatch):
     store, tasks, clock = run_of_two
     now, steps = 100.0, []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
-    with ProgressFile(store, clock) as posted:
-        posted.planned(tasks)
-        posted.started(tasks[0])
+    with ProgressFile(store, clock) as observer:
+        observer.planned(tasks)
+        observer.started(tasks[0])
         for step in range(1, 31):
             now += 0.125
-            posted.update(tasks[0], TrialState(100.0, phase="train", step=step, loss=float("nan")))
-            steps.append(told(store)["running"]["step"])
-        assert told(store)["running"]["loss"] is None, "JSON has no word for what is not a number"
+            observer.update(tasks[0], TrialState(100.0, phase="train", step=step, loss=float("nan")))
+            steps.append(read_progress(store)["running"]["step"])
+        assert read_progress(store)["running"]["loss"] is None, "JSON has no NaN"
     assert list(dict.fromkeys(steps)) == [0, 8, 16, 24]
 
 
 @pytest.mark.parametrize("trouble", ["no scratch folder", "a full disk", "a folder that is gone"])
-def test_a_bulletin_that_cannot_be_written_harms_nobody(run_of_two, monkeypatch, trouble):
+def test_a_run_goes_on_if_its_progress_cannot_be_written(run_of_two, monkeypatch, trouble):
     store, tasks, clock = run_of_two
     refused = []
 
@@ -79,17 +83,17 @@ def test_a_bulletin_that_cannot_be_written_harms_nobody(run_of_two, monkeypatch,
         monkeypatch.setattr("tempfile.mkdtemp", refuse)
     if trouble == "a full disk":
         monkeypatch.setattr("trainoff.report.progress.atomic_write", refuse)
-    with ProgressFile(store, clock) as posted:
-        posted.planned(tasks)
+    with ProgressFile(store, clock) as observer:
+        observer.planned(tasks)
         if trouble == "a folder that is gone":
-            assert told(store)["total"] == 2
+            assert read_progress(store)["total"] == 2
             shutil.rmtree(store.folder)
-        posted.started(tasks[0])
-        posted.update(tasks[0], TrialState(0.0))
+        observer.started(tasks[0])
+        observer.update(tasks[0], TrialState(0.0))
     assert refused or not store.folder.exists()
 
 
-def test_a_run_from_python_has_one_too(tmp_path, monkeypatch):
+def test_a_run_from_python_writes_it_too(tmp_path, monkeypatch):
     posted = []
     monkeypatch.setattr(ProgressFile, "planned", lambda self, tasks: posted.append(len(tasks)))
     assert [record.status for record in run(study(tmp_path, "numpy"), tmp_path / "out").records] == ["ok"]

@@ -228,7 +228,7 @@ def test_there_is_nothing_to_watch_about_them(tmp_path):
     done = command("view", "published:executors", "--no-browser", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         2,
-        "trainoff: published:executors: nothing changes there to be watched; `trainoff report published:executors` "
+        "trainoff: published:executors: published records do not change; `trainoff report published:executors` "
         "writes the page\n",
     )
 

@@ -310,7 +310,7 @@ def test_two_runs_on_one_folder_share_the_work(tmp_path, permits):
     path, out = study(tmp_path, "numpy", "gated", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
     words, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
     both = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    wait_until(lambda: len(list(out.glob("tiny/.staging/run-*/bulletin.json"))) == 2, both[0])
+    wait_until(lambda: len(list(out.glob("tiny/.staging/run-*/progress.json"))) == 2, both[0])
     give_permits(permits, 3)
     printed = [run.communicate(timeout=2 * HANGS_S)[0] for run in both]
     assert [run.returncode for run in both] == [0, 0], printed

@@ -1,4 +1,4 @@
-"""The progress of a run: the file that shows it to whoever looks at the folder, and plain lines for logs and pipes."""
+"""The progress of a run: a file for the live view, and plain lines for logs and pipes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from trainoff.runner.estimate import Clock, samples
 from trainoff.runner.events import TrialState
 from trainoff.runner.runner import Task
 
-BULLETIN = "bulletin.json"
+PROGRESS = "progress.json"
 PLAN = "plan.json"
-EVERY_S = 1.0  # more often nobody needs to know, and the running trial wants the machine
+INTERVAL_S = 1.0  # a shorter one would take CPU time from the running trial
 
 
 @dataclass(frozen=True)
-class UnderWay:
-    """The trial that a run is busy with."""
+class RunningTrial:
+    """The trial that is running."""
 
     trial_id: str
     title: str
-    steps: int | None  # that it will take; None where the engine counts in its own way
+    steps: int | None  # in total; None if the engine counts steps differently
     phase: str = "starting"
     seconds: float = 0.0
     step: int = 0
@@ -42,23 +42,23 @@ class UnderWay:
 
 
 @dataclass(frozen=True)
-class TrialPost:
-    """What a bulletin says."""
+class RunProgress:
+    """The content of the progress file."""
 
-    at: float  # the time of day, in seconds
+    at: float  # seconds since the epoch
     done: int
     total: int
     gone_s: float
     left_s: float
     note: str | None
-    running: UnderWay | None
+    running: RunningTrial | None
 
 
 class ProgressFile:
-    """A view that writes down where the run stands, at most once a second, in a scratch folder of its own.
+    """An observer that writes the progress of a run to a file, at most once a second, in a scratch folder.
 
-    The folder is locked while the process lives and gone once the run is over: one whose lock is free is that of a
-    run that was killed. A bulletin that cannot be written is left out; no run fails for it.
+    The folder is locked while the process lives and removed at the end of the run; if its lock is free, the run was
+    killed. An error while writing is ignored: no run fails because of it.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -68,7 +68,7 @@ class ProgressFile:
         self._stack = ExitStack()
         self._tasks: Sequence[Task] = ()
         self._keys: Sequence[str] = ()
-        self._running: UnderWay | None = None
+        self._running: RunningTrial | None = None
         self._note: str | None = None
         self._written = -math.inf
 
@@ -85,20 +85,20 @@ class ProgressFile:
     def planned(self, tasks: Sequence[Task]) -> None:
         self._tasks, self._keys = tasks, keys_of(tasks)
         self._write(PLAN, [task.trial_id for task in tasks])
-        self._post()
+        self._publish()
 
     def waiting(self, sentence: str) -> None:
         if sentence != self._note:
             self._note = sentence
-            self._post()
+            self._publish()
 
     def started(self, task: Task) -> None:
         self._note = None
-        self._running = UnderWay(task.trial_id, title_of(task, self._keys), _steps(task))
-        self._post()
+        self._running = RunningTrial(task.trial_id, title_of(task, self._keys), _steps(task))
+        self._publish()
 
     def update(self, task: Task, state: TrialState) -> None:
-        if self._running is None or time.monotonic() - self._written < EVERY_S:
+        if self._running is None or time.monotonic() - self._written < INTERVAL_S:
             return
         self._running = replace(
             self._running,
@@ -108,15 +108,15 @@ class ProgressFile:
             samples_seen=state.samples_seen,
             loss=state.loss if state.loss is None or math.isfinite(state.loss) else None,
         )
-        self._post()
+        self._publish()
 
     def finished(self, task: Task, record: Record) -> None:
         self._running = None
-        self._post()
+        self._publish()
 
-    def _post(self) -> None:
+    def _publish(self) -> None:
         self._written = time.monotonic()
-        post = TrialPost(
+        progress = RunProgress(
             at=time.time(),
             done=sum(not task.to_run for task in self._tasks),
             total=len(self._tasks),
@@ -125,7 +125,7 @@ class ProgressFile:
             note=self._note,
             running=self._running,
         )
-        self._write(BULLETIN, post)
+        self._write(PROGRESS, progress)
 
     def _write(self, name: str, content: object) -> None:
         if self._folder is None:
@@ -135,7 +135,7 @@ class ProgressFile:
 
 
 def _steps(task: Task) -> int | None:
-    """How many steps the training will take; None where the engine counts in its own way."""
+    """Return the steps of the training; None if the engine counts steps differently."""
     trial = task.trial
     batch, epochs = trial.params.get("batch_size"), trial.params.get("epochs")
     if not batch or not epochs or task.engine.differs(trial):
@@ -145,7 +145,7 @@ def _steps(task: Task) -> int | None:
 
 
 class PlainLines:
-    """One line when a trial starts and one when it ends."""
+    """An observer that prints a line when a trial starts and a line when it ends."""
 
     def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
         self._clock = clock
@@ -178,19 +178,19 @@ class PlainLines:
 
 
 def keys_of(tasks: Sequence[Task]) -> list[str]:
-    """The keys in which trials differ beyond engine, mode and workers."""
+    """Return the keys in which trials differ, besides engine, mode and workers."""
     settings = [_values(task) for task in tasks]
     return [key for key in varying_keys(settings) if key not in ("params", "mode", "workers", "engine")]
 
 
 def setting_of(task: Task, keys: Sequence[str]) -> str:
-    """A trial's values of those keys."""
+    """Return a trial's values of these keys."""
     values = _values(task)
     return setting([values.get(key, "-") for key in keys])
 
 
 def title_of(task: Task, keys: Sequence[str]) -> str:
-    """A trial as a person would name it, with its values of those keys."""
+    """Return the title of a trial, with its values of these keys."""
     trial, values = task.trial, _values(task)
     workers = "" if trial.mode == "single" else f", {count(trial.workers, 'worker')}"
     rest = [f", {key_text(key)} {display_value(values[key])}" for key in keys if key in values and key != "workload"]
@@ -202,7 +202,7 @@ def _values(task: Task) -> dict[str, Any]:
 
 
 def result(record: Record) -> str:
-    """How a trial ended, in half a line."""
+    """Return the result of a trial in half a line."""
     if record.status != "ok":
         return failure(record)
     verdict = record.equivalence["verdict"] or "not checked"

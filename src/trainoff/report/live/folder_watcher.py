@@ -1,6 +1,6 @@
-"""What the live view shows of a folder: its records, the runs under way, the page made of them, and the ends of logs.
+"""The state of a folder for the live view: its records, the runs in progress, the page, and the ends of logs.
 
-One thread looks at the folder about once a second for all open pages, and only while a page is open.
+One thread checks the folder about once a second for all open pages, and only while a page is open.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import msgspec
 from trainoff.analysis import newest
 from trainoff.records import STAGING, DamagedRecord, Record, RecordCache, abandoned
 from trainoff.report.html import compose, render
-from trainoff.report.progress import BULLETIN, PLAN, TrialPost, UnderWay
+from trainoff.report.progress import PLAN, PROGRESS, RunningTrial, RunProgress
 
-LOOK_S = 1.0
-REST = 4.0  # times what it takes to make the page's data: the machine is busy with something else
+INTERVAL_S = 1.0
+BACK_OFF = 4.0  # pause after making a page, as a multiple of the time that took
 
 
 @dataclass(frozen=True)
 class FolderState:
-    """What the watcher saw last; both numbers count up."""
+    """The state of the folder; both version numbers count up."""
 
     records: int  # changes with the records
     moment: int  # changes with the progress
@@ -39,20 +39,20 @@ class FolderState:
 
 
 class FolderWatcher:
-    """Watches a folder from a thread of its own; nobody watching, nobody looks."""
+    """Watches a folder in a thread, as long as there are subscribers."""
 
     def __init__(self, folder: Path) -> None:
         self._cache = RecordCache(folder)
         self._progress = TrialProgress(lambda: self._cache.records)
         self._runs: list[LiveRun] = []
-        self._news = threading.Condition()
-        self._looking = threading.Lock()
-        self._sight = FolderState(0, 0, {})
-        self._looked = self._rested = -LOOK_S
-        self._pending = False
-        self._watchers = 0
+        self._changed = threading.Condition()
+        self._refreshing = threading.Lock()
+        self._state = FolderState(0, 0, {})
+        self._refreshed_at = self._backed_off_until = -INTERVAL_S
+        self._pending = False  # whether there are records that have not been announced
+        self._subscribers = 0
         self._over = False
-        self._thread = threading.Thread(target=self._keep_looking, name="folder watcher", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="folder watcher", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -61,9 +61,9 @@ class FolderWatcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._news:
+        with self._changed:
             self._over = True
-            self._news.notify_all()
+            self._changed.notify_all()
         self._thread.join()
 
     @property
@@ -72,7 +72,6 @@ class FolderWatcher:
 
     @property
     def records(self) -> list[Record]:
-        """All that was there at the last look."""
         return self._cache.records
 
     @property
@@ -80,98 +79,93 @@ class FolderWatcher:
         return self._cache.damaged
 
     @contextmanager
-    def watching(self, most: int) -> Iterator[bool]:
-        """While somebody watches; whether there was room for one more."""
-        with self._news:
-            room = self._watchers < most
-            self._watchers += room
-            self._news.notify_all()
+    def subscribed(self, most: int) -> Iterator[bool]:
+        """Subscribe during the block; yields False if there are too many subscribers already."""
+        with self._changed:
+            accepted = self._subscribers < most
+            self._subscribers += accepted
+            self._changed.notify_all()
         try:
-            yield room
+            yield accepted
         finally:
-            with self._news:
-                self._watchers -= room
+            with self._changed:
+                self._subscribers -= accepted
 
-    def sight(self) -> FolderState:
-        """What there is to see, not older than a second."""
-        self._look()
-        return self._sight
+    def state(self) -> FolderState:
+        """Return the state of the folder, at most a second old."""
+        self._refresh()
+        return self._state
 
     def wait(self, before: FolderState, seconds: float) -> FolderState:
-        """What there is to see once it is something else than before, or after some seconds."""
-        with self._news:
-            self._news.wait_for(lambda: self._over or self._sight != before, seconds)
-            return self._sight
+        """Return the state when it differs from `before`, or after some seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._state != before, seconds)
+            return self._state
 
-    def rest(self, cost_s: float) -> None:
-        """After what took so long, be quiet about new records for some time."""
-        self._rested = max(self._rested, time.monotonic() + REST * cost_s)
+    def back_off(self, cost_s: float) -> None:
+        """Announce no new records for a while after making a page, which took `cost_s`: the machine is busy."""
+        self._backed_off_until = max(self._backed_off_until, time.monotonic() + BACK_OFF * cost_s)
 
     def log(self, trial_id: str) -> str | None:
-        """The log of a trial that is under way or has a record; None if no such trial is known."""
-        self._look()
+        """Return the log of a running or recorded trial; None if the trial is unknown."""
+        self._refresh()
         for run in self._runs:
             if run.trial and run.trial.trial_id == trial_id and (staged := run.staged()):
-                return whole(staged)
+                return full_log(staged)
         folder = self._cache.folder_of(trial_id)
-        return whole(folder) if folder else None
+        return full_log(folder) if folder else None
 
-    def _keep_looking(self) -> None:
+    def _watch(self) -> None:
         while not self._over:
-            with self._news:
-                self._news.wait_for(lambda: self._over or self._watchers)
-            self._look()
-            with self._news:
-                self._news.wait_for(lambda: self._over, LOOK_S)
+            with self._changed:
+                self._changed.wait_for(lambda: self._over or self._subscribers)
+            self._refresh()
+            with self._changed:
+                self._changed.wait_for(lambda: self._over, INTERVAL_S)
 
-    def _look(self) -> None:
-        """Look, unless somebody did within the last moments."""
-        with self._looking:
-            if time.monotonic() - self._looked < LOOK_S / 2:
+    def _refresh(self) -> None:
+        """Check the folder, unless that was done a moment ago."""
+        with self._refreshing:
+            if time.monotonic() - self._refreshed_at < INTERVAL_S / 2:
                 return
-            self._runs = runs(self._cache.folder)  # before the records: a run that has ended has left all of them
-            with suppress(OSError):  # a folder went away meanwhile; the next look sees it
+            self._runs = find_runs(self._cache.folder)  # before the records: a run that has ended has stored all of its
+            with suppress(OSError):  # a folder was removed meanwhile; the next refresh notices
                 self._pending = self._cache.refresh() or self._pending
             progress = self._progress.progress(self._runs)
-            self._looked = time.monotonic()
-            tell = self._pending and self._looked >= self._rested
-            self._pending = self._pending and not tell
-            self._see(progress, tell)
-
-    def _see(self, progress: dict[str, Any], records: bool) -> None:
-        before = self._sight
-        if progress == before.progress and not records:
-            return
-        with self._news:
-            moment = before.moment + (progress != before.progress)
-            self._sight = FolderState(before.records + records, moment, progress)
-            self._news.notify_all()
+            self._refreshed_at = time.monotonic()
+            announce = self._pending and self._refreshed_at >= self._backed_off_until
+            self._pending = self._pending and not announce
+            before = self._state
+            if announce or progress != before.progress:
+                with self._changed:
+                    moment = before.moment + (progress != before.progress)
+                    self._state = FolderState(before.records + announce, moment, progress)
+                    self._changed.notify_all()
 
 
-_POST = msgspec.json.Decoder(TrialPost)  # checks the type of every field
+_PROGRESS = msgspec.json.Decoder(RunProgress)  # checks the type of every field
 _PLAN = msgspec.json.Decoder(list[str])
 
 
 @dataclass(frozen=True)
 class LiveRun:
-    """One run, as its newest bulletin tells it."""
+    """A run, as of its progress file."""
 
     folder: Path  # its scratch folder
-    told: TrialPost
+    progress: RunProgress
     alive: bool
 
     @property
     def age(self) -> float:
-        """Seconds since it was told."""
-        return max(0.0, time.time() - self.told.at) if self.alive else 0.0
+        """Seconds since the progress file was written."""
+        return max(0.0, time.time() - self.progress.at) if self.alive else 0.0
 
     @property
-    def trial(self) -> UnderWay | None:
-        """The trial that it has under way."""
-        return self.told.running if self.alive else None
+    def trial(self) -> RunningTrial | None:
+        return self.progress.running if self.alive else None
 
     def staged(self) -> Path | None:
-        """The scratch folder of that trial."""
+        """Return the scratch folder of the running trial."""
         name = self.trial.trial_id if self.trial else None
         with suppress(OSError):
             for entry in self.folder.parent.iterdir():
@@ -180,80 +174,80 @@ class LiveRun:
         return None
 
 
-def runs(folder: Path) -> list[LiveRun]:
-    """The runs in a study's folder, or in a folder of studies."""
-    found = []
-    for scratch in _stagings(folder):
+def find_runs(folder: Path) -> list[LiveRun]:
+    """Return the runs in a study's folder, or in a folder of studies."""
+    runs = []
+    for staging in _staging_folders(folder):
         with suppress(OSError):
-            for entry in os.scandir(scratch):
+            for entry in os.scandir(staging):
                 if entry.name.startswith("run-") and (run := _read(Path(entry.path))):
-                    found.append(run)
-    return found
+                    runs.append(run)
+    return runs
 
 
-def _stagings(folder: Path) -> list[Path]:
+def _staging_folders(folder: Path) -> list[Path]:
     if (folder / STAGING).is_dir():
         return [folder / STAGING]
     with suppress(OSError):
-        return [scratch for inside in folder.iterdir() if (scratch := inside / STAGING).is_dir()]
+        return [staging for inside in folder.iterdir() if (staging := inside / STAGING).is_dir()]
     return []
 
 
 def _read(folder: Path) -> LiveRun | None:
-    dead = abandoned(folder)  # asked first: what a living run said cannot be older than that
+    dead = abandoned(folder)  # before reading, so that the progress of a run that is alive is not older than that
     try:
-        return LiveRun(folder, _POST.decode((folder / BULLETIN).read_bytes()), not dead)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):  # just being made or removed, or by another version
+        return LiveRun(folder, _PROGRESS.decode((folder / PROGRESS).read_bytes()), not dead)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):  # being created or removed, or of another version
         return None
 
 
 @dataclass
 class TrialProgress:
-    """How far it all is: what the runs say, and after their end what the records say."""
+    """The progress of all runs of a folder; after their end, that of the trials they had planned."""
 
     records: Callable[[], Sequence[Record]]
-    _plans: dict[Path, tuple[str, ...]] = field(default_factory=dict)  # the trials of the last runs that were seen
-    _last: dict[str, Any] | None = None  # what was told of them while they were alive
+    _plans: dict[Path, tuple[str, ...]] = field(default_factory=dict)  # the trials of the latest runs
+    _last: dict[str, Any] | None = None  # their progress while they were alive
 
-    def progress(self, found: Sequence[LiveRun]) -> dict[str, Any]:
-        """What pages are told, from the runs that there are now."""
-        if found:
-            self._plans = {run.folder: self._plans.get(run.folder) or _plan(run.folder) for run in found}
-        if alive := [run for run in found if run.alive]:
-            idle = all(run.trial is None and run.told.note for run in alive)
-            self._last = self._told(alive, "waiting" if idle else "running")
+    def progress(self, runs: Sequence[LiveRun]) -> dict[str, Any]:
+        """Return what pages are sent, given the present runs."""
+        if runs:
+            self._plans = {run.folder: self._plans.get(run.folder) or _plan(run.folder) for run in runs}
+        if alive := [run for run in runs if run.alive]:
+            waiting = all(run.trial is None and run.progress.note for run in alive)
+            self._last = self._sum(alive, "waiting" if waiting else "running")
             return self._last
-        if found:
-            return self._told(found, "stopped")
+        if runs:
+            return self._sum(runs, "stopped")
         if self._last:
-            return self._after(self._last)
-        newest = {record.trial_id: record for record in sorted(self.records(), key=lambda one: one.attempt)}
-        done = sum(not record.unfinished for record in newest.values())
-        state = "waiting" if not newest else "ended" if done == len(newest) else "stopped"
-        return {**self._told([], state), "done": done}
+            return self._after_end(self._last)
+        latest = {record.trial_id: record for record in sorted(self.records(), key=lambda one: one.attempt)}
+        done = sum(not record.unfinished for record in latest.values())
+        state = "waiting" if not latest else "ended" if done == len(latest) else "stopped"
+        return {**self._sum([], state), "done": done}
 
-    def _after(self, last: dict[str, Any]) -> dict[str, Any]:
-        """The runs are gone: whether they ended or were stopped is told by what they had planned."""
-        there = {record.trial_id for record in self.records() if not record.unfinished}
-        plans = {trial_id for plan in self._plans.values() for trial_id in plan}
-        state = "ended" if plans <= there else "stopped"
-        return {**last, "state": state, "done": len(plans & there), "left_s": None, "note": None, "running": []}
+    def _after_end(self, last: dict[str, Any]) -> dict[str, Any]:
+        """Return the progress after the runs are gone: ended if all planned trials have a record, otherwise stopped."""
+        recorded = {record.trial_id for record in self.records() if not record.unfinished}
+        planned = {trial_id for plan in self._plans.values() for trial_id in plan}
+        state = "ended" if planned <= recorded else "stopped"
+        return {**last, "state": state, "done": len(planned & recorded), "left_s": None, "note": None, "running": []}
 
-    def _told(self, found: Sequence[LiveRun], state: str) -> dict[str, Any]:
-        """The sum of the runs; those with the same plan share the work. Times go on since they were told."""
+    def _sum(self, runs: Sequence[LiveRun], state: str) -> dict[str, Any]:
+        """Return the total of the runs; those with the same plan share the work. Times include the file's age."""
         done: dict[tuple[str, ...], int] = {}
-        for run in found:
+        for run in runs:
             plan = self._plans[run.folder]
-            done[plan] = max(done.get(plan, 0), run.told.done)
-        going = found and state in ("running", "waiting")
+            done[plan] = max(done.get(plan, 0), run.progress.done)
+        active = runs and state in ("running", "waiting")
         return {
             "done": sum(done.values()),
-            "total": sum(map(len, done)) if found else None,
-            "left_s": max(0.0, max(run.told.left_s - run.age for run in found)) if going else None,
-            "gone_s": max((run.told.gone_s + run.age for run in found), default=0.0),
+            "total": sum(map(len, done)) if runs else None,
+            "left_s": max(0.0, max(run.progress.left_s - run.age for run in runs)) if active else None,
+            "gone_s": max((run.progress.gone_s + run.age for run in runs), default=0.0),
             "state": state,
-            "note": next((run.told.note for run in found if run.alive and run.told.note), None),
-            "running": [_trial(run, run.trial) for run in found if run.trial],
+            "note": next((run.progress.note for run in runs if run.alive and run.progress.note), None),
+            "running": [_trial(run, run.trial) for run in runs if run.trial],
         }
 
 
@@ -263,99 +257,96 @@ def _plan(folder: Path) -> tuple[str, ...]:
     return ()
 
 
-def _trial(run: LiveRun, trial: UnderWay) -> dict[str, Any]:
+def _trial(run: LiveRun, trial: RunningTrial) -> dict[str, Any]:
     staged = run.staged()
-    return {
-        **asdict(trial),
-        "seconds": trial.seconds + run.age,
-        "log": last_lines(staged) if staged else [],
-    }
+    log = last_lines(staged) if staged else []
+    return {**asdict(trial), "seconds": trial.seconds + run.age, "log": log}
 
 
 class PageCache:
-    """What the page shows, as of the newest records that the watcher has told of."""
+    """The page and its data, made once per version of the records."""
 
     def __init__(self, folder: Path, watcher: FolderWatcher) -> None:
         self._folder = folder
         self._watcher = watcher
-        self._making = threading.Lock()
+        self._lock = threading.Lock()
         self._version = -1
         self._json = b""
         self._page = b""
 
     def json(self) -> tuple[int, bytes]:
-        """The newest attempt at every trial, and the version of the records that this is."""
-        with self._making:
-            self._renew()
+        """Return the newest attempt at every trial as JSON, and the version of the records."""
+        with self._lock:
+            self._update()
             if not self._json:
                 records = [record.to_json() for record in newest(self._watcher.records)]
                 self._json = json.dumps({"folder": str(self._folder), "records": records}).encode()
             return self._version, self._json
 
     def page(self) -> bytes:
-        """The page with its charts in it."""
-        with self._making:
-            self._renew()
+        """Return the page."""
+        with self._lock:
+            self._update()
             if not self._page:
-                began = time.monotonic()
+                start = time.monotonic()
                 content = compose(self._folder, self._watcher.records, self._watcher.damaged)
                 self._page = render(content, live=True).encode()
-                self._watcher.rest(time.monotonic() - began)
+                self._watcher.back_off(time.monotonic() - start)
             return self._page
 
-    def _renew(self) -> None:
-        version = self._watcher.sight().records
+    def _update(self) -> None:
+        version = self._watcher.state().records
         if version != self._version:
             self._json = self._page = b""
             self._version = version
 
 
-MOST_BYTES = 256 * 1024  # of one file, for a page that shows a log
+MOST_BYTES = 256 * 1024  # of each file of a full log
 MOST_FILES = 32
 LAST_LINES = 12
-SOME_BYTES = 8192  # hold that many lines
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+LAST_BYTES = 8192  # enough for the last lines
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def last_lines(staged: Path) -> list[str]:
-    """The last lines of whichever process of a trial under way spoke last."""
-    spoken = sorted(files(staged), key=_when)
-    return tail(spoken[-1], SOME_BYTES).splitlines()[-LAST_LINES:] if spoken else []
+    """Return the last lines of the log of a running trial that was written to last."""
+    paths = sorted(_log_files(staged), key=_modified)
+    return tail(paths[-1], LAST_BYTES).splitlines()[-LAST_LINES:] if paths else []
 
 
-def whole(folder: Path) -> str:
-    """The log of a trial: its own, then that of every process of the cluster under its role."""
+def full_log(folder: Path) -> str:
+    """Return the log of a trial: its own, then that of every process of the cluster under its role."""
     parts = []
-    for path in files(folder):
-        if said := tail(path, MOST_BYTES):
-            parts.append(said if path.parent == folder else f"\n==== {path.stem} ====\n{said}")
+    for path in _log_files(folder):
+        if text := tail(path, MOST_BYTES):
+            parts.append(text if path.parent == folder else f"\n==== {path.stem} ====\n{text}")
     return "".join(parts)
 
 
-def files(folder: Path) -> list[Path]:
-    """The logs in a folder; a record has one, a trial under way one of each process besides."""
+def _log_files(folder: Path) -> list[Path]:
+    """Return the logs in a folder: a record has one, a running trial has one of each process besides."""
     return [path for path in [folder / "log.txt", *sorted(folder.glob("logs/*.txt"))[:MOST_FILES]] if path.exists()]
 
 
 def tail(path: Path, most: int) -> str:
-    """The end of a log as text, without colours; only of an ordinary file, wherever a link might lead."""
+    """Return the end of a log as text, without colours; only of a regular file, and no link is followed."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return ""
     with os.fdopen(handle, "rb") as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             return ""
-        file.seek(max(0, about.st_size - most))
+        file.seek(max(0, status.st_size - most))
         text = file.read(most).decode(errors="replace")
-    if about.st_size > most:
-        text = text.partition("\n")[2]  # what is left of the first line says little
+    if status.st_size > most:
+        text = text.partition("\n")[2]  # without the rest of a line
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))  # of a progress bar its last state
-    return "\n".join(_COLOURS.sub("", line) for line in lines)
+    return "\n".join(_CONTROL.sub("", line) for line in lines)
 
 
-def _when(path: Path) -> float:
+def _modified(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
