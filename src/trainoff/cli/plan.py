@@ -81,9 +81,9 @@ def _values(trial: Row) -> Row:
 def _columns(rows: Sequence[list[Row]], settings: Sequence[Row], keys: Sequence[str]) -> list[Column]:
     columns = [
         Column("engine", [row[0]["engine"] for row in rows]),
-        Column("seeds", [_seeds([trial["seed"] for trial in row]) for row in rows], worth=50),
+        Column("seeds", [_seeds([trial["seed"] for trial in row]) for row in rows], priority=50),
         Column("about", [_duration(row) for row in rows], right=True),
-        Column("", [_note(row) for row in rows], worth=60),
+        Column("", [_note(row) for row in rows], priority=60),
     ]
     if keys:
         cells = [setting([one.get(key, "-") for key in keys]) for one in settings]

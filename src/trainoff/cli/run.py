@@ -190,8 +190,8 @@ class LiveTable:
     def _table(self) -> RenderableType:
         rows = [self._row(task) for task in self._window()]
         columns = [
-            Column(name, [row[index] for row in rows], worth, right)
-            for index, (name, worth, right) in enumerate(HEADINGS)
+            Column(name, [row[index] for row in rows], priority, right)
+            for index, (name, priority, right) in enumerate(HEADINGS)
         ]
         if self._keys:
             columns[2] = replace(columns[2], heading=heading(self._keys), shrinks=True)
@@ -231,7 +231,7 @@ class LiveTable:
         return f"{done} of {len(self._tasks)} · {elapsed} elapsed · about {left} left{pages}"
 
 
-HEADINGS: list[tuple[str, int, bool]] = [  # name, worth, whether it is aligned to the right
+HEADINGS: list[tuple[str, int, bool]] = [  # name, priority, whether it is aligned to the right
     (" ", ALWAYS, False),
     ("engine", ALWAYS, False),
     ("setting", ALWAYS, False),

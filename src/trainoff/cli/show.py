@@ -190,7 +190,7 @@ def board(found: Sequence[SettingGroup], width: int) -> Table:
         _median_column(rows, "network", size, "network_bytes", 10),
         Column("result", [_result(group) for group in rows]),
     ]
-    known = [each for each in columns if each.worth == ALWAYS or any(cell != "-" for cell in each.cells)]
+    known = [each for each in columns if each.priority == ALWAYS or any(cell != "-" for cell in each.cells)]
     return table(known, width, [None if group.good else "dim" for group in rows], folds=True)
 
 
@@ -209,10 +209,10 @@ def _setting_columns(rows: Sequence[SettingGroup]) -> list[Column]:
 
 
 def _median_column(
-    rows: Sequence[SettingGroup], name: str, text: Callable[[float | None], str], attribute: str, worth: int
+    rows: Sequence[SettingGroup], name: str, text: Callable[[float | None], str], attribute: str, priority: int
 ) -> Column:
     """Return a column with the median of an attribute of the records."""
-    return Column(name, [text(group.median(attrgetter(attribute))) for group in rows], worth, right=True)
+    return Column(name, [text(group.median(attrgetter(attribute))) for group in rows], priority, right=True)
 
 
 def _spread(group: SettingGroup, target: float | None) -> str:
@@ -236,7 +236,7 @@ def time_board(found: Sequence[SettingGroup], width: int) -> Table | None:
     if not known:
         return None
     columns = _setting_columns([group for group, _ in known])
-    for name, attribute, worth in (
+    for name, attribute, priority in (
         ("start-up", "start", ALWAYS),
         ("rows", "rows", 60),
         ("feed", "feed", 70),
@@ -247,7 +247,7 @@ def time_board(found: Sequence[SettingGroup], width: int) -> Table | None:
     ):
         values = [getattr(split, attribute) for _, split in known]
         if name != "feed" or any(value is not None for value in values):
-            columns.append(Column(name, [seconds(value) for value in values], worth, right=True))
+            columns.append(Column(name, [seconds(value) for value in values], priority, right=True))
     return table(columns, width, ["dim"] * len(known), folds=True)
 
 

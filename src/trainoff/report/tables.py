@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-ALWAYS = 100  # the worth of a column that is never left out
-NARROWEST = 8  # what is left of the one column that may shrink
+ALWAYS = 100  # the priority of a column that is never left out
+NARROWEST = 8  # the least width of a column that may shrink
 DOT = " · "
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, its cells, and what it is worth when room is scarce."""
+    """A column of a table: its heading, its cells, and its priority when not all columns fit."""
 
     heading: str
     cells: Sequence[str | Text]
-    worth: int = ALWAYS
+    priority: int = ALWAYS
     right: bool = False
-    shrinks: bool = False  # gives way last of all, by folding or by an ellipsis
+    shrinks: bool = False  # if the others still do not fit, by folding or with an ellipsis
 
     @property
     def width(self) -> int:
@@ -36,18 +36,18 @@ class Column:
 
     @property
     def same(self) -> bool:
-        """Whether all rows say the same, so that leaving it out loses nothing."""
+        """Whether all rows are the same, so that the column can be left out."""
         return len({str(cell) for cell in self.cells}) <= 1
 
 
 def fit(columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns that have room: first those go that say the same in every row, then the least worth."""
+    """Return the columns that fit; those with equal rows are left out first, then those of the lowest priority."""
     kept = list(columns)
     while _needed(kept) > width:
-        loose = [column for column in kept if column.worth < ALWAYS]
-        if not loose:
+        optional = [column for column in kept if column.priority < ALWAYS]
+        if not optional:
             break
-        kept.remove(min(loose, key=lambda column: (not column.same, column.worth)))
+        kept.remove(min(optional, key=lambda column: (not column.same, column.priority)))
     return kept
 
 
@@ -56,85 +56,83 @@ def _needed(columns: Sequence[Column]) -> int:
 
 
 def table(columns: Sequence[Column], width: int, styles: Sequence[str | None], folds: bool = False) -> Table:
-    """A table without lines of the columns that fit; one that must shrink folds or is cut short."""
+    """Return a table of the columns that fit, without borders."""
     from rich.table import Table
 
     kept = fit(columns, width)
     spare = width - _needed(kept)
-    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    result = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for column in kept:
-        room = max(len(column.heading), column.width) if spare > 0 else column.width
-        narrow = max(NARROWEST, min(room, column.width + spare)) if column.shrinks else None
-        made.add_column(
+        needed = max(len(column.heading), column.width) if spare > 0 else column.width
+        max_width = max(NARROWEST, min(needed, column.width + spare)) if column.shrinks else None
+        result.add_column(
             column.heading,
             justify="right" if column.right else "left",
             no_wrap=not (column.shrinks and folds),
             overflow="fold" if folds else "ellipsis",
-            max_width=narrow,
+            max_width=max_width,
         )
     for row, style in enumerate(styles):
-        made.add_row(*(column.cells[row] for column in kept), style=style)
-    return made
+        result.add_row(*(column.cells[row] for column in kept), style=style)
+    return result
 
 
 def setting(values: Sequence[object]) -> str:
-    """What sets a trial apart, as values in the order of the heading; a dash for what it has not."""
+    """Return the values of a setting in the order of the heading."""
     return DOT.join(value if isinstance(value, str) else display_value(value) for value in values)
 
 
 def heading(keys: Sequence[str]) -> str:
-    """The keys of a setting, as a heading."""
+    """Return the keys of a setting as a heading."""
     return DOT.join(key_text(key) for key in keys)
 
 
 @dataclass(frozen=True)
-class FaultRow:
-    """A column of the table: its heading, what it tells, what it is worth, and whether it holds figures."""
+class FaultColumn:
+    """A column of the table of faults: its heading, its text, its priority, and whether it is numeric."""
 
     heading: str
     cell: Callable[[FaultEffect], str]
-    worth: int = ALWAYS
+    priority: int = ALWAYS
     figures: bool = True
 
 
-def columns(found: Sequence[FaultEffect]) -> list[FaultRow]:
-    """What is told of the faults of one workload; what all have in common is not."""
-    groups = [one.without_fault for one in found]
+def columns(effects: Sequence[FaultEffect]) -> list[FaultColumn]:
+    """Return the columns of the table of faults of one workload."""
+    groups = [effect.without_fault for effect in effects]
     keys = [key for key in dict.fromkeys(key for group in groups for key in group.label) if key != "workload"]
     metric = groups[0].first.metric if groups else ""
+
+    def setting_text(effect: FaultEffect) -> str:
+        return setting([effect.without_fault.label.get(key, "-") for key in keys])
+
     return [
-        FaultRow("engine", lambda one: one.group.first.engine, figures=False),
-        *([FaultRow(heading(keys), lambda one: _setting(one.without_fault, keys), 70, figures=False)] if keys else []),
-        FaultRow("mode", lambda one: one.group.first.mode, 40, figures=False),
-        FaultRow("fault", lambda one: one.fault, figures=False),
-        FaultRow("noticed", lambda one: seconds(one.detected_s)),
-        FaultRow("back", lambda one: seconds(one.recovered_s)),
-        FaultRow("gap", lambda one: seconds(one.longest_gap_s), 60),
-        FaultRow("redone", lambda one: _redone(one.samples_redone), 50),
-        FaultRow("took", lambda one: "-" if one.slowdown is None else f"{ratio_text(one.slowdown)}×", 90),
-        FaultRow(f"{metric} lost", lambda one: _lost(one.quality_lost), 80),
-        FaultRow("state", lambda one: one.state, figures=False),
+        FaultColumn("engine", lambda effect: effect.group.first.engine, figures=False),
+        *([FaultColumn(heading(keys), setting_text, 70, figures=False)] if keys else []),
+        FaultColumn("mode", lambda effect: effect.group.first.mode, 40, figures=False),
+        FaultColumn("fault", lambda effect: effect.fault, figures=False),
+        FaultColumn("noticed", lambda effect: seconds(effect.detected_s)),
+        FaultColumn("back", lambda effect: seconds(effect.recovered_s)),
+        FaultColumn("gap", lambda effect: seconds(effect.longest_gap_s), 60),
+        FaultColumn("redone", lambda effect: _redone(effect.samples_redone), 50),
+        FaultColumn("took", lambda effect: "-" if effect.slowdown is None else f"{ratio_text(effect.slowdown)}×", 90),
+        FaultColumn(f"{metric} lost", lambda effect: _lost(effect.quality_lost), 80),
+        FaultColumn("state", lambda effect: effect.state, figures=False),
     ]
 
 
 def fault_boards(groups: Sequence[SettingGroup], width: int) -> list[Table]:
-    """One table per workload; none where there were no faults."""
-    return [_board(found, width) for own in by_workload(groups) if (found := fault_effects(own))]
+    """Return a table for each workload with faults."""
+    return [_board(effects, width) for found in by_workload(groups) if (effects := fault_effects(found))]
 
 
-def _board(found: Sequence[FaultEffect], width: int) -> Table:
-    made = [
-        Column(told.heading, [told.cell(one) for one in found], told.worth, told.figures) for told in columns(found)
+def _board(effects: Sequence[FaultEffect], width: int) -> Table:
+    shown = [
+        Column(one.heading, [one.cell(effect) for effect in effects], one.priority, one.figures)
+        for one in columns(effects)
     ]
-    return table(made, width, ["dim" if "ok" not in _statuses(one) else None for one in found], folds=True)
-
-
-def _statuses(one: FaultEffect) -> set[str]:
-    return {record.status for record in one.group.records}
-
-
-def _setting(group: SettingGroup, keys: Sequence[str]) -> str:
-    return setting([group.label.get(key, "-") for key in keys])
+    styles = ["dim" if all(record.status != "ok" for record in effect.group.records) else None for effect in effects]
+    return table(shown, width, styles, folds=True)
 
 
 def _redone(samples: float | None) -> str:
