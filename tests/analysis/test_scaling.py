@@ -21,10 +21,9 @@ from trainoff.analysis.scaling import (
     grade_text,
     graded,
     interpretation,
-    nnls,
     shape_caution,
 )
-from trainoff.analysis.scaling.model import Solver, most_terms
+from trainoff.analysis.scaling.model import most_terms, nnls, nnls_many
 
 PUBLISHED = {  # train time in seconds on 1, 3, 5 and 17 machines m4.xlarge, from the cluster study of 2017, Appendix B
     60_000: (304.386, 309.405, 304.02, 304.111),
@@ -109,27 +108,46 @@ def test_one_model_of_small_and_large_data_predicts_both():
 def test_non_negative_least_squares_are_scipys(seed, columns, rows):
     random = np.random.default_rng(seed)
     matrix, right = random.normal(size=(rows, columns)), random.normal(size=rows)
-    ours, theirs = nnls(matrix, right), optimize.nnls(matrix, right)[0]
+    ours, theirs = nnls_many(matrix, right[:, None], columns)[:, 0], optimize.nnls(matrix, right)[0]
     assert np.all(ours >= 0)
     assert np.linalg.norm(matrix @ ours - right) == pytest.approx(np.linalg.norm(matrix @ theirs - right), abs=1e-9)
+    assert nnls(matrix, right)[1] == pytest.approx(np.linalg.norm(matrix @ ours - right) ** 2, abs=1e-9)
 
 
 def test_many_right_sides_are_solved_as_one_by_one():
     random = np.random.default_rng(3)
     matrix, right = random.normal(size=(5, 3)), random.normal(size=(5, 40))
-    together = Solver(matrix).solve(right)
+    together, pairs = nnls_many(matrix, right, 3), nnls_many(matrix, right, 2)
     for column in range(40):
-        assert together[:, column] == pytest.approx(nnls(matrix, right[:, column]))
-        each = Solver(matrix).each(right[:, column])
-        assert each[(0, 1, 2)][0] == pytest.approx(together[:, column])
-        assert each[(0, 2)][0][1] == 0
+        assert together[:, column] == pytest.approx(nnls(matrix, right[:, column])[0])
+        best = min(nnls(matrix[:, two], right[:, column])[1] for two in ((0, 1), (0, 2), (1, 2)))
+        assert np.sum((matrix @ pairs[:, column] - right[:, column]) ** 2) == pytest.approx(best)
+    assert np.count_nonzero(pairs, axis=0).max() == 2
 
 
 def test_columns_that_are_alike_or_nothing_do_no_harm():
-    matrix = np.array([[1.0, 2.0, 0.0, 1.0], [1.0, 2.0, 0.0, 2.0], [1.0, 2.0, 0.0, 3.0]])
-    found = nnls(matrix, np.array([3.0, 5.0, 7.0]))
-    assert matrix @ found == pytest.approx([3.0, 5.0, 7.0])
-    assert found[2] == 0
+    matrix, right = (
+        np.array([[1.0, 2.0, 0.0, 1.0], [1.0, 2.0, 0.0, 2.0], [1.0, 2.0, 0.0, 3.0]]),
+        np.array([3.0, 5.0, 7.0]),
+    )
+    for found in (nnls(matrix, right)[0], nnls_many(matrix, right[:, None], 4)[:, 0]):
+        assert matrix @ found == pytest.approx(right)
+        assert found[2] == 0
+
+
+@pytest.mark.parametrize("unit", [1 / 3600, 1 / 60, 0.206, 3.6, 1000.0])
+@pytest.mark.parametrize(
+    "seconds", [(19260.68, 4990.0, 19260.68), (33.14, 33.14, 33.14), (1508.74, 2426.47, 2426.47, 1508.74)]
+)
+def test_shapes_that_fit_alike_are_not_chosen_by_rounding(seconds, unit):
+    """Time divided among the nodes and time for each node are off by the same on 1, 2 and 4: the first one wins."""
+    one, other = (fit([Measurement(2**at, 1.0, (each * by,)) for at, each in enumerate(seconds)]) for by in (1.0, unit))
+    assert one.terms.keys() == other.terms.keys()
+    assert one.terms.keys() == ({"work"} if len(seconds) == 3 and seconds[0] > seconds[1] else {"constant"})
+    first, second = one.predict(40), other.predict(40)
+    assert (second.low, second.middle, second.high) == pytest.approx(
+        tuple(unit * each for each in (first.low, first.middle, first.high)), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(("counts", "most"), [((1, 2), 2), ((1, 2, 4), 2), ((1, 2, 4, 8), 3), ((1, 2, 3, 4, 5, 6), 5)])
@@ -199,7 +217,7 @@ def test_the_published_clusters_and_how_well_they_can_be_predicted():
     assert max(abs(error) for error in small.grade.left_out.values()) < 0.03
     assert large.terms.keys() == {"constant", "work"}
     assert 1.6 < large.speed_up(17) < 1.9
-    assert large.enough() in range(5, 10), "nothing much comes beyond five"
+    assert large.enough_nodes() in range(5, 10), "nothing much comes beyond five"
     assert {n: round(error, 2) for n, error in large.grade.left_out.items()} == {1: 1.3, 3: -0.35, 5: 0.18, 17: 0.26}
     assert large.predict(32).error == pytest.approx(large.grade.beyond)
     low, high = large.predict(32).low, large.predict(32).high
@@ -215,8 +233,8 @@ def test_runs_that_were_held_out_grade_the_model():
 
 def test_the_best_number_of_nodes_and_what_is_enough():
     found = fit(configs(lambda n: 100 / n + n, (1, 2, 4, 8, 16)))
-    assert found.best() == 10
-    assert found.enough() == 7
+    assert found.best_nodes() == 10
+    assert found.enough_nodes() == 7
     assert found.speed_up(10) == pytest.approx(101 / 20)
     assert found.efficiency(10) == pytest.approx(10.1 / 20)
     assert "10 nodes are the fastest (5.0 times one), more are slower; more than 7 nodes bring" in interpretation(found)
@@ -235,8 +253,8 @@ def test_whatever_was_measured_predictions_are_times(values, at):
     assert 0 < one.low <= one.middle <= one.high < math.inf
     assert one.extrapolated == (at > 2 ** (len(values) - 1))
     assert all(value > 0 for value in found.terms.values())
-    assert found.formula.seconds(found.best()) <= found.formula.seconds(at) or at > found.horizon
-    assert found.enough() <= found.best()
+    assert found.formula.seconds(found.best_nodes()) <= found.formula.seconds(at) or at > found.horizon
+    assert found.enough_nodes() <= found.best_nodes()
     assert found.predict(at) == one, "the same runs give the same interval"
 
 

@@ -17,7 +17,7 @@ from trainoff.analysis.figures import FIGURES, Figure, time_to
 from trainoff.analysis.format import count, node_size, seconds, target_text
 from trainoff.analysis.groups import SettingGroup, groups
 from trainoff.analysis.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
-from trainoff.analysis.scaling.model import FURTHEST
+from trainoff.analysis.scaling.model import WIDEST
 from trainoff.analysis.statistics import LEVEL
 from trainoff.records import Record
 
@@ -119,7 +119,7 @@ def _predicted(
     for number, curve in enumerate(found):
         places = _places(curve, filters)
         if places and (model := model_of(curve)):
-            draws = _Draws(model, random.integers(model.spread.noise.size, size=DRAWS), random.standard_normal(DRAWS))
+            draws = _Draws(model, random.integers(model.draws.noise.size, size=DRAWS), random.standard_normal(DRAWS))
             for place in places:
                 typical, single = (part * share.drawn(number, *place) for part in draws.times(place))
                 single = single * np.exp(share.noise * random.standard_normal(DRAWS))
@@ -140,9 +140,9 @@ class _Draws:
     def times(self, place: Place) -> tuple[Array, Array]:
         """The seconds of a whole training, typically and of a single run."""
         middle = self.model.predict(*place).middle
-        wide = np.exp(self.push * self.model.doubt(place[0]) / SURE)
-        near = np.clip(self.model.spread.drawn(*place)[self.picks], middle / FURTHEST, middle * FURTHEST) * wide
-        return near, near * self.model.spread.noise[self.picks]
+        wide = np.exp(self.push * self.model.extrapolation_margin(place[0]) / SURE)
+        near = np.clip(self.model.draws.seconds(*place)[self.picks], middle / WIDEST, middle * WIDEST) * wide
+        return near, near * self.model.draws.noise[self.picks]
 
 
 def _places(curve: Curve, filters: AdviceFilter) -> list[Place]:

@@ -12,7 +12,6 @@ from trainoff.analysis.scaling.model import (
     alternative_range,
     fit,
     graded,
-    nnls,
 )
 from trainoff.analysis.scaling.text import (
     error_text,
@@ -47,7 +46,6 @@ __all__ = [
     "graded",
     "grid",
     "interpretation",
-    "nnls",
     "nodes_key",
     "rows_of",
     "shape_caution",

@@ -16,8 +16,8 @@ from trainoff.analysis.scaling.model import (
     Fit,
     Formula,
     Measurement,
-    matrix,
-    terms_of,
+    possible_terms,
+    term_matrix,
 )
 
 SURE = 1.96  # standard deviations that enclose 95 %
@@ -81,7 +81,7 @@ class _Belief:
 
     def __init__(self, subject: Subject, several_rows: bool) -> None:
         self._subject = subject
-        self._terms = terms_of(subject.measurements, several_rows)
+        self._terms = possible_terms(subject.measurements, several_rows)
         self._goals = np.stack([self._row(*place) for place in subject.at])
         self.information = np.diag(np.mean(self._goals**2, axis=0) + 1e-12)
         for config in subject.measurements:
@@ -89,7 +89,7 @@ class _Belief:
 
     def _row(self, nodes: int, rows: float) -> Array:
         formula = self._subject.formula
-        return np.asarray(matrix(self._terms, [nodes], [rows / formula.rows])[0] / formula.seconds(nodes, rows))
+        return np.asarray(term_matrix(self._terms, [nodes], [rows / formula.rows])[0] / formula.seconds(nodes, rows))
 
     def worth(self, nodes: int, rows: float) -> Array:
         """What one run adds."""

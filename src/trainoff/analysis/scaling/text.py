@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainoff.analysis.format import count, ratio_text, seconds, span
-from trainoff.analysis.scaling.model import NEAR, Fit, alternative_range
+from trainoff.analysis.scaling.model import SMALL_GAIN, Fit, alternative_range
 
 UNRELIABLE = 0.2  # an error beyond which it is not said without a doubt that nodes make no difference
 
@@ -33,7 +33,7 @@ def interpretation(fit: Fit) -> str:
     """What more nodes bring, in a sentence or two."""
     alone = fit.formula.parts(1)
     divided = alone.get("work", 0.0) / sum(alone.values())
-    best, enough, largest = fit.best(), fit.enough(), fit.counts[-1]
+    best, enough, largest = fit.best_nodes(), fit.enough_nodes(), fit.counts[-1]
     if not {"work", "log", "nodes"} & alone.keys():
         return f"Nodes make no difference: nothing of the time is divided among them{_unless(fit)}."
     if best == 1:
@@ -63,7 +63,7 @@ def shape_caution(fit: Fit, nodes: int) -> str | None:
         return None
     low, high = alternative_range(fit, nodes)
     middle = fit.formula.seconds(nodes)
-    if max(high / middle, middle / low) < 1 + NEAR:
+    if max(high / middle, middle / low) < 1 + SMALL_GAIN:
         return None
     rows = f" and {fit.formula.rows:,.0f} rows" if len({config.rows for config in fit.measurements}) > 1 else ""
     return (
