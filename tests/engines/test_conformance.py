@@ -1,7 +1,8 @@
-"""What every engine that trains in one process has in common, held to the reference's mathematics.
+"""Conformance tests: every engine that trains in one process, with every model it has, against the reference.
 
-What is an engine's own is in its own file, mistakes put into it on purpose among that. The engines that train on
-several processes are held to the same reference by the certificates of their trials.
+`SUBJECTS` lists the engines. A test runs once for each of them, and checks the steps, snapshots, losses, predictions,
+stopping and divergence that the contract asks for. What is particular to an engine is tested in its own module, with
+mistakes put into it on purpose. The certificates of trials compare the distributed engines with the same reference.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.training import OPTIMIZERS, RecordingWatch, clicks, distances, make_job, pictures, train
+from helpers.training import OPTIMIZERS, clicks, make_job, pictures, train, worst_distance
 from trainoff import engines
 from trainoff.engines import Engine, Job
 from trainoff.models import ACTIVATIONS, SCHEDULES, fingerprint, labels, loss_and_gradient
@@ -26,15 +27,15 @@ EXACT = 1e-3
 MNIST = {"mlp": (800,), "cnn": (64,)}  # hidden layers at the size of MNIST
 SOAK = pytest.mark.soak
 SLOW_TO_COMPILE = ("jax", "cnn")
-RATES = {"logreg": 1.0}  # where the usual rate of the optimizer does not suit
+RATES = {"logreg": 1.0}  # instead of the usual learning rate of the optimizer
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine, and what it is set to."""
+    """An engine and its parameters."""
 
     name: str
-    kinds: tuple[str, ...]  # the models whose steps it makes exactly
+    kinds: tuple[str, ...]  # the models whose steps are exact
     params: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -60,7 +61,7 @@ SUBJECTS = [
 
 
 def has_gpu() -> bool:
-    """Whether torch finds one here."""
+    """Return whether torch finds a GPU."""
     import torch
 
     return bool(torch.cuda.is_available())
@@ -73,7 +74,7 @@ every = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 
 
 def models(*, networks: bool = False, quick: bool = False) -> Any:
-    """Every engine with each of its models, or networks alone; `quick`: what compiles for long only in the soak."""
+    """Parametrise by every engine and model, or by networks alone; `quick` leaves slow compilations to the soak."""
 
     def marks(subject: Subject, kind: str) -> Any:
         return SOAK if quick and (subject.name, kind) == SLOW_TO_COMPILE else ()
@@ -90,15 +91,15 @@ def models(*, networks: bool = False, quick: bool = False) -> Any:
 
 
 def cases() -> Iterator[Any]:
-    """Every engine and network with every optimizer, schedule, activation and l2.
+    """Yield every engine and network with every optimizer, schedule, activation and l2.
 
-    In each run of the tests so many that for perceptrons all pairs of these occur, and for convolutions, which take
-    long to compile, each of them.
+    Most of them only in the soak. The rest contains every pair of values for perceptrons, and every value for
+    convolutions, which take long to compile.
     """
     choices = [list(OPTIMIZERS), SCHEDULES, ACTIVATIONS, [0.0, 1e-3]]
-    for subject, places in product(SUBJECTS, product(*(range(len(each)) for each in choices))):
-        chosen = [each[place] for each, place in zip(choices, places, strict=True)]
-        optimizer, schedule, activation, l2 = places
+    for subject, indices in product(SUBJECTS, product(*(range(len(each)) for each in choices))):
+        chosen = [each[index] for each, index in zip(choices, indices, strict=True)]
+        optimizer, schedule, activation, l2 = indices
         pairs = schedule == ((optimizer + activation) % 3 == 0) and l2 == ((optimizer - activation) % 3 == 1)
         each_once = optimizer == activation and schedule == optimizer % 2 and l2 == optimizer // 2
         for kind in (each for each in subject.kinds if each in MNIST):
@@ -106,26 +107,19 @@ def cases() -> Iterator[Any]:
             yield pytest.param(subject, kind, *chosen, id="-".join(map(str, [subject, kind, *chosen])), marks=marks)
 
 
-def worst(job: Job, watch: RecordingWatch) -> float:
-    """The largest distance from the reference at the certified steps."""
-    found = distances(job, watch)
-    assert sorted(found) == [1, 20]
-    return max(found.values())
-
-
 @pytest.mark.parametrize(("subject", "kind", "optimizer", "schedule", "activation", "l2"), list(cases()))
 def test_networks_are_exact(
     subject: Subject, kind: str, optimizer: str, schedule: str, activation: str, l2: float
 ) -> None:
     job = subject.job(kind, optimizer=optimizer, schedule=schedule, activation=activation, l2=l2)
-    assert worst(job, train(subject.engine, job)) <= EXACT
+    assert worst_distance(job, train(subject.engine, job)) <= EXACT
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("subject", [each for each in SUBJECTS if "logreg" in each.kinds], ids=str)
 def test_logistic_regression_is_exact(subject: Subject, schedule: str) -> None:
     job = subject.job("logreg", schedule=schedule)
-    assert worst(job, train(subject.engine, job)) <= EXACT
+    assert worst_distance(job, train(subject.engine, job)) <= EXACT
 
 
 @pytest.mark.parametrize(
@@ -144,7 +138,7 @@ def test_logistic_regression_is_exact(subject: Subject, schedule: str) -> None:
 )
 def test_it_is_exact_with_any_number_of_layers(subject: Subject, kind: str, hidden: tuple[int, ...]) -> None:
     job = subject.job(kind, hidden=hidden)
-    assert worst(job, train(subject.engine, job)) <= EXACT
+    assert worst_distance(job, train(subject.engine, job)) <= EXACT
 
 
 @pytest.mark.parametrize(
@@ -163,19 +157,17 @@ def test_it_is_exact_with_any_number_of_layers(subject: Subject, kind: str, hidd
 )
 def test_it_is_exact_at_the_size_of_mnist(subject: Subject, kind: str, optimizer: str) -> None:
     job = subject.job(kind, data=pictures(2000, 784), hidden=MNIST[kind], batch_size=128, epochs=2, optimizer=optimizer)
-    assert worst(job, train(subject.engine, job)) <= EXACT
+    assert worst_distance(job, train(subject.engine, job)) <= EXACT
 
 
 @every
 def test_a_batch_larger_than_the_data_is_the_whole_data(subject: Subject) -> None:
     job = subject.job(batch_size=1000, epochs=20)
-    assert worst(job, train(subject.engine, job)) <= EXACT
+    assert worst_distance(job, train(subject.engine, job)) <= EXACT
 
 
 @models(quick=True)
-def test_snapshots_are_float32_copies_with_the_samples_seen_and_the_job_stays_as_it_was(
-    subject: Subject, kind: str
-) -> None:
+def test_snapshots_are_float32_copies_and_the_job_is_unchanged(subject: Subject, kind: str) -> None:
     job = subject.job(kind)
     before = fingerprint(job.weights)
     with warnings.catch_warnings():
@@ -189,7 +181,7 @@ def test_snapshots_are_float32_copies_with_the_samples_seen_and_the_job_stays_as
 
 
 @models(quick=True)
-def test_the_loss_is_that_of_the_batch_before_the_step_with_l2(subject: Subject, kind: str) -> None:
+def test_the_loss_is_of_the_batch_before_the_step_and_includes_l2(subject: Subject, kind: str) -> None:
     job = subject.job(kind, l2=0.0 if kind == "logreg" else 0.01)
     _, rows = next(job.order.batches())
     expected, _ = loss_and_gradient(job.model, job.weights, job.data.x_train[rows], job.data.y_train[rows])
@@ -197,18 +189,18 @@ def test_the_loss_is_that_of_the_batch_before_the_step_with_l2(subject: Subject,
 
 
 @every
-def test_it_stops_when_told_and_takes_a_last_snapshot(subject: Subject) -> None:
+def test_it_stops_on_request_and_takes_a_last_snapshot(subject: Subject) -> None:
     watch = train(subject.engine, subject.job(), stop_at=5)
     assert [step for step, _, _ in watch.snapshots] == [1, 5]
 
 
 @models()
-def test_it_learns_and_predicts_what_the_reference_would(subject: Subject, kind: str) -> None:
+def test_it_trains_and_predicts_like_the_reference(subject: Subject, kind: str) -> None:
     data = clicks(2000) if kind == "logreg" else pictures(2000)
     job = subject.job(kind, data=data, epochs=5)
     engine = subject.engine
     watch = train(engine, job)
-    found = engine.predict(data.x_test)  # more rows than it takes at a time
+    found = engine.predict(data.x_test)  # more rows than it predicts at a time
     engine.close()
     assert found.dtype == np.int64
     assert len(np.unique(found)) == data.classes
@@ -218,24 +210,24 @@ def test_it_learns_and_predicts_what_the_reference_would(subject: Subject, kind:
 
 
 @models(networks=True, quick=True)
-def test_a_training_that_diverges_says_so_by_its_loss_or_its_weights(subject: Subject, kind: str) -> None:
+def test_divergence_shows_in_the_losses_or_the_weights(subject: Subject, kind: str) -> None:
     watch = train(subject.engine, subject.job(kind, learning_rate=1e38, schedule="constant", epochs=9))
     last = np.concatenate([part.ravel() for part in watch.snapshots[-1][2]])
     assert not np.isfinite([*np.array(watch.losses, float), *last]).all()
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "torch", "jax"])
-def test_the_adapter_is_loaded_without_its_framework_and_without_numpy(name: str) -> None:
+def test_importing_the_adapter_imports_neither_its_framework_nor_numpy(name: str) -> None:
     code = f"import sys, trainoff.engines.{name}; print({{{name!r}, 'numpy'}} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
 
 
 @every
-def test_what_is_missing_comes_with_the_command_that_brings_it(
+def test_a_missing_module_is_reported_with_the_command_that_installs_it(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(subject.engine), "modules", ("no_such_module",))
     (missing,) = subject.engine.missing()
-    brings = "numpy" if subject.name == "numpy" else f"'trainoff[{subject.name}]'"
-    assert str(missing) == f"needs the Python module no_such_module; pip install {brings}"
+    extra = "numpy" if subject.name == "numpy" else f"'trainoff[{subject.name}]'"
+    assert str(missing) == f"needs the Python module no_such_module; pip install {extra}"

@@ -1,4 +1,4 @@
-"""Dask for real: clusters that start by themselves, the engines on them, kills, memory, and nothing left behind."""
+"""The engines on Dask in real trials: clusters that a trial starts, kills, memory limits, existing clusters."""
 
 import random
 import re
@@ -74,23 +74,23 @@ epochs = [20]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with spaces in its name, as many a user's."""
+    """A folder with spaces in its name, as users have them."""
     return tmp_path_factory.mktemp("dask and more")
 
 
 @pytest.fixture(scope="module")
 def trained(folder):
-    """Both engines in all their ways, by engine, mode and workload."""
+    """The records of both engines in all modes, by engine, protocol and workload."""
     path = folder / "cases.toml"
     path.write_text(CASES)
     done = trainoff("run", path, "--out", folder / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert survivors(folder) == []
-    assert "distributed." not in done.stdout + done.stderr, "Dask's noise belongs into the log"
+    assert "distributed." not in done.stdout + done.stderr, "Dask's messages belong in the log"
     return {(each["engine"], each["params"]["protocol"], each["workload"]): each for each in records(folder / "out")}
 
 
-def test_all_of_them_train(trained):
+def test_all_cases_train(trained):
     assert len(trained) == 8
     for record in trained.values():
         assert record["status"] == "ok", record["reason"]
@@ -105,12 +105,12 @@ def test_every_process_has_its_role(trained):
     assert inside["cpu_s_by_role"].keys() <= {"driver", "unattributed"}
 
 
-def test_one_step_a_round_is_the_reference(trained):
+def test_one_step_per_round_is_exact(trained):
     assert trained["dask-average", "tcp", "digits-mlp"]["equivalence"]["verdict"] == "exact"
     assert trained["dask-average", "tcp", "clicks"]["equivalence"]["verdict"] in ("exact", "within tolerance")
 
 
-def test_rows_of_its_own_are_another_order_and_said_to_be(trained):
+def test_batches_from_a_workers_own_rows_are_different_by_design(trained):
     found = trained["dask-sklearn", "tcp", "digits-mlp"]["equivalence"]
     assert found["verdict"] == "different by design"
     assert found["reason"] == "every worker draws its batches from its own part of the rows"
@@ -118,21 +118,21 @@ def test_rows_of_its_own_are_another_order_and_said_to_be(trained):
 
 
 @pytest.mark.parametrize("engine", ["dask-average", "dask-sklearn"])
-def test_after_loading_only_weights_travel(trained, engine):
+def test_after_loading_only_weights_are_transferred(trained, engine):
     record = trained[engine, "tcp", "digits-mlp"]
     counts = record["counts"]
     assert 1 <= counts["bytes_per_round"] / counts["least_bytes_per_round"] <= 1.1
     weights = 4 * record["model"]["parameters"]
-    assert record["network_bytes_by_phase"]["ship"] <= 2 * 2 * weights + 200_000, "the job twice, and no rows"
+    assert record["network_bytes_by_phase"]["ship"] <= 2 * 2 * weights + 200_000, "the job twice and no rows"
 
 
 @pytest.mark.parametrize("engine", ["dask-average", "dask-sklearn"])
-def test_of_sparse_weights_only_those_travel_that_changed(trained, engine):
+def test_only_changed_sparse_weights_are_transferred(trained, engine):
     record = trained[engine, "tcp", "clicks"]
     assert record["counts"]["bytes_per_round"] < 2 * 2 * 4 * 2**BITS / 20
 
 
-def test_the_timeline_tells_who_worked_when(trained):
+def test_the_timeline_has_every_workers_tasks_in_order(trained):
     record = trained["dask-average", "tcp", "digits-mlp"]
     assert record["timeline"].keys() == {"worker-0", "worker-1"}
     for tasks in record["timeline"].values():
@@ -143,7 +143,7 @@ def test_the_timeline_tells_who_worked_when(trained):
     assert record["counts"]["python_gc_s"] >= 0
 
 
-def test_a_search_goes_through_joblib_and_a_dashboard_shows_it(tmp_path):
+def test_a_search_runs_with_a_dashboard(tmp_path):
     done = trainoff("run", study(tmp_path, "dask-sklearn", more=SEARCH), "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")
     assert done.returncode == 0, record["reason"]
@@ -152,7 +152,7 @@ def test_a_search_goes_through_joblib_and_a_dashboard_shows_it(tmp_path):
     assert re.search(r"dask: http://127.0.0.1:\d+", done.stdout + done.stderr)
 
 
-def test_torch_learns_together_on_the_workers(tmp_path):
+def test_dask_torch_is_exact_on_two_workers(tmp_path):
     more = 'workers = 2\nbatch_size = 70\nprotocol = "tls"'
     done = trainoff("run", study(tmp_path, "dask-torch", more=more), "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")
@@ -162,14 +162,14 @@ def test_torch_learns_together_on_the_workers(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_process_group_ends_with_its_member(tmp_path):
-    record = disturb(tmp_path, "worker-1", engine="held-dask-torch")
+def test_the_training_fails_when_one_member_of_the_process_group_dies(tmp_path):
+    record = run_and_kill(tmp_path, "worker-1", engine="held-dask-torch")
     assert (record["status"], record["phase"]) == ("crashed", "train")
     assert record["reason"] == "worker-1: the worker ended with code -9"
 
 
-def disturb(folder, victim, engine="held-dask-average"):
-    """The record of a training during which somebody was killed, after nothing of it was left."""
+def run_and_kill(folder, victim, engine="held-dask-average"):
+    """Return the record of a training in which a process was killed."""
     path = study(folder, engine, more=LONG)
 
     def choose():
@@ -180,7 +180,7 @@ def disturb(folder, victim, engine="held-dask-average"):
     return run_and_signal(folder, path, choose)
 
 
-def assert_recovered_or_clear(record, victim):
+def check_record(record, victim):
     if victim == "worker-1":
         assert record["status"] == "ok", record["reason"]
         assert record["counts"]["workers_lost"] == 1
@@ -195,11 +195,11 @@ def assert_recovered_or_clear(record, victim):
 
 
 @pytest.mark.parametrize("victim", ["worker-1", "scheduler", "driver"])
-def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
-    assert_recovered_or_clear(disturb(tmp_path, victim), victim)
+def test_the_record_after_a_process_is_killed(tmp_path, victim):
+    check_record(run_and_kill(tmp_path, victim), victim)
 
 
-def test_both_workers_can_be_lost_at_once(tmp_path):
+def test_training_recovers_when_both_workers_are_lost_at_once(tmp_path):
     path = study(tmp_path, "held-dask-average", more=LONG)
 
     def choose():
@@ -212,36 +212,36 @@ def test_both_workers_can_be_lost_at_once(tmp_path):
     assert record["equivalence"]["verdict"] == "exact"
 
 
-def test_nothing_listens_to_others_without_a_network_of_its_own(tmp_path, monkeypatch):
+def test_without_a_network_namespace_everything_listens_on_loopback_only(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINOFF_ISOLATION", "process-group")
     path = study(tmp_path, "held-dask-average", more=LONG)
-    seen = []
+    addresses = []
 
     def choose():
         for role in ("scheduler", "worker-0", "worker-1", "driver"):
             for each in members(tmp_path, role):
-                seen.extend(link.laddr.ip for link in each.net_connections("inet") if link.status == "LISTEN")
+                addresses.extend(link.laddr.ip for link in each.net_connections("inet") if link.status == "LISTEN")
         return members(tmp_path, "driver")[0]
 
     run_and_signal(tmp_path, path, choose)
-    assert len(seen) >= 4
-    assert set(seen) == {"127.0.0.1"}
+    assert len(addresses) >= 4
+    assert set(addresses) == {"127.0.0.1"}
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("attempt", range(10))
 @pytest.mark.parametrize("victim", ["worker-1", "scheduler", "driver"])
-def test_at_any_moment(tmp_path, victim, attempt):
-    """From the start of the cluster on."""
+def test_a_kill_at_a_random_moment(tmp_path, victim, attempt):
+    """The moment counts from the start of the victim."""
     moment = random.Random(attempt).uniform(0, 12)
     start = []
 
-    def now():
+    def is_due():
         start.append(time.monotonic()) if members(tmp_path, victim) else None
         return start and time.monotonic() - start[0] > moment and members(tmp_path, victim)
 
     path = study(tmp_path, "held-dask-average", more=LONG)
-    record = run_and_signal(tmp_path, path, lambda: members(tmp_path, victim)[0], held_at=110, begun=now)
+    record = run_and_signal(tmp_path, path, lambda: members(tmp_path, victim)[0], held_at=110, begun=is_due)
     assert record["status"] in ("ok", "crashed", "start-failed")
     if record["status"] != "ok":
         assert victim in record["reason"] or record["unfinished"], record["reason"]
@@ -258,7 +258,7 @@ def test_the_first_traceback_of_a_worker_reaches_the_record(tmp_path):
     assert "in blunder" in record["traceback"]
 
 
-def test_a_worker_over_its_memory_is_out_of_memory_and_not_started_again(tmp_path):
+def test_a_worker_over_its_memory_limit_ends_the_trial_as_out_of_memory(tmp_path):
     more = "workers = 2\nbatch_size = 10\n[cluster]\nmemory_gb = 0.6"
     done = trainoff("run", study(tmp_path, "glutton", more=more), "--out", tmp_path / "out")
     assert done.returncode == 1
@@ -277,7 +277,7 @@ scheduler = "{address}"
 """
 
 
-def test_an_existing_cluster_is_used_by_naming_it(tmp_path):
+def test_an_existing_cluster_is_used_by_its_address(tmp_path):
     with Processes(2, tmp_path) as cluster:
         address = DaskCluster(cluster, tmp_path, 1).start()
         path = study(tmp_path, "dask-average", more=ATTACH.format(workers=2, address=address))
@@ -297,18 +297,18 @@ def test_an_existing_cluster_is_used_by_naming_it(tmp_path):
     assert reason.startswith(f"no Dask scheduler answers at {address}")
 
 
-def test_a_cluster_that_speaks_tls_is_used_by_showing_a_certificate(tmp_path):
-    made = Security.temporary()
-    texts = {"ca_file": made.tls_ca_file, "cert": made.tls_scheduler_cert, "key": made.tls_scheduler_key}
+def test_an_existing_cluster_with_tls_is_used_with_a_certificate(tmp_path):
+    security = Security.temporary()
+    texts = {"ca_file": security.tls_ca_file, "cert": security.tls_scheduler_cert, "key": security.tls_scheduler_key}
     files = {}
     for name, text in texts.items():
         files[name] = str(tmp_path / f"{name}.pem")
         (tmp_path / f"{name}.pem").write_text(text)
-    shown = "[cluster.dask]\n" + "".join(f'{name} = "{path}"\n' for name, path in files.items())
+    certificate = "[cluster.dask]\n" + "".join(f'{name} = "{path}"\n' for name, path in files.items())
     with Processes(1, tmp_path) as cluster:
         address = DaskCluster(cluster, tmp_path, 1, "tls", Certificate(**files)).start()
         more = ATTACH.format(workers=1, address=address)
-        done = trainoff("run", study(tmp_path, "dask-average", more=more + shown), "--out", tmp_path / "out")
+        done = trainoff("run", study(tmp_path, "dask-average", more=more + certificate), "--out", tmp_path / "out")
         assert done.returncode == 0, only_record(tmp_path / "out")["reason"]
         trainoff("run", study(tmp_path, "dask-average", more=more, name="bare"), "--out", tmp_path / "bare")
     assert only_record(tmp_path / "bare")["reason"].startswith(f"no Dask scheduler answers at {address}")

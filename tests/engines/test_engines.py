@@ -1,4 +1,4 @@
-"""What all engines have in common: their source is their identity, and what does nothing is not said to be used."""
+"""What all engines share: the hash of their source, and keys that have no effect in a mode."""
 
 import re
 from pathlib import Path
@@ -25,19 +25,19 @@ HERE = Path(engines.__file__).parent
         ("dask-average", "shared/local_sgd.py"),
     ],
 )
-def test_a_change_of_what_an_engine_builds_on_is_a_change_of_the_engine(monkeypatch, engine, file):
+def test_a_change_of_a_module_that_an_engine_uses_changes_its_hash(monkeypatch, engine, file):
     before, real = source_hash(engines.get(engine)), Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: real(path) + b"#" * (path == HERE / file))
     assert source_hash(engines.get(engine)) != before
 
 
-def test_a_change_of_another_engine_is_none_of_its_own(monkeypatch):
+def test_a_change_of_another_engine_does_not_change_its_hash(monkeypatch):
     before, real = source_hash(engines.get("numpy")), Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: real(path) + b"#" * ("torch" in path.parts))
     assert source_hash(engines.get("numpy")) == before
 
 
-def test_what_close_asks_for_by_name_is_an_attribute_that_the_engine_sets():
+def test_every_attribute_that_close_checks_is_set_by_the_engine():
     for path in sorted(HERE.rglob("*.py")):
         source = path.read_text()
         for name in re.findall(r'hasattr\(self, "(\w+)"\)', source):
@@ -54,8 +54,8 @@ def test_what_close_asks_for_by_name_is_an_attribute_that_the_engine_sets():
         ("dask-sklearn", 'mode = "search"\n[grid]\ncandidates = [2, 3]', 2),
     ],
 )
-def test_what_does_nothing_makes_no_trials(tmp_path, engine, text, trials):
+def test_a_key_without_effect_makes_no_further_trials(tmp_path, engine, text, trials):
     path = tmp_path / "one.toml"
     path.write_text(f'workload = "digits-mlp"\nengines = ["{engine}"]\n[params]\n{text}\n')
-    made = read(path, engines.facts()).trials()
-    assert len({trial.id("1", "2", "3") for trial in made}) == trials
+    found = read(path, engines.facts()).trials()
+    assert len({trial.id("1", "2", "3") for trial in found}) == trials

@@ -1,4 +1,4 @@
-"""The parts of training by rounds that need no cluster: spans, shares, the line between driver and worker, the pace."""
+"""The parts of local SGD that need no cluster: spans, shares, the control channel, the snapshot schedule."""
 
 import pickle
 import socket
@@ -35,19 +35,19 @@ def test_rounds_cover_every_step_once_and_end_with_the_epoch(tau):
     assert {11, 22, 33} <= {last for _, last in found}
 
 
-def test_a_batch_by_its_step_is_the_batch_of_the_walk():
+def test_batch_returns_what_batches_yields():
     for step, rows in ORDER.batches():
         np.testing.assert_array_equal(ORDER.batch(step), rows)
 
 
-def test_shares_make_up_the_batch():
+def test_the_shares_of_all_workers_are_the_batch():
     batch = ORDER.batch(11)  # of three rows
     parts = [share(batch, worker, 4) for worker in range(4)]
     assert sorted(len(part) for part in parts) == [0, 1, 1, 1]
     np.testing.assert_array_equal(np.concatenate(parts), batch)
 
 
-def test_rows_leave_the_file_they_are_mapped_from(tmp_path):
+def test_in_memory_copies_mapped_rows(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(12.0).reshape(4, 3))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     kept = pickle.loads(pickle.dumps(in_memory(mapped)))
@@ -58,12 +58,12 @@ def test_rows_leave_the_file_they_are_mapped_from(tmp_path):
     assert kept.columns.tolist() == [1, 2, 7]
 
 
-def test_candidates_lie_around_the_rate():
+def test_candidates_lie_around_the_learning_rate():
     assert factors(1) == [1.0]
     assert factors(4) == [0.25, 0.5, 1.0, 2.0]
 
 
-def test_snapshots_are_wanted_at_the_certified_steps_at_intervals_and_at_the_end():
+def test_snapshots_are_due_at_certified_steps_at_intervals_and_at_the_end():
     schedule, seen = SnapshotSchedule(ORDER, 50), []
     for step in range(1, ORDER.steps + 1):
         samples = ORDER.samples_after(step)
@@ -75,8 +75,8 @@ def test_snapshots_are_wanted_at_the_certified_steps_at_intervals_and_at_the_end
     assert SnapshotSchedule(long, 1)._every == long.rows * long.epochs // MOST_SNAPSHOTS
 
 
-class Notes:
-    """A watch that writes down what it hears."""
+class ListWatch:
+    """A watch that keeps what it is called with."""
 
     def __init__(self):
         self.steps, self.snapshots, self.losses = [], [], []
@@ -94,13 +94,13 @@ class Notes:
         self.snapshots.append((samples_seen, flatten(weights)[:2].tolist()))
 
 
-def a_job(model):
-    """As much of a job as the line needs."""
+def small_job(model):
+    """Return the part of a job that the control channel needs."""
     return type("Job", (), {"model": model, "order": ORDER, "weights": initial_weights(model, 1)})
 
 
-def test_the_line_carries_progress_and_weights():
-    model, watch = Mlp((4, 3)), Notes()
+def test_the_control_channel_transfers_progress_and_weights():
+    model, watch = Mlp((4, 3)), ListWatch()
     driver = ControlServer("127.0.0.1", lambda: None)
 
     def work():
@@ -110,25 +110,25 @@ def test_the_line_carries_progress_and_weights():
             worker.progress(step, 1 / step, lambda step=step: [np.full((4, 3), step), np.zeros(3)])
         worker.lost("worker-1", 10)
         worker.end({"counts": {"a": 1}})
-        worker.serve_requests(lambda question: question + 1)
+        worker.serve_requests(lambda number: number + 1)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     driver.wait_for("ready", HANGS_S)
-    heard = []
-    weights, report = driver.follow(a_job(model), watch, heard.append)
+    reported = []
+    weights, report = driver.follow(small_job(model), watch, reported.append)
     assert driver.request(41) == 42
     driver.close()
     thread.join()
     assert report == {"counts": {"a": 1}}
-    assert heard == [step for step, _ in watch.steps]
+    assert reported == [step for step, _ in watch.steps]
     assert watch.snapshots == [(10, [1.0, 1.0]), (193, [20.0, 20.0]), (309, [33.0, 33.0])]
     assert weights[0][0, 0] == 33
     assert watch.steps[-1] == (33, 1 / 33)
     assert watch.losses == [("worker-1", 10)]
 
 
-def test_nobody_waits_for_workers_that_have_failed():
+def test_the_server_stops_waiting_when_the_workers_have_failed():
     def check():
         raise TrainoffError("the workers are gone")
 
@@ -138,21 +138,21 @@ def test_nobody_waits_for_workers_that_have_failed():
     driver.close()
 
 
-def call_in_a_while(driver):
-    """A leader that calls from a thread and is ready."""
-    leaders = []
+def connect_in_thread(driver):
+    """Start a client that connects from a thread and reports that it is ready."""
+    clients = []
 
-    def call():
-        leaders.append(ControlClient(driver.endpoint, SnapshotSchedule(ORDER, 10**6)))
-        leaders[0].report_state("ready")
+    def connect():
+        clients.append(ControlClient(driver.endpoint, SnapshotSchedule(ORDER, 10**6)))
+        clients[0].report_state("ready")
 
-    thread = threading.Thread(target=call, daemon=True)
+    thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     return thread
 
 
-def test_who_calls_and_is_silent_or_knows_no_secret_is_sent_away(monkeypatch):
-    wait, patience = control_channel._set_receive_timeout, iter([1])  # short with the first, who is silent
+def test_clients_that_send_nothing_or_do_not_know_the_secret_are_disconnected(monkeypatch):
+    wait, patience = control_channel._set_receive_timeout, iter([1])  # short for the first client, which sends nothing
     monkeypatch.setattr(
         control_channel,
         "_set_receive_timeout",
@@ -161,31 +161,31 @@ def test_who_calls_and_is_silent_or_knows_no_secret_is_sent_away(monkeypatch):
     driver = ControlServer("127.0.0.1", lambda: None)
     place = (driver.endpoint.host, driver.endpoint.port)
     with socket.create_connection(place):
-        thread = call_in_a_while(driver)
+        thread = connect_in_thread(driver)
         driver.wait_for("ready", HANGS_S)
         thread.join()
     driver.disconnect()
 
-    sent_away = []
+    rejected = []
 
     def guess():
         try:
             Client(place, authkey=b"a guess")
         except AuthenticationError as error:
-            sent_away.append(error)
-        call_in_a_while(driver)
+            rejected.append(error)
+        connect_in_thread(driver)
 
     threading.Thread(target=guess).start()
     driver.wait_for("ready", HANGS_S)
-    assert sent_away
+    assert rejected
     driver.close()
 
 
-def test_a_new_leader_that_calls_before_the_old_one_is_missed_is_heard():
+def test_a_new_client_that_connects_before_the_old_one_is_missed_is_accepted():
     driver = ControlServer("127.0.0.1", lambda: None)
-    call_in_a_while(driver).join(0.1)
+    connect_in_thread(driver).join(0.1)
     driver.wait_for("ready", HANGS_S)
-    thread = call_in_a_while(driver)
+    thread = connect_in_thread(driver)
     while thread.is_alive():
         driver.check_reports()
     driver.check_reports()
@@ -194,24 +194,24 @@ def test_a_new_leader_that_calls_before_the_old_one_is_missed_is_heard():
     driver.close()
 
 
-def test_tasks_by_a_clock_that_goes_wrong_are_put_where_they_were():
-    right = RoundResult(1, 0.0, None, 10.2, 10.8, 0.0)
-    assert clock_offset(right, 10.0, 11.0) == 0
-    assert clock_offset(replace(right, began=99.2, ended=99.8), 10.0, 11.0) == pytest.approx(89)
+def test_the_clock_skew_of_a_worker_is_corrected():
+    correct = RoundResult(1, 0.0, None, 10.2, 10.8, 0.0)
+    assert clock_offset(correct, 10.0, 11.0) == 0
+    assert clock_offset(replace(correct, began=99.2, ended=99.8), 10.0, 11.0) == pytest.approx(89)
 
 
 @pytest.mark.parametrize("address", ["spark://127.0.0.1:1", "spark://nowhere", "spark://127.0.0.1:1,127.0.0.1:2"])
-def test_a_master_that_does_not_answer_is_said_at_once(address):
+def test_a_spark_master_that_does_not_answer_is_an_error_at_once(address):
     with pytest.raises(TrainoffError, match=f"no Spark master answers at {address}; is it running"):
         check_answers(address)
 
 
-def test_other_masters_are_not_asked():
+def test_masters_other_than_standalone_are_not_checked():
     check_answers("yarn")
     check_answers("k8s://https://nowhere")
 
 
-def test_a_failed_task_speaks_for_itself():
+def test_the_python_traceback_of_a_failed_spark_task_is_extracted():
     text = (
         "org.apache.spark.SparkException: Lost task 1.0 in stage 3.0 (TID 9) (127.0.0.1 executor 4): Py: Traceback "
         '(most recent call last):\n  File "desk.py", line 3\nValueError: no\n\n\tat org.apache.spark.Runner.run(R:1)\n'
@@ -222,7 +222,7 @@ def test_a_failed_task_speaks_for_itself():
     assert "/path/to/python" in str(explain("[PYTHON_VERSION_MISMATCH] ...", str))
 
 
-def test_mllib_settles_what_it_has_no_choice_about():
+def test_mllib_settles_parameters_that_it_cannot_choose():
     asked = {"solver": "l-bfgs", "max_iter": 7, "activation": "relu", "learning_rate": 0.4, "optimizer": "adam"}
     settled = SparkMllib().settle(asked)
     assert settled["activation"] == "sigmoid"

@@ -1,4 +1,4 @@
-"""The numpy engine: exact against the reference, and its errors do not go unnoticed."""
+"""The numpy engine against the reference, also with mistakes put into it on purpose; L-BFGS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainoff.models import SCHEDULES, flatten, labels, loss_and_gradient, unfla
 EXACT, TOLERATED = 1e-3, 5e-3
 
 
-class Steep(NumpyNetwork):
+class ScaledGradient(NumpyNetwork):
     """A network whose gradient is 1 % too large."""
 
     def differentiate(self, x: Any, y: Any, rows: Any) -> float:
@@ -24,15 +24,15 @@ class Steep(NumpyNetwork):
         return loss
 
 
-class Careless(NumpyNetwork):
+class LostRow(NumpyNetwork):
     """A network that loses the last row of every batch."""
 
     def differentiate(self, x: Any, y: Any, rows: Any) -> float:
         return super().differentiate(x, y, rows[:-1])
 
 
-class Wrong(Numpy):
-    """The engine with another network inside."""
+class WithNetwork(Numpy):
+    """The engine with another network."""
 
     def __init__(self, network: type[NumpyNetwork]) -> None:
         self._kind = network
@@ -42,26 +42,26 @@ class Wrong(Numpy):
         self._learner.network = self._kind(job.model, job.weights, job.order.batch_size)
 
 
-def test_the_wrong_engine_is_right_with_the_right_network() -> None:
+def test_the_engine_with_a_replaced_network_is_exact_with_the_right_one() -> None:
     job = make_job()
-    assert max(distances(job, train(Wrong(NumpyNetwork), job)).values()) <= EXACT
+    assert max(distances(job, train(WithNetwork(NumpyNetwork), job)).values()) <= EXACT
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_a_gradient_off_by_one_per_cent_is_noticed(optimizer: str, schedule: str) -> None:
     job = make_job(optimizer=optimizer, schedule=schedule)
-    assert max(distances(job, train(Wrong(Steep), job)).values()) > TOLERATED
+    assert max(distances(job, train(WithNetwork(ScaledGradient), job)).values()) > TOLERATED
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_lost_row_is_noticed(optimizer: str, schedule: str) -> None:
     job = make_job(optimizer=optimizer, schedule=schedule)
-    assert max(distances(job, train(Wrong(Careless), job)).values()) > TOLERATED
+    assert max(distances(job, train(WithNetwork(LostRow), job)).values()) > TOLERATED
 
 
-def test_its_logistic_regression_predicts_what_the_reference_predicts() -> None:
+def test_its_logistic_regression_predicts_like_the_reference() -> None:
     job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0, epochs=20)
     engine = Numpy()
     weights = train(engine, job).snapshots[-1][2]
@@ -70,9 +70,9 @@ def test_its_logistic_regression_predicts_what_the_reference_predicts() -> None:
     assert np.mean(engine.predict(job.data.x_train) == job.data.y_train) > 0.8
 
 
-def test_a_gradient_off_by_one_per_cent_is_caught_on_sparse_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = NumpyLogistic.step
-    monkeypatch.setattr(NumpyLogistic, "step", lambda self, step, rows, rate: right(self, step, rows, 1.01 * rate))
+def test_a_gradient_off_by_one_per_cent_is_noticed_on_sparse_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    correct = NumpyLogistic.step
+    monkeypatch.setattr(NumpyLogistic, "step", lambda self, step, rows, rate: correct(self, step, rows, 1.01 * rate))
     job = make_job(kind="logreg", optimizer="sgd")
     assert max(distances(job, train(Numpy(), job)).values()) > TOLERATED
 
@@ -91,7 +91,7 @@ def test_l_bfgs_minimises_the_loss_on_all_rows() -> None:
     np.testing.assert_array_equal(engine.predict(job.data.x_test), labels(job.model, weights, job.data.x_test))
 
 
-def test_l_bfgs_takes_the_same_path_as_scipy_on_the_reference() -> None:
+def test_l_bfgs_reaches_the_loss_that_scipy_reaches() -> None:
     from scipy.optimize import minimize
 
     job = full_batch(activation="sigmoid", epochs=20)
@@ -107,7 +107,7 @@ def test_l_bfgs_takes_the_same_path_as_scipy_on_the_reference() -> None:
     assert ours == pytest.approx(found.fun, rel=0.05)
 
 
-def test_l_bfgs_stops_when_the_watch_says_so() -> None:
+def test_l_bfgs_stops_on_request() -> None:
     job = full_batch(epochs=40)
     watch = train(Numpy(), job, stop_at=5)
     assert len(watch.losses) == 5
@@ -115,7 +115,7 @@ def test_l_bfgs_stops_when_the_watch_says_so() -> None:
 
 
 def full_batch(**settings: Any) -> Job:
-    """A job for l-bfgs: every iteration sees all rows."""
+    """Return a job for l-bfgs: every iteration uses all rows."""
     job = make_job(batch_size=330, learning_rate=1.0, **settings)
     job.params = {**job.params, "optimizer": "l-bfgs"}
     return job

@@ -1,4 +1,4 @@
-"""A Ray cluster for real: Ray Train on it, kills of every process, mistakes of a worker, clusters of others."""
+"""Ray Train in real trials: kills of every process, exceptions in a worker, existing clusters."""
 
 import os
 import shutil
@@ -64,33 +64,33 @@ def trained(tmp_path_factory):
     return only_record(folder / "out"), done
 
 
-def test_it_is_the_reference(trained):
+def test_it_is_exact(trained):
     record, _ = trained
     assert record["equivalence"]["verdict"] == "exact", record["reason"]
     assert record["samples_seen"] == 600
 
 
-def test_the_record_tells_who_did_what(trained):
+def test_the_record_has_figures_of_every_role(trained):
     record, _ = trained
     workers = {"worker-0", "worker-1"}
     assert workers | {"head", "driver"} <= record["cpu_s_by_role"].keys()
     assert workers <= record["network_bytes_by_role"].keys()
-    for what in ("computing_s", "communicating_s", "waiting_s"):
-        assert record["breakdowns"][what].keys() == workers
+    for figure in ("computing_s", "communicating_s", "waiting_s"):
+        assert record["breakdowns"][figure].keys() == workers
     assert record["counts"]["rounds"] == 12
     for phase in ("cluster_start", "ship", "compile", "train", "test"):
         assert record["phases_s"][phase] > 0
 
 
-def test_ray_says_nothing_on_the_terminal_but_where_its_dashboard_is(trained):
+def test_the_terminal_shows_nothing_of_ray_but_the_dashboards_address(trained):
     _, done = trained
     assert done.stderr == ""
     assert "ray::" not in done.stdout
     assert "http://127.0.0.1:" in done.stdout
 
 
-def disturb(folder, role, program="", number=signal.SIGKILL, held_at=60, after=0.0):
-    """The record of a training during which somebody was sent a signal, some seconds after its first checkpoint."""
+def run_and_kill(folder, role, program="", number=signal.SIGKILL, held_at=60, after=0.0):
+    """Return the record of a training with a signal to a process, `after` seconds after the first checkpoint."""
     path = study(folder, "held-ray-torch", more=LONG)
 
     def find():
@@ -102,28 +102,28 @@ def disturb(folder, role, program="", number=signal.SIGKILL, held_at=60, after=0
     return run_and_signal(folder, path, find, number, held_at, lambda: is_held_after_checkpoint(folder))
 
 
-def test_ray_train_goes_on_from_the_checkpoint(tmp_path):
-    record = disturb(tmp_path, "worker-1", TRAINER)
+def test_ray_train_resumes_from_the_checkpoint(tmp_path):
+    record = run_and_kill(tmp_path, "worker-1", TRAINER)
     assert_recovered(record, EPOCHS)
     assert record["equivalence"]["verdict"] == "exact"
 
 
 @pytest.mark.soak
-def test_without_its_head_the_record_says_so(tmp_path):
-    record = disturb(tmp_path, "head", "gcs_server")
+def test_a_killed_head_is_named_in_the_record(tmp_path):
+    record = run_and_kill(tmp_path, "head", "gcs_server")
     assert record["status"] == "crashed"
     assert record["reason"] == "head: the head of the Ray cluster is gone"
 
 
 @pytest.mark.soak
-def test_with_the_driver_everything_is_gone(tmp_path):
-    record = disturb(tmp_path, "driver")
+def test_a_killed_driver_takes_all_processes_with_it(tmp_path):
+    record = run_and_kill(tmp_path, "driver")
     assert record["status"] == "crashed"
     assert "killed from outside (SIGKILL)" in record["reason"]
 
 
 @pytest.mark.soak
-def test_the_mistake_of_a_worker_is_told_at_once_and_in_its_words(tmp_path):
+def test_an_exception_in_a_worker_is_reported_at_once_with_its_message(tmp_path):
     assert trainoff("run", study(tmp_path, "slipper", more="workers = 2"), "--out", tmp_path / "out").returncode == 1
     record = only_record(tmp_path / "out")
     assert "LookupError: no such parameter" in record["reason"]
@@ -132,10 +132,10 @@ def test_the_mistake_of_a_worker_is_told_at_once_and_in_its_words(tmp_path):
     assert survivors(tmp_path) == []
 
 
-def test_where_nothing_answers_there_is_nothing_to_attach_to(tmp_path):
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))  # it does not listen, and nobody else can have its port
-        port = deaf.getsockname()[1]
+def test_attaching_where_no_cluster_answers_is_an_error(tmp_path):
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # it does not listen, and nothing else can take its port
+        port = reserved.getsockname()[1]
         path = study(tmp_path, "ray-torch", more=ATTACH.format(address=f"127.0.0.1:{port}"))
         trainoff("run", path, "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")
@@ -145,11 +145,11 @@ def test_where_nothing_answers_there_is_nothing_to_attach_to(tmp_path):
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("victim", ["worker", "head", "driver"])
-def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, victim, number):
+def test_kills_at_random_moments_leave_no_process_and_lose_no_step(tmp_path, victim, number):
     choice = kill_choice(f"{victim} {number}")
     role = choice.choice(["worker-0", "worker-1"]) if victim == "worker" else victim
     program = choice.choice(PROGRAMS[victim])
-    record = disturb(tmp_path, role, program, held_at=choice.randrange(51, 110), after=choice.uniform(0, 0.1))
+    record = run_and_kill(tmp_path, role, program, held_at=choice.randrange(51, 110), after=choice.uniform(0, 0.1))
     if victim == "worker":
         assert_recovered(record, EPOCHS)
         assert record["counts"].get("nodes_replaced", 0) == (program != TRAINER)
@@ -159,35 +159,35 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, victim
 
 
 @pytest.mark.soak
-def test_a_stuck_worker_is_found_within_seconds(tmp_path):
-    record = disturb(tmp_path, "worker-1", TRAINER, signal.SIGSTOP)
+def test_a_stuck_worker_is_detected(tmp_path):
+    record = run_and_kill(tmp_path, "worker-1", TRAINER, signal.SIGSTOP)
     assert_recovered(record, EPOCHS)
     assert record["counts"]["detection_s"] > 9
 
 
 @pytest.fixture
 def existing():
-    """A Ray cluster that is not a trial's; yields its address."""
+    """A Ray cluster that belongs to no trial; yields its address."""
     folder, (port,) = Path(tempfile.mkdtemp(dir="/tmp")), free_ports(["0.0.0.0"])
-    words = ["start", "--head", "--block", "--num-cpus", "2", "--port", port, "--temp-dir", folder]
-    quiet = ["--disable-usage-stats", "--include-dashboard", "false"]
+    start = ["start", "--head", "--block", "--num-cpus", "2", "--port", port, "--temp-dir", folder]
+    options = ["--disable-usage-stats", "--include-dashboard", "false"]
     log = folder / "log.txt"
     with log.open("w") as sink:
-        argv = [sys.executable, "-m", "ray.scripts.scripts", *map(str, words), *quiet]
+        argv = [sys.executable, "-m", "ray.scripts.scripts", *map(str, start), *options]
         head = subprocess.Popen(argv, env=environment(), stdout=sink, stderr=sink, start_new_session=True)
     deadline = time.monotonic() + HANGS_S
     while "Ray runtime started" not in log.read_text():
         assert head.poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  # one thing
         time.sleep(0.1)
     yield log.read_text().split("--address='")[1].split("'")[0]
-    assert head.poll() is None  # it is not ours to stop
+    assert head.poll() is None  # the trial must not stop it
     os.killpg(head.pid, signal.SIGKILL)
     head.wait()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.soak
-def test_a_cluster_of_others_is_used_and_left_alone(tmp_path, existing):
+def test_an_existing_cluster_is_used_and_keeps_running(tmp_path, existing):
     path = study(tmp_path, "ray-torch", more=ATTACH.format(address=existing))
     done = trainoff("run", path, "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The sklearn engine: scikit-learn's own code, held to the reference's mathematics."""
+"""The sklearn engine against the reference, also with mistakes put into it on purpose."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from trainoff.models import fingerprint, labels
 EXACT, TOLERATED = 1e-3, 5e-3
 
 
-def test_the_rate_inside_the_velocity_is_noticed_when_the_rate_changes(
+def test_a_learning_rate_inside_the_velocity_is_noticed_when_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(adapter, "momentum", lambda job, step: 0.9)  # as scikit-learn has it
+    monkeypatch.setattr(adapter, "momentum", lambda job, step: 0.9)  # as scikit-learn does it
     changing, constant = make_job(schedule="one-cycle"), make_job(schedule="constant")
     assert max(distances(changing, train(Sklearn(), changing)).values()) > TOLERATED
     assert max(distances(constant, train(Sklearn(), constant)).values()) <= EXACT
 
 
-def test_alpha_as_scikit_learn_has_it_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = adapter.set_rows
-    monkeypatch.setattr(adapter, "set_rows", lambda classifier, rows, l2: right(classifier, rows, l2 / rows))
+def test_scikit_learns_own_scaling_of_alpha_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    correct = adapter.set_rows
+    monkeypatch.setattr(adapter, "set_rows", lambda classifier, rows, l2: correct(classifier, rows, l2 / rows))
     job = make_job(l2=0.1)
     assert max(distances(job, train(Sklearn(), job)).values()) > TOLERATED
 
 
-def test_it_books_import_and_compile_and_leaves_the_job_as_it_was() -> None:
+def test_it_reports_import_and_compile_and_does_not_change_the_job() -> None:
     job = make_job()
     before = fingerprint(job.weights)
     watch = train(Sklearn(), job)
@@ -39,7 +39,7 @@ def test_it_books_import_and_compile_and_leaves_the_job_as_it_was() -> None:
     assert fingerprint(job.weights) == before
 
 
-def test_two_classes_are_refused_with_a_sentence() -> None:
+def test_two_classes_are_refused_with_a_reason() -> None:
     with pytest.raises(Refused, match="scikit-learn trains two classes with one logistic output"):
         train(Sklearn(), make_job(pictures(classes=2)))
 
@@ -49,7 +49,7 @@ def test_its_logistic_regression_is_exact_for_batches_of_one_row() -> None:
     assert max(distances(job, train(Sklearn(), job)).values()) <= EXACT
 
 
-def test_its_logistic_regression_says_that_batches_are_taken_row_by_row() -> None:
+def test_its_logistic_regression_reports_that_it_steps_row_by_row() -> None:
     job = make_job(kind="logreg", optimizer="sgd", learning_rate=2.0)
     assert max(distances(job, train(Sklearn(), job)).values()) > EXACT
     trial = make_trial("sklearn", model="logreg", batch_size=32)
@@ -57,7 +57,7 @@ def test_its_logistic_regression_says_that_batches_are_taken_row_by_row() -> Non
     assert Sklearn().differs(make_trial("sklearn", model="logreg", batch_size=1)) is None
 
 
-def test_its_logistic_regression_learns_and_predicts() -> None:
+def test_its_logistic_regression_trains_and_predicts() -> None:
     job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0, epochs=20)
     engine = Sklearn()
     watch = train(engine, job)

@@ -1,4 +1,4 @@
-"""Spark for real: clusters that start by themselves, four engines on them, kills, and nothing left behind."""
+"""The engines on Spark in real trials: clusters that a trial starts, kills, existing clusters."""
 
 import json
 import re
@@ -55,17 +55,17 @@ epochs = [20]
 
 
 def run_all(folder, *engines, more):
-    """The records of some engines, by engine."""
+    """Run engines in one study and return their records by engine."""
     done = trainoff("run", study(folder, *engines, more=more), "--out", folder / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert survivors(folder) == []
-    assert "WARN" not in done.stdout + done.stderr, "Spark's noise belongs into the log"
+    assert "WARN" not in done.stdout + done.stderr, "Spark's messages belong in the log"
     return {record["engine"]: record for record in records(folder / "out")}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with spaces in its name, as many a user's."""
+    """A folder with spaces in its name, as users have them."""
     return tmp_path_factory.mktemp("spark and more")
 
 
@@ -87,17 +87,17 @@ def test_an_engine_trains_on_two_workers(trained, engine):
 
 
 @pytest.mark.parametrize("engine", ["spark-average", "spark-sklearn", "spark-torch"])
-def test_one_step_a_round_is_the_reference(trained, engine):
+def test_one_step_per_round_is_exact(trained, engine):
     assert trained[engine]["equivalence"]["verdict"] == "exact"
 
 
 @pytest.mark.parametrize("engine", ["spark-average", "spark-sklearn", "spark-torch"])
-def test_a_round_moves_little_more_than_the_weights(trained, engine):
+def test_a_round_transfers_little_more_than_the_weights(trained, engine):
     counts = trained[engine]["counts"]
     assert 1 <= counts["bytes_per_round"] / counts["least_bytes_per_round"] <= 1.2
 
 
-def test_mllib_says_what_it_is(trained):
+def test_mllib_is_different_by_design(trained):
     record = trained["spark-mllib"]
     assert record["equivalence"]["verdict"] == "different by design"
     assert "sigmoid" in record["equivalence"]["reason"]
@@ -108,55 +108,55 @@ def test_mllib_says_what_it_is(trained):
 
 
 def objectives(folder, engine) -> list[float]:
-    """The training losses that an engine told, in the order of the iterations."""
+    """Return the training losses that an engine reported, by iteration."""
     (curve,) = folder.glob(f"out/tiny/{engine}-*/curve.parquet")
-    told = polars.read_parquet(curve).filter(polars.col("accuracy").is_null() | (polars.lit(engine) == "numpy"))
-    return told.sort("step")["objective"].to_list()
+    reported = polars.read_parquet(curve).filter(polars.col("accuracy").is_null() | (polars.lit(engine) == "numpy"))
+    return reported.sort("step")["objective"].to_list()
 
 
-def test_mllib_solves_the_problem_that_scipy_solves(trained, folder):
-    """From the same weights on the same rows; then each searches along its lines in its own way, and both get lower.
+def test_mllib_minimises_the_same_loss_as_scipy(trained, folder):
+    """Both start with the same loss, and both lower it, each with its own line search.
 
-    MLlib means its losses by blocks, so the blocks must be equal for its loss to be the mean over the rows.
+    MLlib averages losses by blocks, so the blocks must be equal for its loss to be the mean over the rows.
     """
     rows, model = data.load("digits").head(300), Mlp((64, 40, 10), "sigmoid")
-    begin, _ = loss_and_gradient(model, initial_weights(model, 1), rows.x_train, rows.y_train)
+    start, _ = loss_and_gradient(model, initial_weights(model, 1), rows.x_train, rows.y_train)
     ours, theirs = objectives(folder, "numpy"), objectives(folder, "spark-mllib")
-    assert theirs[0] == pytest.approx(begin, rel=1e-5)
-    assert ours[-1] < begin
-    assert theirs[-1] < begin
+    assert theirs[0] == pytest.approx(start, rel=1e-5)
+    assert ours[-1] < start
+    assert theirs[-1] < start
 
 
 @pytest.mark.soak
 def test_other_modes_and_solvers(tmp_path):
     found = run_all(tmp_path, "spark-sklearn", "spark-mllib", more=OTHERS)
-    search, descent = found["spark-sklearn"], found["spark-mllib"]
+    search, gradient_descent = found["spark-sklearn"], found["spark-mllib"]
     assert search["counts"]["candidates"] == 3
     assert search["samples_seen"] == 3 * 270 * 2
     assert "a search" in search["equivalence"]["reason"]
-    assert descent["counts"]["iterations"] == 5
-    assert "gradient descent" in descent["equivalence"]["reason"]
+    assert gradient_descent["counts"]["iterations"] == 5
+    assert "gradient descent" in gradient_descent["equivalence"]["reason"]
     (curve,) = tmp_path.glob("out/tiny/spark-mllib-*/curve.parquet")
     assert polars.read_parquet(curve)["accuracy"].count() == 3, "a snapshot after iterations 2, 4 and 5"
 
 
-def test_the_log_has_what_every_jvm_said(trained, folder):
+def test_the_log_has_the_output_of_every_jvm(trained, folder):
     (log,) = folder.glob("out/tiny/spark-average-*/log.txt")
     text = log.read_text()
     for part in ("==== master ====", "==== worker-0 ====", "==== worker-1/app-"):
         assert part in text
 
 
-def kill_in_mid_training(folder, engine, victim, replaced=False):
-    """The record of a training during which somebody was killed, after nothing of it was left."""
+def run_and_kill_jvm(folder, engine, victim, replaced=False):
+    """Return the record of a training in which a JVM was killed."""
     return run_and_signal(folder, study(folder, engine, more=LONG), lambda: find_jvm(victim, folder), replaced=replaced)
 
 
 @pytest.mark.parametrize(
     "victim", ["executor", *(pytest.param(each, marks=pytest.mark.soak) for each in ("driver", "worker", "master"))]
 )
-def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
-    record = kill_in_mid_training(tmp_path, "held-spark-average", victim, replaced=victim == "executor")
+def test_the_record_after_a_process_is_killed(tmp_path, victim):
+    record = run_and_kill_jvm(tmp_path, "held-spark-average", victim, replaced=victim == "executor")
     if victim == "driver":
         assert record["status"] == "crashed"
         assert "driver" in record["reason"]
@@ -169,15 +169,15 @@ def test_what_becomes_of_a_training_when_something_is_killed(tmp_path, victim):
 
 
 @pytest.mark.soak
-def test_a_process_group_ends_with_its_member(tmp_path):
-    record = kill_in_mid_training(tmp_path, "held-spark-torch", "executor")
+def test_the_training_fails_when_one_member_of_the_process_group_dies(tmp_path):
+    record = run_and_kill_jvm(tmp_path, "held-spark-torch", "executor")
     assert record["status"] == "crashed"
     assert record["phase"] == "train"
     assert "closed its connection" not in record["reason"], "it should say why"
 
 
-@pytest.mark.soak  # what Spark says of it is read in tests/engines/test_local_sgd.py
-def test_a_task_that_fails_reaches_the_record(tmp_path):
+@pytest.mark.soak  # test_local_sgd.py reads what Spark reports of it
+def test_a_failed_task_is_in_the_record(tmp_path):
     done = trainoff("run", study(tmp_path, "clumsy", more="workers = 2"), "--out", tmp_path / "out")
     assert done.returncode == 1
     record = only_record(tmp_path / "out")
@@ -188,7 +188,7 @@ def test_a_task_that_fails_reaches_the_record(tmp_path):
     assert record["log_tail"]
 
 
-def test_an_existing_cluster_is_used_by_naming_it(tmp_path, existing):
+def test_an_existing_cluster_is_used_by_its_address(tmp_path, existing):
     master, secret = existing
     path = study(tmp_path, "spark-average", more=ATTACH.format(workers=2, master=master, secret=secret))
     done = trainoff("run", path, "--out", tmp_path / "out")
@@ -199,12 +199,12 @@ def test_an_existing_cluster_is_used_by_naming_it(tmp_path, existing):
     assert record["isolation"]["own_network"] is False
     assert record["network_bytes"] is None
     assert record["notes"]["executors"].startswith("2 executors of 1 cores and 1024 MB on ")
-    assert secret not in json.dumps(record), "a secret does not belong into a record"
+    assert secret not in json.dumps(record), "a secret does not belong in a record"
     assert "master" not in record["cpu_s_by_role"]
 
 
 @pytest.mark.soak
-def test_an_existing_cluster_may_have_too_little_room(tmp_path, existing):
+def test_an_existing_cluster_that_is_too_small_is_an_error(tmp_path, existing):
     master, secret = existing
     path = study(tmp_path, "spark-average", more=ATTACH.format(workers=3, master=master, secret=secret))
     trainoff("run", path, "--out", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Rows in a store: Parquet and TFRecord on local files, in memory, and on a real server that speaks S3."""
+"""Rows in a store: Parquet and TFRecord in local files, in memory, and on an S3 server."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ def pictures(rows, levels=255):
 
 
 def round_trip(url, kind, folder, levels=255, rows=PART_ROWS + 3):
-    """Write rows to a store and read them into files again; the store."""
+    """Write rows to a store, check that fetching returns them, and return the store."""
     x, y = pictures(rows, levels)
     store = Storage(url, kind, "pictures")
     assert store.parts() == []
@@ -49,22 +49,22 @@ def test_a_file_system_in_memory(tmp_path, kind):
     round_trip(f"memory://store-{uuid4().hex}", kind, tmp_path, rows=50)
 
 
-def test_tensorflow_itself_can_read_the_records(tmp_path):
+def test_tensorflow_can_read_the_records(tmp_path):
     store = round_trip(f"file://{tmp_path}/store", "tfrecord", tmp_path, rows=20)
-    words = f"""
+    code = f"""
 import tensorflow as tf
 fields = {{"x": tf.io.FixedLenFeature([], tf.string), "y": tf.io.FixedLenFeature([], tf.int64)}}
 for record in tf.data.TFRecordDataset({store.parts()!r}):
     row = tf.io.parse_single_example(record, fields)
     print(int(row["y"]), tf.reduce_sum(tf.cast(tf.io.decode_raw(row["x"], tf.uint8), tf.int32)).numpy())
 """
-    said = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     x, y = pictures(20)
     sums = np.rint(x * 255).sum(1).astype(int)
-    assert said.split() == [str(part) for pair in zip(y, sums, strict=True) for part in pair]
+    assert output.split() == [str(part) for pair in zip(y, sums, strict=True) for part in pair]
 
 
-def test_what_is_not_complete_is_written_again(tmp_path):
+def test_incomplete_rows_are_written_again(tmp_path):
     store = round_trip(f"file://{tmp_path}/store", "parquet", tmp_path, rows=20)
     (tmp_path / "store" / "pictures.parquet" / "_SUCCESS").unlink()
     (tmp_path / "store" / "pictures.parquet" / "part-00000.parquet").write_text("torn")
@@ -85,28 +85,28 @@ def test_every_worker_gets_its_share_of_the_rows_in_the_files(tmp_path):
     assert [len(share) for share in store.shares(1, 2)] == [0, 1]
 
 
-def test_a_store_without_the_rows_is_one_sentence(tmp_path):
+def test_a_store_without_the_rows_is_an_error(tmp_path):
     with pytest.raises(TrainoffError, match="has no complete pictures, as seen from "):
         Storage(f"file://{tmp_path}/store", "parquet", "pictures").fetch(tmp_path / "fetched")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def tensorflow():
-    """All of it: what is loaded of it here would stay, and other tests need more."""
+    """All of TensorFlow: a partial import in this process would stay, and other tests need more."""
     import tensorflow
 
     return tensorflow
 
 
 @pytest.mark.parametrize("url", ["nowhere://x/y", "file:///proc/nothing/here", "rows"])
-def test_an_address_that_cannot_be_opened_or_written_is_one_sentence(url):
+def test_an_address_that_cannot_be_opened_or_written_is_an_error(url):
     with pytest.raises(TrainoffError, match=rf"^storage = '{re.escape(url)}' cannot be (opened|written): .*"):
         Storage(url, "parquet", "x").put(*pictures(1))
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory):
-    """A server on this machine that speaks S3, with an empty bucket; its address."""
+    """An S3 server on this machine with an empty bucket; yields the address."""
     log = tmp_path_factory.mktemp("s3") / "log.txt"
     with log.open("wb") as sink:
         server = subprocess.Popen(
@@ -149,7 +149,7 @@ def test_a_training_reads_its_rows_from_s3(tmp_path, s3, feed, kind):
         assert record["notes"]["feed"].startswith("partitions of 150, 150 rows")
 
 
-def test_keys_do_not_stand_in_a_study(tmp_path):
+def test_keys_in_a_study_are_refused(tmp_path):
     more = 'storage = "s3://key:secret@bucket/rows"'
     trainoff("run", study(tmp_path, "tf-on-spark", more=more), "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The tensorflow engine: TensorFlow's own gradients and kernels, held to the reference's mathematics."""
+"""The tensorflow engine against the reference, also with mistakes put into it on purpose."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.training import OPTIMIZERS, RecordingWatch, clicks, distances, make_job, train
+from helpers.training import OPTIMIZERS, RecordingWatch, clicks, make_job, make_trial, train, worst_distance
 from trainoff.data import Csr, Data
-from trainoff.engines import Job, Refused
+from trainoff.engines import Refused
 from trainoff.engines import tensorflow as adapter
 from trainoff.engines.tensorflow import NO_GPU, TensorFlow, network
 from trainoff.engines.tensorflow.network import TfLogistic
@@ -23,12 +23,6 @@ from trainoff.study import Trial
 
 EXACT, TOLERATED = 1e-3, 5e-3
 MODELS = [("mlp", "sgd"), ("mlp", "momentum"), ("mlp", "adam"), ("cnn", "momentum"), ("cnn", "adam"), ("logreg", "sgd")]
-
-
-def worst(job: Job, watch: RecordingWatch) -> float:
-    found = distances(job, watch)
-    assert sorted(found) == [1, 20]
-    return max(found.values())
 
 
 @pytest.mark.parametrize(
@@ -40,59 +34,58 @@ def worst(job: Job, watch: RecordingWatch) -> float:
 )
 def test_networks_are_exact_with_xla(kind: str, optimizer: str) -> None:
     job = make_job(kind=kind, optimizer=optimizer, l2=1e-3, xla=True)
-    assert worst(job, train(TensorFlow(), job)) <= EXACT
+    assert worst_distance(job, train(TensorFlow(), job)) <= EXACT
 
 
 def trial(model: str = "mlp", **params: Any) -> Trial:
-    given = {"device": "cpu", "xla": False, "l2": 0.0, **params}
-    return Trial("s", "tensorflow", f"x-{model}", "single", 1, 1.0, None, "processes", given, 1, model=model)
+    return make_trial("tensorflow", model, **{"device": "cpu", "xla": False, **params})
 
 
-def keras_momentum(tf: Any, weights: Any, memory: list[Any], slope: Any, numbers: Any, mu: float) -> None:
-    """The update as keras.optimizers.SGD makes it, with the rate inside the velocity."""
-    memory[0].assign(mu * memory[0] - numbers[0] * slope)
+def keras_momentum(tf: Any, weights: Any, memory: list[Any], gradient: Any, numbers: Any, mu: float) -> None:
+    """Update as keras.optimizers.SGD does, with the learning rate inside the velocity."""
+    memory[0].assign(mu * memory[0] - numbers[0] * gradient)
     weights.assign_add(memory[0])
 
 
 def test_the_momentum_of_keras_is_noticed_when_the_rate_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "update", keras_momentum)
     changing, constant = make_job(schedule="one-cycle"), make_job(schedule="constant")
-    assert worst(changing, train(TensorFlow(), changing)) > TOLERATED
-    assert worst(constant, train(TensorFlow(), constant)) <= EXACT
+    assert worst_distance(changing, train(TensorFlow(), changing)) > TOLERATED
+    assert worst_distance(constant, train(TensorFlow(), constant)) <= EXACT
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_a_gradient_off_by_one_per_cent_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = network.differentiate
+    correct = network.differentiate
 
-    def steep(*given: Any) -> Any:
-        loss, gradient = right(*given)
+    def scaled(*given: Any) -> Any:
+        loss, gradient = correct(*given)
         return loss, [1.01 * part for part in gradient]
 
-    monkeypatch.setattr(network, "differentiate", steep)
+    monkeypatch.setattr(network, "differentiate", scaled)
     job = make_job(kind=kind, optimizer=optimizer)
-    assert worst(job, train(TensorFlow(), job)) > TOLERATED
+    assert worst_distance(job, train(TensorFlow(), job)) > TOLERATED
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_lost_row_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = network.differentiate
-    monkeypatch.setattr(network, "differentiate", lambda tf, model, w, x, y: right(tf, model, w, x[:-1], y[:-1]))
+    correct = network.differentiate
+    monkeypatch.setattr(network, "differentiate", lambda tf, model, w, x, y: correct(tf, model, w, x[:-1], y[:-1]))
     job = make_job(kind=kind, optimizer=optimizer)
-    assert worst(job, train(TensorFlow(), job)) > TOLERATED
+    assert worst_distance(job, train(TensorFlow(), job)) > TOLERATED
 
 
 def test_a_lost_row_of_a_logistic_regression_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = TfLogistic.learn
     monkeypatch.setattr(TfLogistic, "learn", lambda self, step, rows, rate: right(self, step, rows[:-1], rate))
     job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0)
-    assert worst(job, train(TensorFlow(), job)) > TOLERATED
+    assert worst_distance(job, train(TensorFlow(), job)) > TOLERATED
 
 
 @pytest.mark.parametrize(("kind", "optimizer"), MODELS)
-def test_opening_compiles_and_leaves_weights_and_optimiser_as_they_were(kind: str, optimizer: str) -> None:
+def test_opening_compiles_and_changes_neither_weights_nor_optimiser(kind: str, optimizer: str) -> None:
     job = make_job(kind=kind, optimizer=optimizer)
     engine, watch = TensorFlow(), RecordingWatch(steps=job.order.steps)
     engine.open(job, watch)
@@ -137,11 +130,11 @@ def test_rows_without_a_single_nonzero_train_the_bias_alone() -> None:
     data: Data = replace(full, x_train=empty)
     job = make_job(data, kind="logreg", optimizer="sgd", learning_rate=1.0)
     watch = train(TensorFlow(), job)
-    assert worst(job, watch) <= EXACT
+    assert worst_distance(job, watch) <= EXACT
     assert not watch.snapshots[-1][2][0].any()
 
 
-def test_l2_on_sparse_rows_is_refused_with_a_sentence() -> None:
+def test_l2_on_sparse_rows_is_refused_with_a_reason() -> None:
     assert "leave l2 at 0" in str(TensorFlow().refuses(trial("logreg", l2=0.1)))
     assert TensorFlow().refuses(trial("logreg")) is None
     assert TensorFlow().refuses(trial(l2=0.1)) is None
@@ -164,13 +157,13 @@ def test_a_machine_without_gpu_refuses_to_train_on_one() -> None:
         train(TensorFlow(), make_job(device="cuda"))
 
 
-def test_threads_that_cannot_be_changed_any_more_are_told() -> None:
+def test_a_change_of_threads_after_the_first_training_is_an_error() -> None:
     train(TensorFlow(), make_job(epochs=1))
     with pytest.raises(RuntimeError, match="started with 1 threads in this process and cannot change to 2; train in a"):
         train(TensorFlow(), make_job(epochs=1, cores=2))
 
 
-def test_in_a_process_of_its_own_it_has_the_threads_of_the_cores_and_no_neighbours() -> None:
+def test_it_uses_as_many_threads_as_cores_and_imports_no_other_framework() -> None:
     code = (
         "import sys\n"
         "from helpers.training import make_job, train\n"
@@ -185,23 +178,23 @@ def test_in_a_process_of_its_own_it_has_the_threads_of_the_cores_and_no_neighbou
         [sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == ["3 1 {'threads': 3}", "set()"]
-    # TensorFlow keeps quiet, but for two lines on processors that oneDNN has been made for, which nothing turns off.
-    told = [line for line in ran.stderr.splitlines() if "oneDNN" not in line and "absl::InitializeLog" not in line]
-    assert told == []
+    # Nothing turns off two lines about oneDNN and the processor.
+    lines = [line for line in ran.stderr.splitlines() if "oneDNN" not in line and "absl::InitializeLog" not in line]
+    assert lines == []
 
 
 @pytest.mark.parametrize(
-    ("there", "version"),
+    ("distributions", "version"),
     [({"tensorflow-cpu": "2.21.0"}, "2.21.0"), ({"tensorflow": "2.22.1"}, "2.22.1"), ({}, "not installed")],
     ids=str,
 )
-def test_the_version_is_that_of_whichever_distribution_is_there(
-    there: dict[str, str], version: str, monkeypatch: pytest.MonkeyPatch
+def test_the_version_is_that_of_the_installed_distribution(
+    distributions: dict[str, str], version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look_up(name: str) -> str:
-        if name in there:
-            return there[name]
+    def version_of(name: str) -> str:
+        if name in distributions:
+            return distributions[name]
         raise adapter.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(adapter.metadata, "version", look_up)
+    monkeypatch.setattr(adapter.metadata, "version", version_of)
     assert TensorFlow().version() == version

@@ -1,4 +1,4 @@
-"""Distributed TensorFlow for real: all-reduce and parameter servers as processes, kills, slow workers, sparse rows."""
+"""tf-allreduce and tf-ps in real trials: all modes, kills, slow workers, sparse rows."""
 
 import json
 import signal
@@ -118,21 +118,21 @@ CERTIFIED = [
 
 
 @pytest.mark.parametrize("key", CERTIFIED)
-def test_one_after_the_other_or_all_together_it_is_the_reference(trained, key):
+def test_synchronous_modes_and_one_worker_are_exact(trained, key):
     record = trained[key]
     assert record["equivalence"]["verdict"] == "exact", record["reason"]
     assert record["samples_seen"] == 600
 
 
 @pytest.mark.parametrize("key", CERTIFIED)
-def test_the_record_tells_who_did_what(trained, key):
+def test_the_record_has_figures_of_every_role(trained, key):
     record = trained[key]
     workers = {f"worker-{number}" for number in range(key[2])}
     servers = set() if key[0] == "tf-allreduce" else {"ps-0", "coordinator"}
     assert workers | servers | {"driver"} <= record["cpu_s_by_role"].keys()
     assert workers | servers <= record["network_bytes_by_role"].keys()
-    for what in ("computing_s", "waiting_s"):
-        assert record["breakdowns"][what].keys() == workers
+    for figure in ("computing_s", "waiting_s"):
+        assert record["breakdowns"][figure].keys() == workers
     assert record["training"]["cpu_share"] > 0
     for phase in ("cluster_start", "compile", "train", "test"):
         assert record["phases_s"][phase] > 0
@@ -158,18 +158,18 @@ def others(tmp_path_factory):
     return {(each["workload"], each["engine"], each["mode"], each["workers"]): each for each in found}
 
 
-def test_layers_of_a_cnn_on_two_workers_are_the_reference(others):
+def test_layers_of_a_cnn_on_two_workers_are_exact(others):
     assert others["small-cnn", "tf-ps", "model-parallel", 2]["equivalence"]["verdict"] == "exact"
 
 
 @pytest.mark.parametrize(("engine", "mode"), [("tf-ps", "sync"), ("tf-ps", "async"), ("tf-allreduce", "sync")])
-def test_only_the_touched_weights_travel(others, engine, mode):
+def test_only_the_weights_of_the_batchs_features_are_transferred(others, engine, mode):
     record = others["clicks", engine, mode, 2]
     if mode == "sync":
         assert record["equivalence"]["verdict"] == "exact"
     x = data.load(f"clicks:rows=8000,bits={BITS}").x_train
     touched = np.mean([len(np.unique(x[first : first + 100].compact().columns)) for first in range(0, 1000, 100)])
-    least = 12 * touched  # a number, a weight and a slope of each
+    least = 12 * touched  # a number, a weight and a gradient of each
     bytes_per_step = record["network_bytes_by_phase"]["train"] / record["steps"]
     assert least < bytes_per_step < 3 * least
     assert bytes_per_step < 2 * 4 * 2**BITS / 50
@@ -181,8 +181,8 @@ def test_the_slowest_are_left_out_of_a_step(others):
     assert record["counts"]["gradients_dropped"] > 0
 
 
-def disturb(folder, engine, mode, victim, number=signal.SIGKILL, held_at=60, after=0.0):
-    """The record of a training during which somebody was sent a signal, some seconds after its first checkpoint."""
+def run_and_kill(folder, engine, mode, victim, number=signal.SIGKILL, held_at=60, after=0.0):
+    """Return the record of a training with a signal to a process, `after` seconds after the first checkpoint."""
     path = study(folder, f"held-{engine}", more=LONG.format(mode=mode))
 
     def find():
@@ -193,8 +193,8 @@ def disturb(folder, engine, mode, victim, number=signal.SIGKILL, held_at=60, aft
     return run_and_signal(folder, path, find, number, held_at, lambda: is_held_after_checkpoint(folder))
 
 
-def test_the_others_go_on_without_an_asynchronous_worker(tmp_path):
-    record = disturb(tmp_path, "tf-ps", "async", "worker-1")
+def test_asynchronous_training_continues_without_a_lost_worker(tmp_path):
+    record = run_and_kill(tmp_path, "tf-ps", "async", "worker-1")
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["workers_lost"] == 1
     assert record["counts"]["detection_s"] > 0
@@ -205,8 +205,8 @@ def test_the_others_go_on_without_an_asynchronous_worker(tmp_path):
 @pytest.mark.parametrize(
     ("engine", "victim"), [("tf-allreduce", "worker-1"), pytest.param("tf-ps", "ps-0", marks=pytest.mark.soak)]
 )
-def test_training_goes_on_from_the_checkpoint(tmp_path, engine, victim):
-    record = disturb(tmp_path, engine, "sync", victim)
+def test_training_resumes_from_the_checkpoint(tmp_path, engine, victim):
+    record = run_and_kill(tmp_path, engine, "sync", victim)
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["restarts"] == 1
     assert 0 <= record["counts"]["steps_redone"] <= 100
@@ -215,45 +215,44 @@ def test_training_goes_on_from_the_checkpoint(tmp_path, engine, victim):
     assert record["samples_seen"] == 20 * 300
 
 
-def stopped_for_a_while(folder, mode):
-    """The record of a training whose second worker stood still: in async until the other had made ten updates more."""
+def run_with_suspended_worker(folder, mode):
+    """Return the record of a training whose second worker was suspended: in async, until the other made ten updates."""
     held, out = folder / "held", folder / "out"
     held.mkdir()
     path = study(folder, "held-tf-ps", more=LONG.format(mode=mode).replace("every = 50\n", "every = 1000\n"))
-    words = command("run", path, "--out", out)
-    words += ["--set", f"stall_s={4 * HANGS_S}"]
-    going = subprocess.Popen(words, env=environment(HELD=str(held), HELD_AT="30"), stdout=subprocess.DEVNULL)
-    wait_until(lambda: is_held(folder), going)
+    argv = command("run", path, "--out", out, "--set", f"stall_s={4 * HANGS_S}")
+    run = subprocess.Popen(argv, env=environment(HELD=str(held), HELD_AT="30"), stdout=subprocess.DEVNULL)
+    wait_until(lambda: is_held(folder), run)
     (worker,) = members(folder, "worker-1", PROGRAMS)
     worker.suspend()
     (held / "released").touch()
-    wait_until(lambda: mode == "sync" or seen_so_far(out) >= 40 * 50, going)
-    time.sleep(2 if mode == "sync" else 0)  # so long it is waited for: the time itself is what is done to it
+    wait_until(lambda: mode == "sync" or samples_seen(out) >= 40 * 50, run)
+    time.sleep(2 if mode == "sync" else 0)  # the other worker waits for so long
     worker.resume()
-    assert going.wait(HANGS_S) == 0
+    assert run.wait(HANGS_S) == 0
     return only_record(out)
 
 
-def seen_so_far(out):
-    """How many samples a training has told of."""
+def samples_seen(out):
+    """Return how many samples a running training has reported."""
     (events,) = out.glob("tiny/.staging/*/events.jsonl")
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    return max((event["samples_seen"] for event in told if event["kind"] == "progress"), default=0)
+    reported = [json.loads(line) for line in events.read_text().splitlines()]
+    return max((event["samples_seen"] for event in reported if event["kind"] == "progress"), default=0)
 
 
 @pytest.mark.soak
 def test_a_slow_worker_is_waited_for_in_sync(tmp_path):
-    waited = stopped_for_a_while(tmp_path, "sync")["breakdowns"]["waiting_s"]
+    waited = run_with_suspended_worker(tmp_path, "sync")["breakdowns"]["waiting_s"]
     assert waited["worker-0"] > 1
 
 
 def test_a_slow_worker_makes_async_stale(tmp_path):
-    record = stopped_for_a_while(tmp_path, "async")
+    record = run_with_suspended_worker(tmp_path, "async")
     assert max(map(int, record["breakdowns"]["staleness"])) >= 8
     assert sum(record["breakdowns"]["updates"].values()) == 20 * 6
 
 
-def test_what_cannot_be_is_refused_in_a_sentence(tmp_path):
+def test_impossible_settings_are_refused_with_a_reason(tmp_path):
     for more, reason in {
         'mode = "sync"\nworkers = 2\nbackup_workers = 2': "leaves none of 2 workers",
         "workers = 2\nfault = { action = 'slow', node = 2 }": "there are only nodes 0 to 1",
@@ -270,11 +269,11 @@ VICTIMS = ("worker-0", "worker-1", "ps-0", "coordinator")
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(20))
-def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, number):
+def test_kills_at_random_moments_leave_no_process_and_lose_no_step(tmp_path, number):
     choice = kill_choice(str(number))
     mode, victim = choice.choice(["async", "sync", "model-parallel"]), choice.choice(VICTIMS)
     held_at, after = choice.randrange(51, 110), choice.uniform(0, 0.5)
-    record = disturb(tmp_path, "tf-ps", mode, victim, held_at=held_at, after=after)
+    record = run_and_kill(tmp_path, "tf-ps", mode, victim, held_at=held_at, after=after)
     assert record["status"] == "ok", record["reason"]
     assert record["samples_seen"] == 20 * 300
     without = mode == "async" and victim.startswith("worker")
@@ -283,20 +282,22 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(tmp_path, number
 
 @pytest.mark.soak
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_a_loss_before_the_first_step_is_made_good(tmp_path, victim):
+def test_a_process_lost_before_the_first_step_is_replaced(tmp_path, victim):
     path = study(tmp_path, "held-tf-ps", more=LONG.format(mode="async"))
 
-    def all_there():
+    def have_started():
         return members(tmp_path, "coordinator", PROGRAMS) and members(tmp_path, victim, PROGRAMS)
 
-    record = run_and_signal(tmp_path, path, lambda: members(tmp_path, victim, PROGRAMS)[0], held_at=1, begun=all_there)
+    record = run_and_signal(
+        tmp_path, path, lambda: members(tmp_path, victim, PROGRAMS)[0], held_at=1, begun=have_started
+    )
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["restarts"] == 1
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", ["async", "sync"])
-def test_a_stuck_worker_is_found_within_seconds(tmp_path, mode):
-    record = disturb(tmp_path, "tf-ps", mode, "worker-1", signal.SIGSTOP)
+def test_a_stuck_worker_is_detected(tmp_path, mode):
+    record = run_and_kill(tmp_path, "tf-ps", mode, "worker-1", signal.SIGSTOP)
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["detection_s"] > 9

@@ -6,14 +6,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
-from helpers.running import HANGS_S
+from helpers.running import HANGS_S, wait_for
 from trainoff.clusters.local import free_ports
 from trainoff.data import Csr, Order
 from trainoff.engines import tf_cluster as base
@@ -33,7 +32,7 @@ ORDER = Order("digits", rows=103, batch_size=10, epochs=2, seed=1)
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 7])
 @pytest.mark.parametrize("model", [Mlp((784, 800, 10)), Cnn((28, 28), (8, 16), 5, (64, 10))])
-def test_variables_lie_evenly_on_the_servers_and_none_is_lost(model, servers):
+def test_variables_are_placed_evenly_on_the_servers(model, servers):
     whole = [[(0, shape[-1])] for shape in model.shapes]
     placed = place(model.shapes, whole, servers)
     load = [0] * servers
@@ -46,13 +45,13 @@ def test_variables_lie_evenly_on_the_servers_and_none_is_lost(model, servers):
     assert all(load)
 
 
-def test_layers_lie_together_where_workers_are_few():
+def test_few_workers_hold_several_layers_each():
     placed = stages(Cnn((28, 28), (8, 16), 5, (64, 10)).layers, 2)
     assert [part.worker for stage in placed for part in stage.parts] == [0, 1, 1, 1]
     assert [stage.pool for stage in placed] == [True, True, False, False]
 
 
-def test_outputs_are_divided_where_workers_are_many():
+def test_many_workers_split_a_layers_outputs():
     placed = stages(Mlp((784, 800, 10)).layers, 4)
     assert [[(part.worker, part.span) for part in stage.parts] for stage in placed] == [
         [(0, (0, 266)), (1, (266, 533)), (2, (533, 800))],
@@ -61,51 +60,43 @@ def test_outputs_are_divided_where_workers_are_many():
     assert spans(placed)[1] == [(0, 266), (266, 533), (533, 800)]
 
 
-def test_a_worker_takes_its_own_part_first_and_then_helps():
+def test_a_worker_takes_its_own_batches_first_and_then_those_of_others():
     deal = BatchAssignment(6, 2, done={1})
     assert [deal.next(0) for _ in range(3)] == [3, 5, 2]
     deal.put_back(1, 4)
     assert [deal.next(1), deal.next(1), deal.next(1), deal.next(1)] == [4, 4, 6, None]
 
 
-def until(condition):
-    """Wait for what happens; fails if it does not."""
-    end = time.monotonic() + HANGS_S
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.01)
-
-
-class Queue(threading.Condition):
-    """Tells each time that somebody begins to wait."""
+class CountingCondition(threading.Condition):
+    """A condition that counts how often a thread begins to wait for it."""
 
     def __init__(self):
         super().__init__()
-        self.came = threading.Semaphore(0)
+        self.waits = threading.Semaphore(0)
 
     def wait(self, timeout=None):
-        self.came.release()
+        self.waits.release()
         return super().wait(timeout)
 
 
-def test_nobody_passes_the_gate_who_would_make_another_too_stale():
+def test_a_worker_waits_while_its_update_would_make_another_too_stale():
     scheduler = AsyncScheduler(ORDER, 3, lambda updates, samples: False, most_stale=1)
-    scheduler._change = queue = Queue()
+    scheduler._change = condition = CountingCondition()
     scheduler.take(0)
-    scheduler.take(1)  # the first one may now miss this update, and this one the first's
+    scheduler.take(1)  # each of the two may now miss the update of the other
     waiting = threading.Thread(target=scheduler.take, args=(2,), daemon=True)
     waiting.start()
-    assert queue.came.acquire(timeout=HANGS_S)
+    assert condition.waits.acquire(timeout=HANGS_S)
     assert list(scheduler.flying) == [0, 1]
     scheduler.done(0)
-    assert queue.came.acquire(timeout=HANGS_S), "it looks again, and waits again"
+    assert condition.waits.acquire(timeout=HANGS_S), "it checks again, and waits again"
     assert list(scheduler.flying) == [1], "the second one has missed as many as it may"
     scheduler.done(1)
     waiting.join(HANGS_S)
     assert list(scheduler.flying) == [2]
 
 
-def test_a_pause_begins_with_the_update_that_wants_it():
+def test_a_pause_begins_with_the_update_that_requests_it():
     scheduler = AsyncScheduler(ORDER, 2, lambda updates, samples: updates == 1)
     scheduler.take(0)
     scheduler.take(1)
@@ -120,7 +111,7 @@ def test_a_pause_begins_with_the_update_that_wants_it():
     assert scheduler.take(1) == (4, 3)
 
 
-def test_the_batch_of_a_lost_worker_is_made_by_another():
+def test_the_batch_of_a_lost_worker_goes_to_another():
     scheduler = AsyncScheduler(ORDER, 2, lambda updates, samples: False, done=range(1, 21))
     assert scheduler.samples == 103 + 90
     assert scheduler.take(0) == (21, 21)
@@ -128,7 +119,7 @@ def test_the_batch_of_a_lost_worker_is_made_by_another():
     assert scheduler.take(0) is None
     assert scheduler.take(1) == (22, 22)
     assert scheduler.done(1)
-    assert not scheduler.done(0), "what a lost worker still says does not count"
+    assert not scheduler.done(0), "an update of a lost worker does not count"
     assert scheduler.take(1) == (21, 22)
     scheduler.done(1)
     assert scheduler.over
@@ -136,8 +127,8 @@ def test_the_batch_of_a_lost_worker_is_made_by_another():
     assert scheduler.redone == 1
 
 
-class Held:
-    """As much of a variable as a checkpoint needs."""
+class Variable:
+    """The part of a variable that a checkpoint needs."""
 
     def __init__(self, value):
         self._value = np.array(value)
@@ -146,11 +137,11 @@ class Held:
         return self._value
 
 
-def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path):
     checkpoints = CheckpointWriter(tmp_path / "checkpoint.npz", 10)
     assert checkpoints.load() is None
     assert [checkpoints.due(updates) for updates in (9, 10, 11)] == [False, True, True]
-    checkpoints.save([Held([1.0, 2.0]), Held([[3.0]])], {1, 2, 3})
+    checkpoints.save([Variable([1.0, 2.0]), Variable([[3.0]])], {1, 2, 3})
     assert not checkpoints.due(12)
     found = CheckpointWriter(tmp_path / "checkpoint.npz", 10).load()
     assert [part.tolist() for part in found.state] == [[1.0, 2.0], [[3.0]]]
@@ -158,7 +149,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     assert not CheckpointWriter(tmp_path / "none.npz", 0).due(10**6)
 
 
-def test_losses_are_told_only_where_there_were_some(monkeypatch):
+def test_lost_workers_are_counted_with_detection_and_recovery_times(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("trainoff.engines.shared.recovery.time", SimpleNamespace(monotonic=lambda: now[0]))
     losses = LostWorkers()
@@ -166,19 +157,19 @@ def test_losses_are_told_only_where_there_were_some(monkeypatch):
     assert losses.counts({"workers_lost": 1}) == {"workers_lost": 1}
     losses.record_loss(now[0] - 2)
     losses.add_redone(30)
-    losses.add_redone(-5)  # the checkpoint was newer than the last sign of life
+    losses.add_redone(-5)  # the checkpoint was newer than the last heartbeat
     now[0] += 3
     losses.record_loss(now[0] - 0.5)  # lost again before it had recovered
     losses.recovered(now[0] + 5)
-    told = losses.counts({"steps_redone": 1, "workers_lost": 1})
-    assert told["restarts"] == 2
-    assert told["workers_lost"] == 1
-    assert told["steps_redone"] == 31
-    assert told["detection_s"] == 2.5
-    assert told["recovery_s"] == 8
+    counts = losses.counts({"steps_redone": 1, "workers_lost": 1})
+    assert counts["restarts"] == 2
+    assert counts["workers_lost"] == 1
+    assert counts["steps_redone"] == 31
+    assert counts["detection_s"] == 2.5
+    assert counts["recovery_s"] == 8
 
 
-def test_rows_are_found_in_their_files(tmp_path):
+def test_rows_are_mapped_from_their_files(tmp_path):
     whole = np.arange(60, dtype=np.float32).reshape(12, 5)
     np.save(tmp_path / "x.npy", whole)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -197,23 +188,23 @@ def test_rows_are_found_in_their_files(tmp_path):
     [
         (-9, "", True),
         (1, "UnavailableError: tasks are unhealthy (stopped sending heartbeats): task:2", True),
-        (1, "ValueError: a mistake of its own", False),
+        (1, "ValueError: an error in the worker", False),
         (None, "warning: task:2 stopped sending heartbeats", False),
     ],
 )
-def test_who_is_killed_or_given_up_by_the_others_is_lost_and_who_errs_is_not(monkeypatch, code, said, lost):
+def test_a_killed_or_unresponsive_worker_is_lost_and_a_failed_one_is_not(monkeypatch, code, said, lost):
     monkeypatch.setattr(base, "EXPLAIN_S", HANGS_S if lost else 0.1)
     engine = TfAllReduce()
     engine._processes = [SimpleNamespace(exit_code=code, tail=lambda: said)]
     assert engine._was_lost() == lost
 
 
-def test_ports_are_free_and_different():
+def test_free_ports_are_different():
     assert len(set(free_ports(["127.0.0.1"] * 5))) == 5
 
 
-class Course:
-    """In the place of a throttle's event: time passes only where the throttle lets it, until it has for so long."""
+class FakeEvent:
+    """In the place of a throttle's event: its clock advances only by waits, and it is set after `lasts` seconds."""
 
     def __init__(self, lasts):
         self.now, self._lasts = 0.0, lasts
@@ -223,55 +214,55 @@ class Course:
         return self.now > self._lasts
 
 
-def test_a_throttle_leaves_its_share_of_the_time(monkeypatch):
-    made, sent = Throttle(lambda: [7], 0.25), []
-    made._end = recovery = Course(100 * PERIOD_S)
-    monkeypatch.setattr(faults, "send", lambda pids, number: sent.append((recovery.now, pids, number)))
-    made._run()
+def test_a_throttled_process_runs_for_its_share_of_the_time(monkeypatch):
+    throttle, sent = Throttle(lambda: [7], 0.25), []
+    throttle._end = clock = FakeEvent(100 * PERIOD_S)
+    monkeypatch.setattr(faults, "send", lambda pids, number: sent.append((clock.now, pids, number)))
+    throttle._run()
     assert [(pids, number) for _, pids, number in sent] == [([7], signal.SIGSTOP), ([7], signal.SIGCONT)] * 100
     stops, goes = [at for at, _, _ in sent[::2]], [at for at, _, _ in sent[1::2]]
-    stood = sum(go - stop for stop, go in zip(stops, goes, strict=True))
-    assert stood == pytest.approx(0.75 * 100 * PERIOD_S)
-    assert max(go - stop for stop, go in zip(stops, goes, strict=True)) < PERIOD_S, "short beside a step of training"
+    stopped = sum(go - stop for stop, go in zip(stops, goes, strict=True))
+    assert stopped == pytest.approx(0.75 * 100 * PERIOD_S)
+    assert max(go - stop for stop, go in zip(stops, goes, strict=True)) < PERIOD_S, "shorter than a step of training"
 
 
-def test_a_process_with_a_throttle_stands_and_goes_on_until_it_is_released():
+def test_a_throttled_process_stops_and_continues_until_it_is_released():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         process = psutil.Process(busy.pid)
-        made = Throttle(lambda: [busy.pid], 0.25)
-        made.start()
+        throttle = Throttle(lambda: [busy.pid], 0.25)
+        throttle.start()
         for _ in range(3):
-            until(lambda: process.status() == psutil.STATUS_STOPPED)
+            wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
             spent = process.cpu_times().user
-            until(lambda spent=spent: process.cpu_times().user > spent)
-        made.release()
+            wait_for(lambda spent=spent: process.cpu_times().user > spent)
+        throttle.release()
         assert process.status() != psutil.STATUS_STOPPED
     finally:
         busy.kill()
         busy.wait()
 
 
-@pytest.mark.skipif(not hasattr(socket, "AF_NETLINK"), reason="Linux tells; others do not")
-def test_the_kernel_tells_who_sent_how_much():
+@pytest.mark.skipif(not hasattr(socket, "AF_NETLINK"), reason="only Linux counts bytes by socket")
+def test_the_kernel_reports_bytes_by_process():
     sockets = Sockets()
 
     def traffic():
-        """What this process has sent and received since, whatever connections other tests have left open in it."""
+        """Return what this process has sent and received since `before`, without what other tests have."""
         sockets.look({os.getpid(): "worker-0"})
         return tuple(now - then for now, then in zip(sockets.by_role().get("worker-0", (0, 0)), before, strict=True))
 
     before = (0, 0)
     before = traffic()
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
-        far, _ = server.accept()
-        with far:
-            near.sendall(b"x" * 100_000)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        peer, _ = server.accept()
+        with peer:
+            client.sendall(b"x" * 100_000)
             received = 0
             while received < 100_000:
-                received += len(far.recv(1 << 16))
-            until(lambda: min(traffic()) >= 100_000)  # the last acknowledgement is back
-            open_now = traffic()
-    for sent, got in (open_now, traffic()):
+                received += len(peer.recv(1 << 16))
+            wait_for(lambda: min(traffic()) >= 100_000)  # the last acknowledgement has arrived
+            while_open = traffic()
+    for sent, got in (while_open, traffic()):
         assert 100_000 <= sent < 110_000
         assert 100_000 <= got < 110_000

@@ -1,4 +1,4 @@
-"""TensorFlow on Spark for real: both feeds, kills, odd data, an existing cluster, and nothing left behind."""
+"""tf-on-spark in real trials: both feeds, kills, hardly any rows, an existing cluster."""
 
 import json
 import re
@@ -84,37 +84,37 @@ train_rows = [1]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The engine with rows that Spark pushes; the records by mode and feed."""
+    """The records of trials with rows that Spark pushes, by mode and feed."""
     folder = tmp_path_factory.mktemp("tensorflow on spark")
     done = trainoff("run", study(folder, ENGINE, more=CASES), "--out", folder / "out")
     assert survivors(folder) == []
-    assert "WARN" not in done.stdout + done.stderr, "the noise of Spark and TensorFlow belongs into the log"
+    assert "WARN" not in done.stdout + done.stderr, "messages of Spark and TensorFlow belong in the log"
     return {(record["mode"], record["params"]["feed"]): record for record in records(folder / "out")}
 
 
 @dataclass(frozen=True)
 class TensorBoardVisit:
-    """A training that was looked at while it ran."""
+    """What TensorBoard showed of a training while it ran, and the training's record."""
 
-    tags: dict[str, list[str]]  # what TensorBoard showed, by run
+    tags: dict[str, list[str]]  # by run
     stayed: bool  # whether TensorBoard answered after the training
     record: dict[str, Any]
-    events: Path  # what is left of it
+    events: Path  # the event file that TensorBoard read
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory):
-    """A training that reads its rows itself, and TensorBoard beside it."""
+def visit(tmp_path_factory):
+    """A training that reads its rows itself, with TensorBoard open during it."""
     folder = tmp_path_factory.mktemp("tensorboard")
-    path, said, held = study(folder, f"held-{ENGINE}", more=BOARD), folder / "said.txt", folder / "held"
+    path, output, held = study(folder, f"held-{ENGINE}", more=BOARD), folder / "output.txt", folder / "held"
     held.mkdir()
     waits = environment(HELD=str(held), HELD_AT="60")
-    with said.open("wb") as sink:
-        words = command("run", path, "--out", folder / "out", "--set", f"stall_s={4 * HANGS_S}")
-        run = subprocess.Popen(words, env=waits, stdout=sink)
+    with output.open("wb") as sink:
+        argv = command("run", path, "--out", folder / "out", "--set", f"stall_s={4 * HANGS_S}")
+        run = subprocess.Popen(argv, env=waits, stdout=sink)
 
     def shown():
-        return re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", said.read_text(), re.MULTILINE)
+        return re.search(r"^tensorboard: (http://127\.0\.0\.1:\d+)$", output.read_text(), re.MULTILINE)
 
     wait_until(shown, run)
     page = shown()[1]
@@ -122,40 +122,40 @@ def watched(tmp_path_factory):
     tags = {}
 
     def scalars():
-        with suppress(OSError), urlopen(f"{page}/data/plugin/scalars/tags", timeout=HANGS_S) as answer:
-            tags.update(json.load(answer))
-        return any({"loss", "samples_seen"} <= set(told) for told in tags.values())
+        with suppress(OSError), urlopen(f"{page}/data/plugin/scalars/tags", timeout=HANGS_S) as response:
+            tags.update(json.load(response))
+        return any({"loss", "samples_seen"} <= set(names) for names in tags.values())
 
     wait_until(scalars, run)
     (held / "released").touch()
     run.wait(HANGS_S)
     assert_nothing_survives(folder)
-    stayed = answers_as_tensorboard(page)
+    stayed = is_tensorboard(page)
     (events,) = folder.glob("out/tiny/*/tensorboard/events.out.tfevents.*")
     return TensorBoardVisit(tags, stayed, only_record(folder / "out"), events)
 
 
-def test_rows_that_tensorflow_reads_make_the_steps_of_the_reference(watched):
-    record = watched.record
+def test_feeding_by_tensorflow_is_exact(visit):
+    record = visit.record
     assert record["status"] == "ok", record["reason"]
     assert record["equivalence"]["verdict"] == "exact"
 
 
-def answers_as_tensorboard(page):
-    """Whether a page is TensorBoard's; its port may be somebody else's by now."""
-    with suppress(OSError, HTTPException), urlopen(page, timeout=5) as answer:
-        return b"TensorBoard" in answer.read()
+def is_tensorboard(page):
+    """Return whether TensorBoard answers at a URL; another program may use its port by now."""
+    with suppress(OSError, HTTPException), urlopen(page, timeout=5) as response:
+        return b"TensorBoard" in response.read()
     return False
 
 
-def test_tensorboard_can_be_opened_while_it_trains(watched):
-    assert {"loss", "samples_seen"} <= set(next(iter(watched.tags.values())))
-    assert not watched.stayed
-    assert watched.events.stat().st_size > 0
+def test_tensorboard_can_be_opened_while_it_trains(visit):
+    assert {"loss", "samples_seen"} <= set(next(iter(visit.tags.values())))
+    assert not visit.stayed
+    assert visit.events.stat().st_size > 0
 
 
 @pytest.mark.soak
-def test_layers_on_different_executors_make_the_steps_of_the_reference(tmp_path):
+def test_layers_on_different_executors_are_exact(tmp_path):
     trainoff("run", study(tmp_path, ENGINE, more=LAYERS), "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")
     assert record["status"] == "ok", record["reason"]
@@ -163,38 +163,38 @@ def test_layers_on_different_executors_make_the_steps_of_the_reference(tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_rows_that_spark_pushes_are_all_learnt_from(trained, mode):
+def test_every_row_that_spark_pushes_is_used(trained, mode):
     record = trained[mode, "spark"]
     assert record["status"] == "ok", record["reason"]
     assert record["equivalence"]["verdict"] == "different by design"
     assert record["samples_seen"] == 2 * 300
-    assert record["counts"]["fed_bytes"] == 2 * 300 * (64 * 4 + 8), "grey in 16 steps does not fit a byte's 255ths"
+    assert record["counts"]["fed_bytes"] == 2 * 300 * (64 * 4 + 8), "16 levels of grey are not multiples of 1/255"
     assert set(record["breakdowns"]["feeding_s"]) == {"worker-0", "worker-1"}
     assert min(record["breakdowns"]["feeding_s"].values()) > 0
     assert record["notes"]["feed"].startswith("partitions of 150, 150 rows")
 
 
-def test_asynchronous_workers_tell_what_they_missed(trained):
+def test_asynchronous_workers_report_their_staleness(trained):
     record = trained["async", "spark"]
     assert sum(record["breakdowns"]["staleness"].values()) == sum(record["breakdowns"]["updates"].values()) == 150
 
 
-def test_the_processes_of_tensorflow_have_roles_of_their_own(watched, trained):
-    synchronous, other = watched.record, trained["async", "spark"]
+def test_tensorflows_processes_have_their_own_roles(visit, trained):
+    synchronous, other = visit.record, trained["async", "spark"]
     assert {"driver", "master", "worker-0", "tf-worker-0", "tf-worker-1"} <= synchronous["cpu_s_by_role"].keys()
     assert {"tf-chief", "tf-ps-0", "tf-worker-1"} <= other["cpu_s_by_role"].keys()
     for phase in ("cluster_start", "ship", "train", "test", "teardown"):
         assert synchronous["phases_s"][phase] > 0, phase
 
 
-def test_what_makes_no_sense_is_refused(trained):
+def test_a_feed_without_a_purpose_is_refused(trained):
     record = trained["model-parallel", "spark"]
     assert record["status"] == "unsupported"
     assert "only the first worker needs rows" in record["reason"]
 
 
 def kill(folder, feed, mode, find):
-    """The record of a training during which somebody was killed."""
+    """Return the record of a training in which a process was killed."""
     path = study(folder, f"held-{ENGINE}", more=LONG.format(feed=feed, mode=mode))
     record = run_and_signal(folder, path, find)
     assert record["status"] == "crashed"
@@ -203,7 +203,7 @@ def kill(folder, feed, mode, find):
 
 
 def process(folder, role):
-    """The TensorFlow process of a role, which listens to nobody outside of its trial."""
+    """Return the TensorFlow process of a role; it must not listen outside of its trial's network."""
     (found,) = members(folder, role)
     assert_nothing_listens_outside(found)
     return found
@@ -230,7 +230,7 @@ def test_a_part_of_spark_is_killed(tmp_path, victim, feed):
     )
 
 
-def test_an_exception_in_the_training_reaches_the_record_with_its_traceback(tmp_path):
+def test_an_exception_in_the_training_is_in_the_record_with_its_traceback(tmp_path):
     done = trainoff("run", study(tmp_path, "stumbler", more="workers = 2\nfeed = 'spark'"), "--out", tmp_path / "out")
     assert done.returncode == 1
     assert_nothing_survives(tmp_path)
@@ -249,7 +249,7 @@ def test_one_row_and_an_empty_partition(tmp_path):
     assert record["notes"]["feed"].startswith("partitions of 1, 0 rows")
 
 
-@pytest.mark.soak  # tests/engines/test_spark.py uses an existing cluster in every run
+@pytest.mark.soak  # test_spark.py uses an existing cluster in every run
 def test_two_clusters_in_one_application_on_an_existing_spark_cluster(tmp_path, existing):
     master, secret = existing
     more = ATTACH.format(workers=2, master=master, secret=secret).replace('mode = "sync"', 'feed = "spark"')
@@ -258,25 +258,25 @@ def test_two_clusters_in_one_application_on_an_existing_spark_cluster(tmp_path, 
     assert done.returncode == 0, record["reason"]
     assert record["cluster"] == "attach"
     assert record["isolation"]["own_network"] is False
-    assert secret not in json.dumps(record), "a secret does not belong into a record"
+    assert secret not in json.dumps(record), "a secret does not belong in a record"
     assert "master" not in record["cpu_s_by_role"]
     first, second = record["notes"]["processes"].split(" then ")
-    assert first == second, "nothing of the first cluster was left when the second had been formed"
+    assert first == second, "the second cluster has left no process of the first"
     assert_soon_empty(lambda: of_executors(tmp_path))  # an executor may end after its application
 
 
 def of_executors(folder):
-    """The processes of Python that executors below a folder have started."""
+    """Return the Python processes that executors below a folder have started."""
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
-        words, place = " ".join(process.info["cmdline"] or []), process.info["cwd"] or ""
-        if place.startswith(str(folder)) and ("tf_on_spark.node" in words or "pyspark.daemon" in words):
-            found.append(f"{process.pid} {words}")
+        command_line, place = " ".join(process.info["cmdline"] or []), process.info["cwd"] or ""
+        if place.startswith(str(folder)) and ("tf_on_spark.node" in command_line or "pyspark.daemon" in command_line):
+            found.append(f"{process.pid} {command_line}")
     return found
 
 
 @pytest.mark.soak
-def test_more_executors_than_an_existing_cluster_has_room_for(tmp_path, existing):
+def test_more_executors_than_an_existing_cluster_can_hold_is_an_error(tmp_path, existing):
     master, secret = existing
     more = ATTACH.format(workers=2, master=master, secret=secret).replace('mode = "sync"', 'mode = "async"')
     trainoff("run", study(tmp_path, ENGINE, more=more), "--out", tmp_path / "out")

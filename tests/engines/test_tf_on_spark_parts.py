@@ -1,11 +1,10 @@
-"""The parts of tf-on-spark that need no Spark: how rows are cut, what travels, who is heard of."""
+"""The parts of tf-on-spark that need no Spark: batches of rows, their transfer, the membership of nodes."""
 
 import pickle
 import socket
 import struct
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from itertools import chain
 
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.running import HANGS_S
+from helpers.running import HANGS_S, wait_for
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.shared.control_channel import Endpoint
 from trainoff.engines.shared.shipping import compact, expand, gather_rows
@@ -24,17 +23,17 @@ from trainoff.engines.tf_on_spark.feed import Push, apportion, blocks, cut, mix
 
 
 def rows(count):
-    """Rows that can be told apart, and their classes."""
+    """Return distinguishable rows and their classes."""
     return np.arange(count, dtype=np.float32).reshape(-1, 1), np.arange(count)
 
 
 def pushes(sizes, batches, block_rows=7, seed=1):
-    """What every partition pushes in an epoch, as lists of batches."""
-    asked = Push(compat.Access(None, "", b""), 0, seed, sizes, batches, block_rows, 1)
+    """Return what every partition pushes in an epoch, as lists of batches."""
+    push = Push(compat.Access(None, "", b""), 0, seed, sizes, batches, block_rows, 1)
     pushed = []
     for partition, size in enumerate(sizes):
         mixed = mix(iter(blocks(*rows(size), 1)), np.random.default_rng(seed))
-        items = cut(mixed, asked.sizes(partition), block_rows, 1)
+        items = cut(mixed, push.sizes(partition), block_rows, 1)
         pushed.append(list(chain.from_iterable(items)))
     return pushed
 
@@ -51,7 +50,7 @@ def test_every_worker_gets_a_part_of_every_step_and_no_row_is_lost(sizes, steps,
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=5).filter(any), st.data())
-def test_asynchronous_steps_go_to_partitions_by_their_rows(sizes, data):
+def test_asynchronous_steps_are_apportioned_by_rows(sizes, data):
     steps = data.draw(st.integers(1, sum(sizes)))
     counts = apportion(steps, sizes)
     assert sum(counts) == steps
@@ -60,24 +59,24 @@ def test_asynchronous_steps_go_to_partitions_by_their_rows(sizes, data):
         assert count <= size, "no batch is empty"
 
 
-def test_a_partition_without_a_single_block_still_takes_part():
+def test_an_empty_partition_pushes_empty_batches():
     batches = list(chain.from_iterable(cut(iter(()), [0, 0, 0], 10, 5)))
     assert [x.shape for x, _ in batches] == [(0, 5)] * 3
 
 
-def test_rows_come_in_another_order_every_epoch():
+def test_rows_are_shuffled_every_epoch():
     orders = [[int(y[0]) for _, y in pushes([40], [40], seed=seed)[0]] for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] != sorted(orders[0])
 
 
-def test_blocks_are_as_many_for_every_partition():
+def test_every_partition_has_as_many_blocks():
     found = blocks(*rows(2501), 2)
     assert len(found) == 4
     assert [sum(len(y) for _, y in found[:2]), sum(len(y) for _, y in found[2:])] == [1251, 1250]
 
 
-def test_pictures_travel_as_bytes_and_arrive_as_they_were():
+def test_grey_pictures_are_transferred_as_bytes_without_loss():
     grey = (np.random.default_rng(1).integers(0, 256, (5000, 9)) / 255).astype(np.float32)
     small = compact(grey)
     assert small.dtype == np.uint8
@@ -88,17 +87,17 @@ def test_pictures_travel_as_bytes_and_arrive_as_they_were():
         np.testing.assert_array_equal(out, grey[rows])
 
 
-@pytest.mark.parametrize("odd", [0.1, -1 / 255, 256 / 255, np.nan])
-def test_what_is_not_grey_travels_as_it_is(odd):
+@pytest.mark.parametrize("value", [0.1, -1 / 255, 256 / 255, np.nan])
+def test_other_values_are_transferred_unchanged(value):
     x = np.zeros((5000, 2), np.float32)
-    x[4999, 1] = odd
+    x[4999, 1] = value
     sent = compact(x)
     assert sent.dtype == np.float32
     np.testing.assert_array_equal(expand(sent), x)
 
 
-class Evidence:
-    """Leaves a file behind when it is unpickled."""
+class FileMaker:
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -109,10 +108,10 @@ class Evidence:
 
 @pytest.fixture
 def server():
-    """The package's server of reservations for one node, with our mends, and its address."""
-    mended = compat.mend("127.0.0.1", b"secret")
-    found = mended.reservation.Server(1)
-    yield mended.reservation, found, found.start()
+    """The patched reservation server of tensorflowonspark for one node, and its address."""
+    patched = compat.mend("127.0.0.1", b"secret")
+    found = patched.reservation.Server(1)
+    yield patched.reservation, found, found.start()
     found.stop()
 
 
@@ -126,53 +125,46 @@ def test_nodes_of_the_trial_can_register(server):
     client.close()
 
 
-def test_what_nobody_of_the_trial_signed_is_not_unpickled(server, tmp_path):
+def test_messages_without_the_trials_signature_are_not_unpickled(server, tmp_path):
     _, found, address = server
-    data = pickle.dumps(Evidence(tmp_path / "executed"))
+    data = pickle.dumps(FileMaker(tmp_path / "executed"))
     for message in (struct.pack(">I", len(data)) + data, struct.pack(">I", len(data)) + bytes(32) + data):
-        with socket.create_connection(address) as line, suppress(ConnectionResetError):
-            line.sendall(message + bytes(64))
-            assert line.recv(1) == b"", "it hangs up"
+        with socket.create_connection(address) as connection, suppress(ConnectionResetError):
+            connection.sendall(message + bytes(64))
+            assert connection.recv(1) == b"", "it closes the connection"
     assert not (tmp_path / "executed").exists()
     assert not found.reservations.done()
 
 
-def test_the_package_is_loaded_without_tensorflow():
-    words = (
+def test_loading_tensorflowonspark_does_not_import_tensorflow():
+    code = (
         "import sys; from trainoff.engines.tf_on_spark.compat import load; load(); print('tensorflow' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True).stdout == "False\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + HANGS_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_process_that_ends_is_heard_of_with_its_last_words():
+def test_the_end_of_a_process_is_reported_with_its_last_output():
     membership = Membership("127.0.0.1")
-    here, fails = call(membership.number, "tf-worker-0"), call(membership.number, "tf-worker-1")
+    healthy, failing = call(membership.number, "tf-worker-0"), call(membership.number, "tf-worker-1")
     membership.check()
-    fails.send(NodeEnded(1, "Traceback ...\nValueError: why"))
-    with pytest.raises(WorkerFailed, match="ValueError: why") as told:
+    failing.send(NodeEnded(1, "Traceback ...\nValueError: why"))
+    with pytest.raises(WorkerFailed, match="ValueError: why") as caught:
         wait_for(membership.check)
-    assert told.value.role == "tf-worker-1"
-    assert told.value.log.endswith("why")
+    assert caught.value.role == "tf-worker-1"
+    assert caught.value.log.endswith("why")
     assert membership.lost is None
     membership.close()
-    assert here.poll(HANGS_S), "closing the roll sends all home"
+    assert healthy.poll(HANGS_S), "closing the membership disconnects all"
 
 
-def test_a_process_that_says_nothing_any_more_is_heard_of_too():
+def test_a_process_that_disconnects_is_reported_as_lost():
     membership = Membership("127.0.0.1")
     call(membership.number, "tf-ps-0").close()
     wait_for(lambda: membership.lost == "tf-ps-0")
     membership.close()
 
 
-def test_nobody_is_heard_who_does_not_know_the_secret():
+def test_a_client_without_the_secret_is_rejected():
     membership = Membership("127.0.0.1")
     with pytest.raises(Exception, match="digest"):
         call(Endpoint("127.0.0.1", membership.number.port, b"guess"), "tf-ps-0")

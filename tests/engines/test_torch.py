@@ -1,4 +1,4 @@
-"""The torch engine: torch's own gradients and kernels, held to the reference's mathematics."""
+"""The torch engine against the reference, also with mistakes put into it on purpose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.training import RecordingWatch, distance, distances, make_job, pictures, reference, train
+from helpers.training import (
+    RecordingWatch,
+    distance,
+    distances,
+    make_job,
+    make_trial,
+    pictures,
+    reference,
+    train,
+    worst_distance,
+)
 from trainoff.data import Csr, Data
 from trainoff.engines import Job, Refused
 from trainoff.engines.torch import Torch, make_learner
@@ -23,18 +33,12 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and 
 MODELS = [("mlp", "sgd"), ("mlp", "momentum"), ("mlp", "adam"), ("cnn", "momentum"), ("cnn", "adam"), ("logreg", "sgd")]
 
 
-def worst(job: Job, watch: RecordingWatch) -> float:
-    found = distances(job, watch)
-    assert sorted(found) == [1, 20]
-    return max(found.values())
-
-
 def torch_job(device: str = "cpu", **other: Any) -> Job:
     return make_job(device=device, precision="float32", **other)
 
 
 def resident(job: Job) -> Any:
-    """The training as the GPU makes it, on the CPU and without graphs."""
+    """Return the training as it is on a GPU, but on the CPU and without CUDA graphs."""
     from trainoff.engines.torch import cuda_graph
     from trainoff.engines.torch import network as rows
 
@@ -45,25 +49,25 @@ def resident(job: Job) -> Any:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("l2", [0.0, 1e-3])
 @pytest.mark.parametrize(("kind", "optimizer"), MODELS)
-def test_steps_that_look_up_their_rows_and_rate_are_exact(kind: str, optimizer: str, l2: float, schedule: str) -> None:
+def test_graph_steps_are_exact(kind: str, optimizer: str, l2: float, schedule: str) -> None:
     job = torch_job(kind=kind, optimizer=optimizer, schedule=schedule, l2=l2 if kind != "logreg" else 0.0)
     watch = RecordingWatch(steps=job.order.steps)
     resident(job).train(job, watch)
-    assert worst(job, watch) <= EXACT
-    assert watch.losses == [None] * job.order.steps  # to read a loss would be to wait for it
+    assert worst_distance(job, watch) <= EXACT
+    assert watch.losses == [None] * job.order.steps  # reading a loss would wait for the GPU
     assert [(step, seen) for step, seen, _ in watch.snapshots] == [(1, 32), (20, 330 + 9 * 32), (33, 990)]
 
 
-def test_steps_that_look_up_their_rows_tell_the_loss_if_training_may_stop_by_it() -> None:
+def test_graph_steps_report_the_loss_if_it_may_stop_the_training() -> None:
     job = torch_job(l2=0.01, stop={"tol": 1e-4, "patience": 2})
-    told, watch = train(Torch(), job), RecordingWatch(steps=job.order.steps, stop_at=15)
+    plain, watch = train(Torch(), job), RecordingWatch(steps=job.order.steps, stop_at=15)
     resident(job).train(job, watch)
-    assert watch.losses == pytest.approx(told.losses[:15], rel=1e-4)
+    assert watch.losses == pytest.approx(plain.losses[:15], rel=1e-4)
     assert [step for step, _, _ in watch.snapshots] == [1, 15]
 
 
 @pytest.mark.parametrize("batch_size", [32, 30, 1000])
-def test_every_batch_is_looked_up_as_the_order_has_it(batch_size: int) -> None:
+def test_padded_batches_follow_the_order(batch_size: int) -> None:
     from trainoff.engines.torch.cuda_graph import padded
 
     order = torch_job(batch_size=batch_size).order
@@ -76,14 +80,14 @@ def test_every_batch_is_looked_up_as_the_order_has_it(batch_size: int) -> None:
 
 
 def sparse(rows: list[list[tuple[int, float]]], width: int = 50) -> Csr:
-    """Sparse rows from lists of (column, value)."""
+    """Return sparse rows from lists of (column, value)."""
     starts = np.cumsum([0, *(len(row) for row in rows)])
     flat = [pair for row in rows for pair in row]
     columns, values = [column for column, _ in flat], [value for _, value in flat]
     return Csr(starts, np.array(columns, np.int32), np.array(values, np.float32), width)
 
 
-def test_empty_rows_and_features_that_appear_twice_count_as_the_reference_counts_them() -> None:
+def test_empty_rows_and_repeated_features_are_exact() -> None:
     x = sparse([[(3, 1.0), (3, 0.5)], [], [(7, 2.0)], [], [], []])  # batches of two: the last has no feature at all
     y = np.array([1, 0, 1, 1, 1, 0])
     data = Data("few", x, y, x, y, 2, "few-1")
@@ -96,13 +100,13 @@ def test_empty_rows_and_features_that_appear_twice_count_as_the_reference_counts
         assert max(distance(job, step, seen[step], exact) for step in exact) <= EXACT
 
 
-def test_rows_cut_from_a_larger_set_are_trained_on_as_if_alone() -> None:
+def test_training_on_a_slice_of_sparse_rows_is_exact() -> None:
     rows = [[(row % 50, 1.0), (row * 7 % 50, 0.3)] for row in range(40)]
     y = np.arange(40) % 2
     whole = Data("cut", sparse(rows), y, sparse(rows), y, 2, "cut-1")
     cut = replace(whole, x_train=whole.x_train[10:30], y_train=y[10:30])
     job = torch_job(data=cut, kind="logreg", optimizer="sgd", batch_size=4, epochs=5, learning_rate=1.0)
-    assert worst(job, train(Torch(), job)) <= EXACT
+    assert worst_distance(job, train(Torch(), job)) <= EXACT
 
 
 def test_a_sparse_step_touches_only_the_features_of_the_batch() -> None:
@@ -117,7 +121,7 @@ def test_a_sparse_step_touches_only_the_features_of_the_batch() -> None:
 
 
 @pytest.mark.parametrize(("kind", "optimizer"), MODELS)
-def test_it_books_its_phases_and_warming_up_leaves_no_trace(kind: str, optimizer: str) -> None:
+def test_it_reports_its_phases_and_warming_up_changes_nothing(kind: str, optimizer: str) -> None:
     job = torch_job(kind=kind, optimizer=optimizer, cores=2.5)
     before, threads = fingerprint(job.weights), torch.get_num_threads()
     engine, watch = Torch(), RecordingWatch(steps=job.order.steps)
@@ -134,7 +138,7 @@ def test_it_books_its_phases_and_warming_up_leaves_no_trace(kind: str, optimizer
     assert fingerprint(job.weights) == before
 
 
-def test_a_mapped_training_set_is_not_copied_and_nothing_warns(tmp_path: Path) -> None:
+def test_a_mapped_training_set_is_not_copied_and_causes_no_warning(tmp_path: Path) -> None:
     from trainoff.engines.torch import network as rows
 
     data = pictures()
@@ -144,7 +148,7 @@ def test_a_mapped_training_set_is_not_copied_and_nothing_warns(tmp_path: Path) -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rows.on_device(mapped, "cpu").data_ptr() == mapped.ctypes.data
-        assert worst(job, train(Torch(), job)) <= EXACT
+        assert worst_distance(job, train(Torch(), job)) <= EXACT
 
 
 def test_l2_on_the_biases_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +156,10 @@ def test_l2_on_the_biases_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(network, "groups", lambda l2: [(slice(None), l2)])
     job = torch_job(l2=0.5, learning_rate=0.2)
-    assert worst(job, train(Torch(), job)) > TOLERATED
+    assert worst_distance(job, train(Torch(), job)) > TOLERATED
 
 
-def test_a_logistic_regression_that_diverges_says_so_by_its_loss_or_its_weights() -> None:
+def test_divergence_of_a_logistic_regression_shows_in_the_losses_or_the_weights() -> None:
     job = torch_job(kind="logreg", optimizer="sgd", learning_rate=1e38, schedule="constant", epochs=9)
     watch = train(Torch(), job)
     numbers = [*np.array(watch.losses, float), *flatten(watch.snapshots[-1][2])]
@@ -163,13 +167,13 @@ def test_a_logistic_regression_that_diverges_says_so_by_its_loss_or_its_weights(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_gpu_is_refused_with_a_sentence() -> None:
+def test_a_gpu_is_refused_with_a_reason_if_there_is_none() -> None:
     with pytest.raises(Refused, match=r'torch .* (has no CUDA|finds no GPU on this machine); use device = "cpu"'):
         train(Torch(), torch_job("cuda"))
 
 
 @GPU
-def test_on_a_gpu_it_tells_how_busy_the_gpu_was_and_what_memory_it_took() -> None:
+def test_it_reports_the_gpus_utilisation_and_memory() -> None:
     watch = train(Torch(), torch_job("cuda"))
     assert watch.phases == ["import", "ship", "compile"]
     assert 0 < watch.counts["gpu_busy"] <= 1
@@ -177,11 +181,10 @@ def test_on_a_gpu_it_tells_how_busy_the_gpu_was_and_what_memory_it_took() -> Non
 
 
 def trial(model: str = "mlp", **params: Any) -> Trial:
-    given = {"optimizer": "sgd", "l2": 0.0, "device": "cpu", "precision": "float32", **params}
-    return Trial("s", "torch", f"x-{model}", "single", 1, 1.0, None, "processes", given, 1, model=model)
+    return make_trial("torch", model, **{"device": "cpu", "precision": "float32", **params})
 
 
-def test_what_it_cannot_do_is_refused_with_a_sentence() -> None:
+def test_unsupported_trials_are_refused_with_a_reason() -> None:
     engine = Torch()
     assert engine.refuses(trial()) is None
     assert engine.refuses(trial(device="cuda", precision="tf32")) is None
@@ -190,7 +193,7 @@ def test_what_it_cannot_do_is_refused_with_a_sentence() -> None:
 
 
 @GPU
-def test_tf32_is_told_from_exact_arithmetic_and_is_tolerable() -> None:
+def test_tf32_is_distinguished_from_exact_arithmetic_and_within_tolerance() -> None:
     job = torch_job("cuda", data=pictures(2000, 784), hidden=(800,), batch_size=256)
     job.params = {**job.params, "precision": "tf32"}
     assert EXACT / 10 < max(distances(job, train(Torch(), job)).values()) <= TOLERATED

@@ -1,4 +1,4 @@
-"""The watch and the channel: phases, pauses, snapshots, the stop rule."""
+"""The watch and its channel of events: phases, pauses, snapshots, the stop rule."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ from trainoff.runner.events import TrialState, make_event
 
 
 class Pipe:
-    """The runner's end of a channel."""
+    """The reading end of a channel."""
 
     def __init__(self, folder):
         self.path = folder / "events"
@@ -39,12 +39,12 @@ def pipe(tmp_path):
 
 @pytest.fixture
 def watch(tmp_path, pipe):
-    made = TrialWatch(Channel(pipe.path), tmp_path)
-    made.expect(Order("x", rows=100, batch_size=10, epochs=5, seed=1), 6, snapshot_every=150, stop=None)
-    return made
+    watching = TrialWatch(Channel(pipe.path), tmp_path)
+    watching.expect(Order("x", rows=100, batch_size=10, epochs=5, seed=1), 6, snapshot_every=150, stop=None)
+    return watching
 
 
-def test_phases_are_booked_without_a_gap_and_nest(watch, pipe):
+def test_phases_nest_and_leave_no_gap(watch, pipe):
     state = TrialState(time.monotonic())
     with watch.phase("ship"), watch.phase("compile"):
         time.sleep(0.02)
@@ -57,7 +57,7 @@ def test_phases_are_booked_without_a_gap_and_nest(watch, pipe):
     assert sum(value or 0 for value in phases.values()) == pytest.approx(end - state.start)
 
 
-def test_who_is_killed_after_an_error_had_come_as_far_as_the_training(watch, pipe):
+def test_the_phase_reached_before_an_error_is_kept(watch, pipe):
     state = TrialState(time.monotonic())
     with contextlib.suppress(ValueError), watch.phase("train"):
         raise ValueError
@@ -67,15 +67,15 @@ def test_who_is_killed_after_an_error_had_come_as_far_as_the_training(watch, pip
     assert (state.phase, state.reached) == ("teardown", "train")
 
 
-def test_what_is_no_number_is_refused(watch, pipe):
+def test_figures_that_are_not_finite_are_refused(watch, pipe):
     pipe.events()
-    for say in (
+    for report in (
         lambda: watch.count("rounds", float("nan")),
         lambda: watch.breakdown("waiting_s", {"worker-0": float("inf")}),
         lambda: watch.task("worker-0", 0.0, float("nan")),
     ):
         with pytest.raises(ValueError, match="a finite number"):
-            say()
+            report()
     assert pipe.events() == []
 
 
@@ -97,7 +97,7 @@ def test_snapshots_are_due_at_certified_steps_by_samples_and_at_the_end(watch):
     assert due == [1, 15, 20, 30, 45, 50]
 
 
-def test_the_clock_stands_while_a_snapshot_is_taken(watch, pipe):
+def test_the_clock_is_stopped_during_a_snapshot(watch, pipe):
     with watch.phase("train"):
         watch.progress(1, 0.5)
         assert watch.due()
@@ -113,7 +113,7 @@ def test_the_clock_stands_while_a_snapshot_is_taken(watch, pipe):
     assert second["train_s"] - first["train_s"] < second["t"] - first["t"]
 
 
-def test_a_snapshot_that_was_due_and_never_came_stops_no_clock(watch, pipe):
+def test_a_due_snapshot_that_is_not_taken_does_not_stop_the_clock(watch, pipe):
     with watch.phase("train"):
         watch.progress(20, 0.5)
         assert watch.due()
@@ -126,12 +126,12 @@ def test_a_snapshot_that_was_due_and_never_came_stops_no_clock(watch, pipe):
     assert pause <= took
 
 
-def test_an_event_that_cannot_fit_is_refused(pipe):
+def test_an_event_that_is_too_long_is_refused(pipe):
     with pytest.raises(ValueError, match="does not fit"):
         Channel(pipe.path).emit("spent", roles=list(range(5000)), text="")
 
 
-def test_a_loss_or_weight_that_is_no_number_ends_training(watch):
+def test_a_loss_or_weight_that_is_not_finite_ends_the_training(watch):
     with pytest.raises(Diverged, match="the loss became nan at step 3"):
         watch.progress(3, float("nan"))
     watch.progress(1, 0.5)
@@ -145,36 +145,36 @@ def test_a_snapshot_must_fit_the_network(watch):
         watch.snapshot(10, [np.zeros((2, 2))])
 
 
-def test_a_long_training_is_looked_at_a_hundred_times_at_most(watch):
+def test_a_long_training_has_at_most_a_hundred_snapshots(watch):
     watch.expect(Order("x", rows=1000, batch_size=1, epochs=10, seed=1), 6, snapshot_every=1, stop=None)
-    looks = 0
+    snapshots = 0
     for step in range(1, 10_001):
         watch.progress(step)
         if watch.due():
-            looks += 1
+            snapshots += 1
             watch.snapshot(step, [np.zeros(6)])
-    assert looks == 102  # and the two certified steps
+    assert snapshots == 102  # a hundred and the two certified steps
 
 
-def test_lines_of_many_writers_do_not_mix(pipe):
-    def shout(number):
+def test_events_of_several_writers_do_not_mix(pipe):
+    def write(number):
         channel = Channel(pipe.path)
         for _ in range(50):
             channel.emit("count", name=f"writer {number}", value=number, filler="x" * 200)
 
-    threads = [threading.Thread(target=shout, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    heard = []
+    events = []
     while any(thread.is_alive() for thread in threads):
-        heard += pipe.events()
-    heard += pipe.events()
-    assert len(heard) == 200
+        events += pipe.events()
+    events += pipe.events()
+    assert len(events) == 200
     for thread in threads:
         thread.join()
 
 
-def test_a_long_traceback_loses_its_beginning_not_its_end(pipe):
+def test_a_long_traceback_is_cut_at_its_beginning(pipe):
     Channel(pipe.path).emit("error", traceback="\n" * 5000 + "the end", reason="because")
     (event,) = pipe.events()
     assert event["traceback"].endswith("the end")
@@ -182,8 +182,8 @@ def test_a_long_traceback_loses_its_beginning_not_its_end(pipe):
     assert len(json.dumps(event)) < ATOMIC
 
 
-def test_the_stop_rule_is_scikit_learns():
-    """Against the real one: the same losses end at the same epoch."""
+def test_the_stop_rule_agrees_with_scikit_learns():
+    """The same losses end the training at the same epoch."""
     from sklearn.neural_network import MLPClassifier
 
     rng = np.random.default_rng(3)
@@ -197,44 +197,44 @@ def test_the_stop_rule_is_scikit_learns():
     assert ours == model.n_iter_ < 500
 
 
-def test_work_that_is_under_way_is_finished_on_the_clock_before_a_snapshot(watch, pipe):
+def test_pending_work_is_finished_on_the_clock_before_a_snapshot(watch, pipe):
     with watch.phase("train"):
         watch.progress(1)
         assert watch.due(lambda: time.sleep(0.05))
         watch.snapshot(10, [np.zeros(6)])
         watch.progress(2)
-        assert not watch.due(lambda: pytest.fail("nothing is wanted"))
+        assert not watch.due(lambda: pytest.fail("no snapshot is due"))
     (event,) = [event for event in pipe.events() if event["kind"] == "snapshot"]
-    assert event["train_s"] >= 0.05  # with the settling on the clock
+    assert event["train_s"] >= 0.05  # including the pending work
 
 
 @pytest.mark.parametrize("size", [1, 1024, 1025, 100_000])
-def test_a_snapshot_is_written_whole_whatever_its_size(tmp_path, size):
-    room, weights = SnapshotBuffer(size), np.arange(size, dtype=np.float32)
-    room.fill([weights])
-    room.write(tmp_path / "snapshot")
+def test_a_snapshot_of_any_size_is_written_completely(tmp_path, size):
+    buffer, weights = SnapshotBuffer(size), np.arange(size, dtype=np.float32)
+    buffer.fill([weights])
+    buffer.write(tmp_path / "snapshot")
     np.testing.assert_array_equal(np.fromfile(tmp_path / "snapshot", np.float32, size), weights)
 
 
-def test_a_snapshot_is_written_where_the_cache_cannot_be_passed_by(tmp_path, monkeypatch):
-    opened, right = [], os.open
+def test_a_snapshot_is_written_where_direct_io_is_not_supported(tmp_path, monkeypatch):
+    opened, real_open = [], os.open
 
     def refuse(path, flags, mode):
         opened.append(flags)
         if flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "no direct writing here")
-        return right(path, flags, mode)
+            raise OSError(errno.EINVAL, "direct I/O is not supported")
+        return real_open(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refuse)
-    room = SnapshotBuffer(6)
-    room.fill([np.ones((2, 2)), np.zeros(2)])
-    room.write(tmp_path / "snapshot")
+    buffer = SnapshotBuffer(6)
+    buffer.fill([np.ones((2, 2)), np.zeros(2)])
+    buffer.write(tmp_path / "snapshot")
     assert np.fromfile(tmp_path / "snapshot", np.float32, 6).tolist() == [1, 1, 1, 1, 0, 0]
     assert len(opened) == 2
 
 
-def test_a_figure_with_parts_comes_back_whole(watch, pipe):
-    figures = {f"worker-{number}": float(number) for number in range(200)}  # more than one event has room for
+def test_a_breakdown_larger_than_one_event_is_put_together(watch, pipe):
+    figures = {f"worker-{number}": float(number) for number in range(200)}  # more than fit in one event
     watch.breakdown("waiting_s", figures)
     state = TrialState(0.0)
     for event in pipe.events():

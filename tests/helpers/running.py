@@ -129,6 +129,14 @@ def assert_soon_empty(remaining: Callable[[], list[str]]) -> None:
         time.sleep(0.1)  # there is no notification of the end of a process that is not a child
 
 
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + HANGS_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
 def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seconds: float = HANGS_S) -> None:
     """Wait for a condition during a run; fail if the run ends first."""
     deadline = time.monotonic() + seconds
