@@ -27,7 +27,7 @@ def runs(engine, times, **more):
     return [timed_record(engine, time, seed, repetition=seed, **more) for seed, time in enumerate(times, 1)]
 
 
-def said(capsys, *words):
+def output_of(capsys, *words):
     code = main([str(word) for word in ("compare", *words)])
     out, err = capsys.readouterr()
     assert code == 0, err
@@ -35,7 +35,7 @@ def said(capsys, *words):
     return out
 
 
-def complaint(capsys, *words):
+def error_of(capsys, *words):
     assert main([str(word) for word in ("compare", *words)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -45,7 +45,7 @@ def complaint(capsys, *words):
 
 def test_two_engines_of_a_folder(workdir, capsys):
     stored(workdir / "out", [*runs("fast", FAST), *runs("slow", SLOW), *runs("other", SLOW)])
-    out = said(capsys, "out", "--engines", "fast", "slow")
+    out = output_of(capsys, "out", "--engines", "fast", "slow")
     assert "time to 97%: fast as a multiple of slow" in out
     assert out.splitlines()[2].split() == ["fast", "1.0", "s", "3.0", "s", "0.33", "0.32", "to", "0.35", "5", "faster"]
     assert "fast was 3.0 times faster than slow to 97% (2.9 to 3.2, n = 5)." in out
@@ -53,25 +53,27 @@ def test_two_engines_of_a_folder(workdir, capsys):
     assert "other" not in out
 
 
-def test_an_upgrade_is_told_with_versions_machines_and_what_was_left_out(workdir, capsys):
+def test_an_upgrade_is_shown_with_versions_machines_and_what_was_left_out(workdir, capsys):
     at = {"environment": {"host": "old"}}
     stored(workdir / "before", [*runs("a", SLOW, **at), *runs("b", FAST, **at), *runs("gone", FAST, **at)])
     new = {"engine_version": "3.0", "environment": {"host": "new"}, "study": "again"}
     stored(workdir / "after", [*runs("a", FAST, **new), *runs("b", [time * 1.001 for time in FAST], **new)])
-    out = " ".join(said(capsys, "before", "after").split())
+    out = " ".join(output_of(capsys, "before", "after").split())
     assert "time to 97%: after as a multiple of before" in out
-    assert "2 settings, after beside before: 1 faster, 1 tied; over all of them 0.58 times (geometric mean)." in out
+    assert (
+        "2 settings, after compared with before: 1 faster, 1 tied; over all of them 0.58 times (geometric mean)." in out
+    )
     assert "a was 3.0 in after and 2.0 in before." in out
     assert "They were not run on the same machines: new and old." in out
     assert "1 setting only in before is left out." in out
-    one = said(capsys, "before", "after", "--engines", "a", "a")
+    one = output_of(capsys, "before", "after", "--engines", "a", "a")
     assert "only in" not in one
     assert "a in after was 3.0 times faster than a in before to 97%" in " ".join(one.split())
 
 
-def test_everybody_against_the_best(workdir, capsys):
+def test_every_setting_against_the_best(workdir, capsys):
     stored(workdir / "out", [*runs("fast", FAST), *runs("slow", SLOW), *runs("never", [None] * 5)])
-    out = said(capsys, "out")
+    out = output_of(capsys, "out")
     assert "fast has the best time to 97%; of 2 others: 2 slower." in out
     rows = [line.split() for line in out.splitlines()[2:4]]
     assert [row[0] for row in rows] == ["slow", "never"]
@@ -92,17 +94,17 @@ def test_everybody_against_the_best(workdir, capsys):
 def test_other_figures_have_words_of_their_own(workdir, capsys, figure, values, verdict, sentence):
     both = [one for engine, value in zip("ab", values, strict=True) for one in runs(engine, FAST, **{figure: value})]
     stored(workdir / "out", both)
-    out = said(capsys, "out", "--engines", "a", "b", "--figure", figure)
+    out = output_of(capsys, "out", "--engines", "a", "b", "--figure", figure)
     assert out.splitlines()[2].split()[-1] == verdict
     assert sentence in " ".join(out.split())
 
 
 def test_few_pairs_are_indicative_and_nothing_more(workdir, capsys):
     stored(workdir / "out", [*runs("a", FAST[:3]), *runs("b", SLOW[:3]), *runs("c", SLOW[:3])])
-    out = said(capsys, "out", "--engines", "a", "b")
+    out = output_of(capsys, "out", "--engines", "a", "b")
     assert out.splitlines()[2].split()[-1] == "indicative"
-    assert "--repeat 5 brings more pairs." in out
-    every = said(capsys, "out")
+    assert "--repeat 5 adds pairs." in out
+    every = output_of(capsys, "out")
     assert "of 2 others: 2 indicative." in every
     assert not [word for word in ("faster", "slower", "tie", "signific") if word in out + every]
 
@@ -112,39 +114,39 @@ def test_what_to_keep_in_mind_is_said(workdir, capsys):
     design = {"verdict": "different by design", "reason": "L-BFGS"}
     failed = timed_record("a", None, 9, repetition=9, status="crashed", train_s=None)
     stored(workdir / "out", [*runs("a", FAST, noise=loud), *runs("b", SLOW, equivalence=design), failed])
-    out = " ".join(said(capsys, "out", "--engines", "a", "b", "--figure", "train_s").split())
+    out = " ".join(output_of(capsys, "out", "--engines", "a", "b", "--figure", "train_s").split())
     assert "5 of 11 trials were disturbed, such as a with seed 1: other processes kept 1.2 cores busy." in out
     assert "b solves the problem another way (L-BFGS)" in out
-    assert "1 trial that did not come to this figure is in no pair." in out
+    assert "1 trial without this figure is in no pair." in out
 
 
-def test_a_workload_that_nobody_reached_is_named(workdir, capsys):
+def test_a_workload_without_a_reached_target_is_named(workdir, capsys):
     lost = [timed_record(engine, None, workload="mnist-cnn", time_to_target={}) for engine in "ab"]
     stored(workdir / "out", [*runs("a", FAST), *runs("b", SLOW), *lost])
-    told = "mnist-cnn is left out, for nobody reached a target; try --figure train_s."
-    assert told in " ".join(said(capsys, "out").split())
-    assert told in json.loads(said_json(capsys, "out"))["caveats"]
-    assert "left out" not in said(capsys, "out", "--figure", "train_s")
+    told = "mnist-cnn is left out: no trial reached a target; try --figure train_s."
+    assert told in " ".join(output_of(capsys, "out").split())
+    assert told in json.loads(json_of(capsys, "out"))["caveats"]
+    assert "left out" not in output_of(capsys, "out", "--figure", "train_s")
 
 
 def test_workers_are_compared_with_as_many(workdir, capsys):
     many = [one for engine in "ab" for workers in (1, 2) for one in runs(engine, FAST, mode="sync", workers=workers)]
     stored(workdir / "out", many)
-    found = json.loads(said_json(capsys, "out", "--engines", "a", "b"))
+    found = json.loads(json_of(capsys, "out", "--engines", "a", "b"))
     assert [(one["a"], one["b"]) for one in found["comparisons"]] == [
         ("a (sync, 1 worker)", "b (sync, 1 worker)"),
         ("a (sync, 2 workers)", "b (sync, 2 workers)"),
     ]
 
 
-def said_json(capsys, *words):
+def json_of(capsys, *words):
     assert main([str(word) for word in ("compare", *words, "--json")]) == 0
     return capsys.readouterr().out
 
 
 def test_programs_read_json(workdir, capsys):
     stored(workdir / "out", [*runs("fast", FAST), *runs("never", [None] * 5)])
-    found = json.loads(said_json(capsys, "out", "--engines", "never", "fast", "--target", "0.97"))
+    found = json.loads(json_of(capsys, "out", "--engines", "never", "fast", "--target", "0.97"))
     (one,) = found["comparisons"]
     assert found["folders"] == ["out"]
     assert (one["verdict"], one["ratio"], one["reached"], one["n"]) == ("slower", None, [0, 5], 5)
@@ -159,33 +161,33 @@ def test_every_mistake_is_one_sentence(workdir, capsys):
         workdir / "nowhere", [timed_record("a", None, time_to_target={}), timed_record("b", None, time_to_target={})]
     )
     (workdir / "empty").mkdir()
-    assert complaint(capsys, "out", "--engines", "numpy", "tourch") == (
+    assert error_of(capsys, "out", "--engines", "numpy", "tourch") == (
         "--engines: out has no record of `tourch`; did you mean `torch`?"
     )
-    assert complaint(capsys, "out", "--engines", "numpy", "numpy").endswith("not compared with itself; name two")
-    assert complaint(capsys, "out", "rest").startswith("out and rest have no setting in common")
-    assert complaint(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
-    assert complaint(capsys, "gone").startswith("gone: there is no such folder")
-    assert complaint(capsys, "rest") == "rest has only one setting, and nothing to compare it with"
-    assert complaint(capsys, "out", "--figure", "trains").endswith("did you mean `train_s`?")
-    assert complaint(capsys, "out", "--figure", "samples_per_s").startswith("no trial here has its samples per second")
-    assert complaint(capsys, "out", "--target", "0.5") == (
+    assert error_of(capsys, "out", "--engines", "numpy", "numpy").endswith("not compared with itself; name two")
+    assert error_of(capsys, "out", "rest").startswith("out and rest have no setting in common")
+    assert error_of(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
+    assert error_of(capsys, "gone").startswith("gone: there is no such folder")
+    assert error_of(capsys, "rest") == "rest has only one setting, and nothing to compare it with"
+    assert error_of(capsys, "out", "--figure", "trains").endswith("did you mean `train_s`?")
+    assert error_of(capsys, "out", "--figure", "samples_per_s").startswith("no trial here has its samples per second")
+    assert error_of(capsys, "out", "--target", "0.5") == (
         "--target 0.5 was not timed; these were: 0.95, 0.97; `targets = [0.5]` in a study times this one"
     )
-    assert complaint(capsys, "out", "--target", "0.9", "--figure", "cpu_s").startswith("--target belongs to --figure")
-    assert complaint(capsys, "out", "out", "out").startswith("compare takes one folder or two")
-    assert complaint(capsys, "nowhere").startswith("nobody reached a target")
+    assert error_of(capsys, "out", "--target", "0.9", "--figure", "cpu_s").startswith("--target belongs to --figure")
+    assert error_of(capsys, "out", "out", "out").startswith("compare takes one folder or two")
+    assert error_of(capsys, "nowhere").startswith("no trial reached a target")
     stored(workdir / "apart", [*runs("numpy", FAST), *runs("torch", SLOW, study="other")])
-    assert complaint(capsys, "apart").startswith("no repetition was done by both within one study")
+    assert error_of(capsys, "apart").startswith("no repetition was done by both within one study")
 
 
 def test_the_board_shows_the_spread_of_repetitions():
-    def drawn(found):
+    def printed(found):
         text = io.StringIO()
         Console(file=text, width=100).print(board(found, 100))
         return text.getvalue()
 
-    out = drawn(timed_groups(a=FAST, b=[None, 2.0, 3.0, 2.5, 2.0]))
+    out = printed(timed_groups(a=FAST, b=[None, 2.0, 3.0, 2.5, 2.0]))
     assert "0.9 to 1.1 s" in out
     assert "2.0 s to never" in out
-    assert "spread" not in drawn(timed_groups(a=FAST[:1], b=SLOW[:1]))
+    assert "spread" not in printed(timed_groups(a=FAST[:1], b=SLOW[:1]))
