@@ -204,9 +204,9 @@ def test_what_hosts_use_counts_beside_what_is_used_here():
         cpu = {"user_s": 1.0, "system_s": 0.0}
         state.apply(make_event({"t": tick, "kind": "sample", "role": "driver", "tick": tick, **cpu}))
         state.apply(make_event({"t": tick, "kind": "sample", "role": "machine", "tick": tick}))
-    assert state.cpu_at() == [(1.0, 4.0), (2.0, 4.0)]
-    assert state.cpu_at(here=True) == [(1.0, 1.0), (2.0, 1.0)]
-    assert state.cpu_at("worker-0") == [(1.0, 3.0), (2.0, 3.0)]
+    assert state.cpu_series() == [(1.0, 4.0), (2.0, 4.0)]
+    assert state.cpu_series(here=True) == [(1.0, 1.0), (2.0, 1.0)]
+    assert state.cpu_series("worker-0") == [(1.0, 3.0), (2.0, 3.0)]
 
 
 @pytest.mark.parametrize(

@@ -160,13 +160,15 @@ def test_a_fault_is_due_at_its_moment_of_the_training(at, state, wait):
 
 def test_each_word_is_said_once_and_a_fault_is_over_with_the_training():
     cue = FaultSchedule(PAUSE)
-    said = [list(cue.words(state, 115.0)) for state in (
+    said = [list(cue.commands(state, 115.0)) for state in (
         is_training(), is_training(seen=300), is_training(seen=600), is_training(seen=900, phase="compile"),
         is_training(seen=1000, phase="test"), is_training(seen=1000, phase="teardown"),
     )]  # fmt: skip
     assert said == [[], ["fault"], [], [], ["heal"], []]
-    assert list(FaultSchedule(None).words(is_training(seen=1000), 115.0)) == []
-    assert list(FaultSchedule(PAUSE).words(is_training(seen=200, phase="teardown"), 115.0)) == [], "it never came to it"
+    assert list(FaultSchedule(None).commands(is_training(seen=1000), 115.0)) == []
+    assert list(FaultSchedule(PAUSE).commands(is_training(seen=200, phase="teardown"), 115.0)) == [], (
+        "it never came to it"
+    )
 
 
 def until(condition):

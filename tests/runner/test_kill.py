@@ -100,11 +100,11 @@ def test_the_runner_is_killed(tmp_path, permits, number):
     assert_next_run_completes(path, out)
 
 
-@pytest.mark.parametrize("victim", ["trial process", "launcher", "supervisor"])
+@pytest.mark.parametrize("victim", ["trial process", "outer supervisor", "supervisor"])
 @pytest.mark.parametrize("number", MOMENTS)
 def test_a_process_of_the_trial_is_killed(tmp_path, permits, number, victim):
     module = "trainoff.runner.trial_main" if victim == "trial process" else "trainoff.runner.supervisor"
-    wanted = 2 if victim == "supervisor" else 1  # the supervisor is the launcher's child, with the same command line
+    wanted = 2 if victim == "supervisor" else 1  # the outer one's child, with the same command line
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     choice = kill_choice(f"{victim} {number}")
     before, held_at = choice.randrange(3), choice.choice(["train", "close"])
@@ -127,14 +127,14 @@ def test_a_trial_whose_runner_died_before_it_began_ends_at_once(tmp_path, namesp
     orders = SupervisorConfig(str(tmp_path), namespaces, network=namespaces, memory_bytes=None)
     orders.write()
     os.mkfifo(tmp_path / "events")
-    life_line, runner = os.pipe()
+    control_pipe, runner = os.pipe()
     os.close(runner)
-    launcher = subprocess.Popen(
-        [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(tmp_path)], stdin=life_line, env=environment()
+    outer = subprocess.Popen(
+        [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(tmp_path)], stdin=control_pipe, env=environment()
     )
-    launcher.wait(HANGS_S)
+    outer.wait(HANGS_S)
     assert_nothing_survives(tmp_path)
-    os.close(life_line)
+    os.close(control_pipe)
 
 
 def test_the_runner_is_killed_where_there_are_no_namespaces(tmp_path, permits):

@@ -253,8 +253,8 @@ def _progress(state: TrialState | None) -> list[str]:
     now = time.monotonic()
     loss = f"loss {state.loss:.3f}" if state.loss is not None else ""
     train = seconds(now - state.train_start - state.paused_s) if state.train_start else ""
-    cpu, memory = seconds(state.now("user_s", "system_s")), size(state.now("pss"))
-    return [state.phase, loss, train, cpu, memory, size(state.network_now())]
+    cpu, memory = seconds(state.current("user_s", "system_s")), size(state.current("pss"))
+    return [state.phase, loss, train, cpu, memory, size(state.current_network_bytes())]
 
 
 def _result(record: Record) -> list[str]:

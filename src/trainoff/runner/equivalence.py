@@ -140,7 +140,7 @@ def read_snapshot(event: SnapshotEvent, folder: Path, model: Model) -> Weights:
 
 def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
     """A row per snapshot: where training stood, and how good the network was on the test set."""
-    cpu = state.cpu_at()
+    cpu = state.cpu_series()
     rows = []
     for event in state.snapshots:
         quality = evaluate(model, read_snapshot(event, folder, model), data.x_test, data.y_test)

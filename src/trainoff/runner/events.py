@@ -1,7 +1,7 @@
-"""The events of a trial, one class each, and the state that they add up to.
+"""The events of a trial, one class for each kind, and the state that they add up to.
 
-Any process of a trial writes events as JSON lines into one pipe (`engines/shared/watch.py`). The runner reads each line
-with `read_event` and applies it to the trial's `TrialState`. docs/records.md lists the kinds.
+Every process of a trial writes events as JSON lines into one pipe (`engines/shared/watch.py`). The runner reads each
+line with `read_event` and applies the event to the trial's `TrialState`. docs/records.md lists the kinds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from msgspec import UNSET, Struct, UnsetType
 
 from trainoff.engines.shared.watch import PHASES
 
-PAUSES = "snapshots"  # bytes that travel while the clock stands are booked apart from the phase
+PAUSES = "snapshots"  # the network bytes of pauses are counted apart from those of the phase
 MACHINE = "machine"  # the role of the samples of the whole machine
 
 
 class Event(Struct, tag_field="kind", kw_only=True, forbid_unknown_fields=False):
-    """Something that a process of the trial said, and when, by the monotonic clock."""
+    """What a process of the trial reports, and when by the monotonic clock."""
 
     t: float
 
@@ -35,13 +35,13 @@ class PhaseEvent(Event, tag="phase"):
 
 
 class ExpectedEvent(Event, tag="expected"):
-    """How many samples the whole training will see."""
+    """The number of samples that the whole training will see."""
 
     samples: int
 
 
 class ProgressEvent(Event, tag="progress"):
-    """How far the training is: the heartbeat."""
+    """The heartbeat: how far the training is."""
 
     step: int
     samples_seen: int
@@ -49,7 +49,7 @@ class ProgressEvent(Event, tag="progress"):
 
 
 class SnapshotEvent(Event, tag="snapshot"):
-    """A snapshot of the weights lies in a file."""
+    """A snapshot of the weights has been written to a file."""
 
     step: int
     samples_seen: int
@@ -59,28 +59,28 @@ class SnapshotEvent(Event, tag="snapshot"):
 
 
 class PauseEvent(Event, tag="pause"):
-    """How long the clock stood for the snapshot before."""
+    """How long the clock was stopped for the last snapshot."""
 
     seconds: float
     network_bytes: int | None = None
 
 
 class CountEvent(Event, tag="count"):
-    """A figure of the engine's own."""
+    """A figure that only this engine reports."""
 
     name: str
     value: float
 
 
 class NoteEvent(Event, tag="note"):
-    """A fact of the engine's own."""
+    """A fact that only this engine reports."""
 
     name: str
     text: str
 
 
 class BreakdownEvent(Event, tag="breakdown"):
-    """One part of a figure that has parts."""
+    """One part of a figure that has several, such as one per worker."""
 
     name: str
     part: str
@@ -88,7 +88,7 @@ class BreakdownEvent(Event, tag="breakdown"):
 
 
 class ObjectiveEvent(Event, tag="objective"):
-    """A training loss that became known only afterwards."""
+    """A training loss that is reported after its step."""
 
     step: int
     samples_seen: int
@@ -97,7 +97,7 @@ class ObjectiveEvent(Event, tag="objective"):
 
 
 class TaskEvent(Event, tag="task"):
-    """A task of a worker, in seconds since the training began."""
+    """A task of a worker; times are seconds since the training began."""
 
     worker: str
     start_s: float
@@ -105,13 +105,13 @@ class TaskEvent(Event, tag="task"):
 
 
 class PageEvent(Event, tag="page"):
-    """There is a page to look at while the trial runs."""
+    """A web page that is served while the trial runs, such as Spark's."""
 
     name: str
 
 
 class LostEvent(Event, tag="lost"):
-    """A process was lost, and samples must be seen again."""
+    """A process was lost, and its samples must be repeated."""
 
     role: str
     samples: int
@@ -119,12 +119,12 @@ class LostEvent(Event, tag="lost"):
 
     @property
     def noticed(self) -> float:
-        """Return when the loss was noticed; it may be reported later."""
+        """Return when the loss was noticed, which may be before it was reported."""
         return self.t - self.ago_s
 
 
 class WorkerFailedEvent(Event, tag="worker-failed"):
-    """A worker failed, and how its log or its traceback ends."""
+    """A worker failed; `tail` is the end of its log or traceback."""
 
     role: str
     exit: int | None
@@ -132,7 +132,7 @@ class WorkerFailedEvent(Event, tag="worker-failed"):
 
 
 class WorkerLogEvent(Event, tag="worker-log"):
-    """The end of a failed worker's log, where its failure has the traceback."""
+    """The end of a failed worker's log, if its `WorkerFailedEvent` has the traceback."""
 
     role: str
     tail: str | None
@@ -149,11 +149,11 @@ class ErrorEvent(Event, tag="error"):
 
 
 class DoneEvent(Event, tag="done"):
-    """The engine did everything that it should."""
+    """The engine has finished."""
 
 
 class FaultEvent(Event, tag="fault"):
-    """A fault was injected, or why it was not."""
+    """A fault was injected, or could not be (`why`)."""
 
     action: str
     node: int
@@ -169,7 +169,7 @@ class HealedEvent(Event, tag="healed"):
 
 
 class OverMemoryEvent(Event, tag="over-memory"):
-    """A role used more memory than it may."""
+    """A role exceeded its memory limit."""
 
     role: str
     bytes: int
@@ -177,9 +177,9 @@ class OverMemoryEvent(Event, tag="over-memory"):
 
 
 class SampleEvent(Event, tag="sample"):
-    """What a role has used so far, or what the whole machine is doing (role `machine`)."""
+    """What a role has used so far; with the role `machine`, the state of the whole machine."""
 
-    tick: float  # when all samples of this moment were taken
+    tick: float  # the time that all rows of one sample share
     role: str
     processes: int | UnsetType = UNSET
     threads: int | UnsetType = UNSET
@@ -203,7 +203,7 @@ class SampleEvent(Event, tag="sample"):
     network_bytes: int | None = None
 
     def row(self) -> dict[str, Any]:
-        """Return the figures that a sample of this kind has, for the series of the record."""
+        """Return the figures that this kind of sample has, for samples.parquet."""
         every = {name: getattr(self, name) for name in (OF_MACHINE if self.role == MACHINE else OF_ROLE)}
         return {"role": self.role, **{name: value for name, value in every.items() if value is not UNSET}}
 
@@ -230,7 +230,7 @@ class HostSampleEvent(Event, tag="host-sample"):
     threads: int = 0
 
     def at(self, tick: float) -> SampleEvent:
-        """Return it as a sample of a moment: it counts until the host sends the next."""
+        """Return this as part of the sample taken at `tick`: it is valid until the host sends the next one."""
         return SampleEvent(tick=tick, **msgspec.structs.asdict(self))
 
 
@@ -249,14 +249,14 @@ class NodeEvent(Event, tag="node"):
 
 
 class SpentEvent(Event, tag="spent"):
-    """The CPU time of a role, at the end."""
+    """The CPU time of a role at the end."""
 
     role: str
     cpu_s: float
 
 
 class HostSpentEvent(Event, tag="host-spent"):
-    """The CPU time of a role on another host, at the end."""
+    """The CPU time of a role on another host at the end."""
 
     host: str
     role: str
@@ -264,14 +264,14 @@ class HostSpentEvent(Event, tag="host-spent"):
 
 
 class HostUsageEvent(Event, tag="host-usage"):
-    """The CPU time of all processes on another host, by its kernel's account."""
+    """The CPU time of all processes on another host, by its kernel's count."""
 
     host: str
     cpu_s: float
 
 
 class UsageEvent(Event, tag="usage"):
-    """The kernel's account of the whole process tree: the last event."""
+    """The kernel's count for the whole process tree: the last event of a trial."""
 
     user_s: float
     system_s: float
@@ -291,19 +291,19 @@ AnyEvent = (
 
 
 class NotAnEvent(ValueError):
-    """A line that is no event, or of a kind or with fields that nothing here knows."""
+    """A line is not JSON, or of an unknown kind, or lacks fields of its kind."""
 
 
 def read_event(line: bytes | str) -> AnyEvent:
-    """Read one line of the pipe."""
+    """Read one line of the pipe. Python's reader, unlike msgspec's, accepts numbers that are not finite."""
     try:
         return make_event(json.loads(line))
-    except (ValueError, RecursionError) as error:  # a line may be anything, a thousand brackets too
+    except (ValueError, RecursionError) as error:  # a thousand brackets end in a RecursionError
         raise NotAnEvent(str(error)) from error
 
 
 def make_event(fields: Any) -> AnyEvent:
-    """Make an event of the values in a line. Python's reader, unlike msgspec's, knows numbers that are not finite."""
+    """Make an event of the values in a line."""
     try:
         event: AnyEvent = msgspec.convert(fields, AnyEvent)
     except msgspec.ValidationError as error:
@@ -311,17 +311,17 @@ def make_event(fields: Any) -> AnyEvent:
     return event
 
 
-MOST_UNREADABLE, LONGEST_UNREADABLE = 3, 200  # lines that are kept, and bytes of each
+MOST_UNREADABLE, LONGEST_UNREADABLE = 3, 200  # how many lines are kept, and how many bytes of each
 
 
 @dataclass
 class TrialState:
-    """The events of one trial, added up."""
+    """What the events of one trial add up to so far."""
 
-    start: float  # when the runner started it; all times are of the monotonic clock
+    start: float  # when the runner started the trial; all times are of the monotonic clock
     phase: str = "import"
-    expected: int = 0  # samples that the whole training will see; 0 until that is known
-    reached: str = "import"  # the last phase before teardown; imports are over when the training has begun
+    expected: int = 0  # samples that the whole training will see; 0: not known yet
+    reached: str = "import"  # the last phase before teardown; an import during training does not count
     step: int = 0
     samples_seen: int = 0
     loss: float | None = None
@@ -333,7 +333,7 @@ class TrialState:
     over_memory: OverMemoryEvent | None = None
     usage: UsageEvent | None = None
     fault: FaultEvent | None = None
-    fault_at_s: float = 0.0  # how long the training had lasted then
+    fault_at_s: float = 0.0  # seconds of training before the fault
     fault_step: int = 0
     healed: HealedEvent | None = None
     lost: list[LostEvent] = field(default_factory=list)
@@ -342,31 +342,31 @@ class TrialState:
     objectives: list[ObjectiveEvent] = field(default_factory=list)
     samples: list[SampleEvent] = field(default_factory=list)
     latest: dict[str, SampleEvent] = field(default_factory=dict)  # the newest sample of each role
-    nodes: dict[int, list[NodeEvent]] = field(default_factory=lambda: defaultdict(list))  # the samples of each
+    nodes: dict[int, list[NodeEvent]] = field(default_factory=lambda: defaultdict(list))
     counts: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
-    pages: dict[str, str] = field(default_factory=dict)  # what there is to look at, and its address
+    pages: dict[str, str] = field(default_factory=dict)  # name and address
     breakdowns: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     timeline: dict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))  # tasks by worker
-    spent: dict[str, float] = field(default_factory=dict)  # CPU seconds by role, at the end
-    host_spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # the same, on other hosts
-    host_s: float = 0.0  # the CPU seconds of all processes on other hosts, by their kernels' accounts
-    _hosts: dict[tuple[str, str], HostSampleEvent] = field(default_factory=dict)  # the newest ones
-    unreadable: list[str] = field(default_factory=list)  # lines that were no events, the first of them
+    cpu_s: dict[str, float] = field(default_factory=dict)  # by role, at the end
+    host_cpu_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # the same on other hosts
+    host_total_s: float = 0.0  # CPU seconds of all processes on other hosts, counted by their kernels
+    _hosts: dict[tuple[str, str], HostSampleEvent] = field(default_factory=dict)  # the newest of each
+    unreadable: list[str] = field(default_factory=list)  # the first lines that are no events
     unreadable_lines: int = 0
     last_progress: float = 0.0
     train_start: float | None = None
     train_end: float | None = None
     _phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _since: float = 0.0
-    _travelled: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    _travelled_before: int = 0
+    _network: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _network_before: int = 0
 
     def __post_init__(self) -> None:
         self._since = self.last_progress = self.start
 
     def apply(self, event: AnyEvent) -> None:
-        """Take in one event."""
+        """Update the state by one event."""
         match event:
             case PhaseEvent():
                 self._enter(event)
@@ -414,61 +414,61 @@ class TrialState:
             case NodeEvent():
                 self.nodes[event.node].append(event)
             case SpentEvent():
-                self.spent[event.role] = event.cpu_s
+                self.cpu_s[event.role] = event.cpu_s
             case HostSpentEvent():
-                self.host_spent[event.role] += event.cpu_s
+                self.host_cpu_s[event.role] += event.cpu_s
             case HostUsageEvent():
-                self.host_s += event.cpu_s
+                self.host_total_s += event.cpu_s
             case UsageEvent():
                 self.usage = event
             case PageEvent():
-                pass  # the runner opens it
+                pass  # TrialProcess forwards it
             case _:
                 assert_never(event)
 
-    def could_not_read(self, line: bytes) -> None:
-        """Note a line that is no event: the record says so."""
+    def add_unreadable(self, line: bytes) -> None:
+        """Keep a line that is no event, for a note in the record."""
         self.unreadable_lines += 1
         if len(self.unreadable) < MOST_UNREADABLE:
             self.unreadable.append(line[:LONGEST_UNREADABLE].decode(errors="replace"))
 
     def phases_s(self, end: float) -> dict[str, float | None]:
-        """Seconds in each phase, without the pauses for snapshots; None where the trial never came to it."""
+        """Return the seconds in each phase, without pauses for snapshots; None for a phase that was not entered."""
         spent = dict(self._phases)
         spent[self.phase] = spent.get(self.phase, 0.0) + end - self._since
         if "train" in spent:
             spent["train"] -= self.paused_s
         return {name: spent.get(name) for name in PHASES}
 
-    def cpu_at(self, role: str | None = None, *, here: bool = False) -> list[tuple[float, float]]:
-        """The CPU seconds of the trial (or of one role, or `here` alone) as a series of (time, seconds so far)."""
+    def cpu_series(self, role: str | None = None, *, here: bool = False) -> list[tuple[float, float]]:
+        """Return (time, CPU seconds so far) of all roles or one, on all hosts or only `here`."""
         series: dict[float, float] = defaultdict(float)
         for row in self.samples:
             if row.role != MACHINE and role in (None, row.role) and not (here and row.host is not UNSET):
                 series[row.tick] += row.user_s + row.system_s
         return sorted(series.items())
 
-    def now(self, *names: str) -> float:
-        """The sum of some figures over all roles at the newest sample."""
+    def current(self, *names: str) -> float:
+        """Return the sum of some figures over all roles, by the newest sample of each."""
         rows = [row for role, row in self.latest.items() if role != MACHINE]
         return float(sum(getattr(row, name) for row in rows for name in names))
 
-    def network_now(self) -> int | None:
-        """Bytes that have travelled inside the trial so far."""
+    def current_network_bytes(self) -> int | None:
+        """Return the bytes sent inside the trial's network so far; None without such a network."""
         machine = self.latest.get(MACHINE)
         return machine.network_bytes if machine else None
 
     def network_bytes_by_phase(self, total: int | None) -> dict[str, int]:
-        """The bytes that travelled in each phase; the last one has the rest of the total."""
+        """Return the network bytes of each phase; the current phase has the rest of the total."""
         if total is None:
             return {}
-        last = {self.phase: self._travelled.get(self.phase, 0) + total - self._travelled_before}
-        return {name: count for name, count in {**self._travelled, **last}.items() if count > 0}
+        last = {self.phase: self._network.get(self.phase, 0) + total - self._network_before}
+        return {name: count for name, count in {**self._network, **last}.items() if count > 0}
 
     def _enter(self, event: PhaseEvent) -> None:
         if event.network_bytes is not None:
-            self._travelled[self.phase] += event.network_bytes - self._travelled_before
-            self._travelled_before = event.network_bytes
+            self._network[self.phase] += event.network_bytes - self._network_before
+            self._network_before = event.network_bytes
         if self.phase == "train":
             self.train_end = event.t
         self._phases[self.phase] += event.t - self._since
@@ -487,17 +487,17 @@ class TrialState:
     def _pause(self, event: PauseEvent) -> None:
         self.paused_s += event.seconds
         if event.network_bytes:
-            self._travelled[PAUSES] += event.network_bytes
-            self._travelled[self.phase] -= event.network_bytes
+            self._network[PAUSES] += event.network_bytes
+            self._network[self.phase] -= event.network_bytes
 
     def _sample(self, event: SampleEvent) -> None:
         self.samples.append(event)
         self.latest[event.role] = event
-        if event.role == MACHINE:  # the last of its moment
+        if event.role == MACHINE:  # the last row of a sample
             self.samples += [sample.at(event.tick) for sample in self._hosts.values()]
 
     def _fault(self, event: FaultEvent) -> None:
-        """A fault is not held against the trial: its patience begins anew."""
+        """Note a fault; the time until a stall is counted anew from it."""
         self.fault, self.fault_step = event, self.step
         self.fault_at_s = event.t - (self.train_start or event.t) - self.paused_s
         self.last_progress = event.t

@@ -284,7 +284,7 @@ class FaultSchedule:
         self._at = moment(fault["at"]) if fault else None
         self._done = False
 
-    def words(self, state: TrialState, now: float) -> Iterator[str]:
+    def commands(self, state: TrialState, now: float) -> Iterator[str]:
         """What to say now. A fault that lasts is over with the training."""
         if self._at is None:
             return

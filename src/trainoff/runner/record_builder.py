@@ -207,10 +207,10 @@ def book_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec] 
     usage = state.usage
     if usage:
         # The kernel's account is exact, but lacks processes that outlived their parents; the samples have seen those.
-        here = max(usage.user_s + usage.system_s, sum(state.spent.values()))
-        record.cpu_s = here + max(state.host_s, sum(state.host_spent.values()))
+        here = max(usage.user_s + usage.system_s, sum(state.cpu_s.values()))
+        record.cpu_s = here + max(state.host_total_s, sum(state.host_cpu_s.values()))
         record.context_switches, record.orphans = usage.switches, usage.orphans
-        record.cpu_s_by_role = _account_for(record.cpu_s, _sum(state.spent, state.host_spent))
+        record.cpu_s_by_role = _account_for(record.cpu_s, _sum(state.cpu_s, state.host_cpu_s))
         record.sampler = {"cpu_s": usage.sampler_s}
     ticks = _by_tick(state.samples)
     record.sampler["samples"] = len(ticks)
@@ -231,7 +231,7 @@ def book_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec] 
     if machine:
         record.network_bytes = machine[-1].network_bytes
         record.network_bytes_by_phase = state.network_bytes_by_phase(record.network_bytes)
-        record.noise |= noise(machine, state.cpu_at(here=True))
+        record.noise |= noise(machine, state.cpu_series(here=True))
     record.counts = _finite(state.counts)
     record.notes = dict(state.notes)
     if state.unreadable:
@@ -271,10 +271,10 @@ def _training(record: Record, state: TrialState) -> dict[str, Any]:
     asked = sum(node["cores"] for node in record.nodes) or math.ceil(record.workers * record.cores)
     given = {"attach": cpus, "hosts": asked}.get(record.cluster, min(cpus, asked))
     roles = dict.fromkeys(row.role for row in state.samples if row.role != MACHINE)
-    cores = {role: round(_spent(state.cpu_at(role), start, end) / (end - start), 4) for role in roles}
+    cores = {role: round(_spent(state.cpu_series(role), start, end) / (end - start), 4) for role in roles}
     machine = [row for row in state.samples if row.role == MACHINE and start <= row.tick <= end]
     found: dict[str, Any] = {
-        "cpu_share": round(_spent(state.cpu_at(), start, end) / (end - start) / given, 4),
+        "cpu_share": round(_spent(state.cpu_series(), start, end) / (end - start) / given, 4),
         "cpu_cores_by_role": cores,
     }
     if machine:

@@ -1,7 +1,7 @@
-"""The remote agent: start a trial's processes on a host, sample them, and end with the trial's supervisor.
+"""The remote agent: starts a trial's processes on a host, samples them, and kills them at the end.
 
-It is started over ssh (clusters/ssh) and reads messages from its standard input. When that closes, or stays silent for
-a minute, it ends every process and removes the trial's folder.
+It is started over ssh (clusters/ssh) and reads messages from its standard input. When that closes, or no message comes
+for a minute, it kills every process and removes the trial's folder.
 """
 
 from __future__ import annotations
@@ -40,62 +40,62 @@ from trainoff.clusters.ssh.connection import (
 from trainoff.runner.machine import cpu_model
 from trainoff.runner.sampler import Sampler
 
-LEAVE_S = 5.0  # how long the end may take, and then what is told of it
-LAST_WORDS_S = 2.0  # how long what a process said last may take to be read after its end
-POLITE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+KILL_S = 5.0  # how long it may take to kill the processes, and then to report what they used
+OUTPUT_S = 2.0  # how long it may take to read a process's output after its end
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 FIGURES = ("user_s", "system_s", "switches", "read_bytes", "write_bytes", "rss", "processes", "threads")
 
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """What the guard is told at its start."""
+    """What the runner's machine asks the agent to do."""
 
-    folder: str  # the trial's, at the same place here
-    token: str  # in a file of the folder, if the disk is that of the machine that calls
-    host: str  # this machine, as the study calls it
+    folder: str  # the trial's folder, which has the same path on both machines
+    token: str  # in a file of the folder, if both machines share the disk
+    host: str  # this machine's name in the study
     address: str
     cores: float
-    memory_bytes: int | None  # no role may use more
+    memory_bytes: int | None  # the limit of each role
     java: bool
-    ready: int  # the answer by which to say that all is ready
+    ready: int  # the number of the request that is answered when the agent is ready
 
 
 @dataclass
 class RemoteAgent:
-    """Does what it is told until nobody tells it anything any more."""
+    """Executes the messages of the runner's machine until it is told to end or the connection is lost."""
 
-    orders: AgentConfig
-    wire: MessageStream
+    config: AgentConfig
+    stream: MessageStream
     place: TrialFolder
-    sampler: Sampler = field(default_factory=lambda: Sampler(own_pid_namespace=False, own_network=False))
+    sampler: Sampler = field(default_factory=lambda: Sampler(pid_namespace=False, network=False))
     started: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
-    heard: float = field(default_factory=time.monotonic)
-    draft: Path | None = None  # a file that has not come whole yet
-    trouble: str | None = None  # why a file could not be written
+    last_message: float = field(default_factory=time.monotonic)
+    draft: Path | None = None  # a file that has not been received whole yet
+    write_error: str | None = None  # why a file could not be written
     lock: threading.Lock = field(default_factory=threading.Lock)  # of the sampler
-    over: threading.Event = field(default_factory=threading.Event)
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Work until told to end, or until nobody is there."""
-        for work in (self._watch, self._sample, self._listen):
-            threading.Thread(target=work, daemon=True).start()
-        self._tell("note", name=f"host {self.orders.host}", text=describe(self.orders.address))
-        self._answer(
-            self.orders.ready,
+        """Execute messages until the end is asked for or the connection is lost."""
+        for target in (self._check_connection, self._sample, self._forward_events):
+            threading.Thread(target=target, daemon=True).start()
+        self._report("note", name=f"host {self.config.host}", text=describe(self.config.address))
+        self._reply(
+            self.config.ready,
             shared=self.place.shared,
             pid=os.getpid(),
-            **(java_and_spark() if self.orders.java else {}),
+            **(java_and_spark() if self.config.java else {}),
         )
-        for head, body in self.wire.heard():
-            self.heard = time.monotonic()
+        for head, body in self.stream.heard():
+            self.last_message = time.monotonic()
             if head["kind"] == "end":
                 return
             try:
-                self._do(head, body)
+                self._execute(head, body)
             except OSError as error:
-                self._answer(head.get("answer"), error=sentence(error))
+                self._reply(head.get("answer"), error=sentence(error))
 
-    def _do(self, head: Head, body: bytes) -> None:
+    def _execute(self, head: Head, body: bytes) -> None:
         kind = head["kind"]
         if kind == "start":
             self._start(head)
@@ -104,154 +104,147 @@ class RemoteAgent:
         elif kind == "folder":
             self._write(lambda: Path(head["name"]).mkdir(parents=True, exist_ok=True))
         elif kind == "file":
-            self._write(lambda: self._take(head, body))
+            self._write(lambda: self._receive_file(head, body))
         elif kind == "settle":
-            trouble, self.trouble = self.trouble, None
-            self._answer(head["answer"], **({"error": trouble} if trouble else {}))
+            error, self.write_error = self.write_error, None
+            self._reply(head["answer"], **({"error": error} if error else {}))
         elif kind == "lack":
             lacking = [name for name, wanted in head["files"] if wanted and state(Path(name)) != tuple(wanted)]
-            self._answer(head["answer"], lacking=lacking)
+            self._reply(head["answer"], lacking=lacking)
         elif kind == "logs":
             logs = self.place.folder / "logs"
             for path in files_below([logs]) if logs.exists() else []:
-                self.wire.send_file(path, str(path.relative_to(logs)))
-            self._answer(head["answer"])
+                self.stream.send_file(path, str(path.relative_to(logs)))
+            self._reply(head["answer"])
 
-    def _take(self, head: Head, body: bytes) -> None:
+    def _receive_file(self, head: Head, body: bytes) -> None:
         self.draft = take_file(head, body, Path(head["name"]))
 
-    def _write(self, work: Callable[[], None]) -> None:
-        """Write something; what goes wrong is told when it is asked for."""
-        if self.trouble is None:
+    def _write(self, action: Callable[[], None]) -> None:
+        """Write a file or folder; the first error is reported when the sender asks for the result (`settle`)."""
+        if self.write_error is None:
             try:
-                work()
+                action()
             except OSError as error:
-                self.trouble = sentence(error)
+                self.write_error = sentence(error)
 
-    def _answer(self, number: int | None, **head: Any) -> None:
+    def _reply(self, number: int | None, **head: Any) -> None:
         if number is not None:
-            self._say("answer", answer=number, **head)
+            self._send("answer", answer=number, **head)
 
-    def _say(self, kind: str, body: bytes = b"", **head: Any) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody is there, which is noticed elsewhere
-            self.wire.send(kind, body, **head)
+    def _send(self, kind: str, body: bytes = b"", **head: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the connection is lost, which `run` notices
+            self.stream.send(kind, body, **head)
 
-    def _tell(self, kind: str, **fields: Any) -> None:
-        """Send an event of this machine."""
-        self._say("event", json.dumps({"kind": kind, "host": self.orders.host, **fields}).encode())
+    def _report(self, kind: str, **fields: Any) -> None:
+        """Send an event with the name of this host."""
+        self._send("event", json.dumps({"kind": kind, "host": self.config.host, **fields}).encode())
 
     def _start(self, head: Head) -> None:
         number, role = head["number"], head["role"]
-        gloo = {"GLOO_SOCKET_IFNAME": name} if (name := interface(self.orders.address)) else {}
-        known = {"TRAINOFF_ROLE": role, "TRAINOFF_EVENTS": str(self.place.events)}
+        gloo = {"GLOO_SOCKET_IFNAME": name} if (name := interface(self.config.address)) else {}
+        trial = {"TRAINOFF_ROLE": role, "TRAINOFF_EVENTS": str(self.place.events)}
         try:
             process = subprocess.Popen(
-                dying_with_me(head["argv"]),
-                env={**os.environ, **gloo, **head["env"], **known},
-                stdin=subprocess.PIPE,  # closes when the guard ends, however it does
+                killed_with_this(head["argv"]),
+                env={**os.environ, **gloo, **head["env"], **trial},
+                stdin=subprocess.PIPE,  # closes when the agent ends
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError as error:
-            self._answer(head["answer"], error=f"{role} could not be started: {error}")
+            self._reply(head["answer"], error=f"{role} could not be started: {error}")
             return
         self.started[number] = process
-        self._answer(head["answer"], pid=process.pid)
+        self._reply(head["answer"], pid=process.pid)
         assert process.stdout
-        listening = threading.Thread(target=self._pass_on, args=(number, process.stdout), daemon=True)
-        listening.start()
-        threading.Thread(target=self._await_end, args=(number, process, listening), daemon=True).start()
+        reader = threading.Thread(target=self._forward_output, args=(number, process.stdout), daemon=True)
+        reader.start()
+        threading.Thread(target=self._await_end, args=(number, process, reader), daemon=True).start()
 
-    def _pass_on(self, number: int, source: IO[bytes]) -> None:
-        while said := os.read(source.fileno(), 65536):
-            self._say("said", said, number=number)
+    def _forward_output(self, number: int, source: IO[bytes]) -> None:
+        while output := os.read(source.fileno(), 65536):
+            self._send("said", output, number=number)
 
-    def _await_end(self, number: int, process: subprocess.Popen[bytes], listening: threading.Thread) -> None:
-        """Tell of a process's end, after its last words."""
+    def _await_end(self, number: int, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
+        """Report the end of a process, after the end of its output."""
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with self.lock:
-            self.sampler.last_look(process.pid)
+            self.sampler.final_sample(process.pid)
             code = process.wait()
-        listening.join(LAST_WORDS_S)
-        self._say("ended", number=number, code=code)
+        reader.join(OUTPUT_S)
+        self._send("ended", number=number, code=code)
 
     def _signal(self, number: int, signum: int) -> None:
         with contextlib.suppress(KeyError, ProcessLookupError):
             os.killpg(self.started[number].pid, signum)
 
-    def _listen(self) -> None:
-        """Pass on the events that processes here tell."""
-        pipe = os.open(self.place.events, os.O_RDWR)  # for writing, too, so that it never ends
+    def _forward_events(self) -> None:
+        """Forward the events of the processes on this host."""
+        pipe = os.open(self.place.events, os.O_RDWR)  # opened for writing too, so that it never ends
         with os.fdopen(pipe, "rb") as source:
             for line in source:
-                self._say("event", line)
+                self._send("event", line)
 
     def _sample(self) -> None:
-        """Tell what each role uses, and see that none uses too much."""
-        while not self.over.wait(self.sampler.period_s):
+        """Report what each role uses, and check the memory limit."""
+        while not self.stopped.wait(self.sampler.period_s):
             with self.lock:
                 self.sampler.sample()
-                self._tell_samples()
+                self._report_samples()
             self._check_memory()
 
-    def _watch(self) -> None:
-        """See that somebody is still there; apart from those who speak, for they wait if nobody listens."""
-        while time.monotonic() - self.heard < SILENCE_S:
+    def _check_connection(self) -> None:
+        """End the agent when messages stay away; in a thread of its own, because threads that send may block."""
+        while time.monotonic() - self.last_message < SILENCE_S:
             time.sleep(1.0)
-        give_up()
+        terminate()
 
-    def _tell_samples(self) -> None:
-        for role, used in self.sampler.by_role().items():
-            self._tell("host-sample", role=role, **{name: getattr(used, name) for name in FIGURES}, pss=round(used.pss))
+    def _report_samples(self) -> None:
+        for role, usage in self.sampler.by_role().items():
+            figures = {name: getattr(usage, name) for name in FIGURES}
+            self._report("host-sample", role=role, **figures, pss=round(usage.pss))
 
     def _check_memory(self) -> None:
-        """End everything if a role uses more than it may, by a look that is closer than a sample."""
-        limit = self.orders.memory_bytes
+        """End the agent if a role exceeds its memory limit."""
+        limit = self.config.memory_bytes
         if not limit:
             return
-        with self.lock:  # meanwhile no process is taken off the list
-            if not self._over(limit):
-                return
-            self.sampler.measure_memory()
-            over = self._over(limit)
+        with self.lock:
+            over = self.sampler.over_memory(limit)
         if over:
-            self._tell("over-memory", role=over[1], bytes=over[0], limit=limit)
-            give_up()
-
-    def _over(self, limit: int) -> tuple[int, str] | None:
-        return max(
-            ((round(used.pss), role) for role, used in self.sampler.by_role().items() if used.pss > limit), default=None
-        )
+            self._report("over-memory", role=over[0], bytes=over[1], limit=limit)
+            terminate()
 
     def end(self) -> None:
-        """End every process, tell what they used, remove the trial's folder, and be gone."""
-        for number in POLITE:
+        """Kill every process, remove the trial's folder, report what the processes used, and exit."""
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        self.over.set()
+        self.stopped.set()
         self._kill_all()
         self.place.remove()
         if self.draft:
             self.draft.unlink(missing_ok=True)
-        leave = threading.Timer(LEAVE_S, os._exit, [1])  # whoever hears this may be gone without a sign
-        leave.daemon = True
-        leave.start()
+        timeout = threading.Timer(KILL_S, os._exit, [1])  # sending blocks if the connection is lost without notice
+        timeout.daemon = True
+        timeout.start()
         with self.lock:
             self.sampler.sample()
-            self._tell_samples()
-            for role, used in self.sampler.by_role().items():
-                self._tell("host-spent", role=role, cpu_s=round(used.user_s + used.system_s, 3))
-        whole = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self._tell("host-usage", cpu_s=round(whole.ru_utime + whole.ru_stime, 3))
+            self._report_samples()
+            for role, usage in self.sampler.by_role().items():
+                self._report("host-spent", role=role, cpu_s=round(usage.user_s + usage.system_s, 3))
+        total = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._report("host-usage", cpu_s=round(total.ru_utime + total.ru_stime, 3))
         os._exit(0)
 
     def _kill_all(self) -> None:
-        deadline = time.monotonic() + LEAVE_S
-        while left := [each for each in psutil.Process().children(recursive=True) if _lives(each)]:
+        deadline = time.monotonic() + KILL_S
+        while left := [each for each in psutil.Process().children(recursive=True) if _runs(each)]:
             for process in left:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            if time.monotonic() > deadline:  # the kernel does not let go of one
+            if time.monotonic() > deadline:  # one of them cannot be killed
                 break
             time.sleep(0.01)
         with contextlib.suppress(ChildProcessError):
@@ -259,38 +252,38 @@ class RemoteAgent:
                 pass  # orphans: only what is reaped is counted
 
 
-def dying_with_me(argv: list[str]) -> list[str]:
-    """The command, and a word to the kernel to kill it if the guard is killed, where there is a program for that."""
+def killed_with_this(argv: list[str]) -> list[str]:
+    """Return the command such that the kernel kills it with this process, if setpriv is installed."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--", *argv] if setpriv and shutil.which(argv[0]) else argv
 
 
-def give_up() -> None:
-    """Let the main thread end everything, from another one."""
+def terminate() -> None:
+    """End the agent from another thread: the signal raises SystemExit in the main one."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _lives(process: psutil.Process) -> bool:
-    """Whether it is more than an end that nobody has taken note of."""
+def _runs(process: psutil.Process) -> bool:
+    """Return whether a process exists and is not a zombie."""
     with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def main() -> None:
-    orders = AgentConfig(**json.loads(sys.argv[1]))
-    wire = MessageStream(sys.stdin.buffer, sys.stdout.buffer)
+    config = AgentConfig(**json.loads(sys.argv[1]))
+    stream = MessageStream(sys.stdin.buffer, sys.stdout.buffer)
     adopt_orphans()
-    pin(orders.cores)
-    for number in POLITE:
+    pin(config.cores)
+    for number in SIGNALS:
         signal.signal(number, lambda *_: sys.exit())
     try:
-        place = TrialFolder(Path(orders.folder), orders.token)
+        place = TrialFolder(Path(config.folder), config.token)
     except OSError as error:
-        wire.send("answer", answer=orders.ready, error=sentence(error))
+        stream.send("answer", answer=config.ready, error=sentence(error))
         return
     os.chdir(place.folder)
-    agent = RemoteAgent(orders, wire, place)
+    agent = RemoteAgent(config, stream, place)
     try:
         agent.run()
     finally:
@@ -298,7 +291,7 @@ def main() -> None:
 
 
 def interface(address: str) -> str | None:
-    """The name of the interface that bears an address, which gloo wants to know."""
+    """Return the name of the network interface that has an address, for gloo."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address == address for each in addresses):
             return name
@@ -306,7 +299,7 @@ def interface(address: str) -> str | None:
 
 
 def java_and_spark() -> dict[str, Any]:
-    """Where this machine has Java and Spark, or what is wrong with them."""
+    """Return the paths of Java and Spark on this machine, or an error."""
     from trainoff.clusters.java import INSTALL, LEAST, find_java, home
 
     java = find_java()
@@ -317,13 +310,13 @@ def java_and_spark() -> dict[str, Any]:
 
 
 def describe(address: str) -> str:
-    """This machine in one line."""
+    """Return one line about this machine."""
     pinned, memory = len(cpus()), psutil.virtual_memory().total / 2**30
     return f"{address}, {pinned} of {psutil.cpu_count()} CPUs ({cpu_model()}), {memory:.1f} GiB, {platform.platform()}"
 
 
 def pin(cores: float) -> None:
-    """Keep this process and those that it starts to so many CPUs."""
+    """Pin this process and those that it starts to the first CPUs."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: max(1, math.ceil(cores))])
 

@@ -1,8 +1,8 @@
-"""The sampler: what every process of a trial uses, by role, and what else the machine is doing.
+"""The sampler: what the processes of a trial use, by role, and the load of the machine.
 
-Cheap figures (CPU, RSS, I/O) are read at every sample; dear ones (PSS, which makes the kernel walk the page
-tables, and context switches, one file per thread) only when the memory has changed or some seconds have
-passed, and never for more than `DEAR_SHARE` of the time.
+Cheap figures (CPU, RSS, I/O) are read at every sample. Expensive ones (PSS, for which the kernel walks the page tables,
+and context switches, one file per thread) are read when the memory has changed or some seconds have passed, and never
+for more than `EXPENSIVE_SHARE` of the time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,18 @@ import psutil
 
 from trainoff.engines.shared.watch import network_bytes
 
-FIRST_S, PERIOD_S, LONGEST_S = 0.2, 1.0, 2.0  # between samples: often while memory grows, then seldom
+FIRST_S, PERIOD_S, LONGEST_S = 0.2, 1.0, 2.0  # between samples: short while memory grows, then longer
 GROWTH = 1.1
 SLOWING = 1.5
-CHEAP_SHARE = 0.005  # of one core; samples that cost more are taken more seldom, down to one in LONGEST_S
-DEAR_SHARE = 0.002
-DEAR_EVERY_S = 5.0
-YOUNG_S = 2.0  # a younger process may not yet have become what it was started as
+CHEAP_SHARE = 0.005  # of one core; samples that cost more are taken less often, down to one in LONGEST_S
+EXPENSIVE_SHARE = 0.002
+EXPENSIVE_EVERY_S = 5.0
+YOUNG_S = 2.0  # a younger process may still be a fork that has not executed its program
 
 
 @dataclass
-class Account:
-    """What one process, or all processes of one role, have used up."""
+class ResourceUsage:
+    """What one process, or all processes of one role, have used so far."""
 
     role: str = ""
     processes: int = 0
@@ -47,67 +47,61 @@ class Account:
     sent_bytes: int = 0
     received_bytes: int = 0
 
-    def add(self, other: Account) -> None:
+    def add(self, other: ResourceUsage) -> None:
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def spent(self) -> Account:
-        """The part that stays when the process is gone."""
-        return Account(
-            self.role,
-            user_s=self.user_s,
-            system_s=self.system_s,
-            read_bytes=self.read_bytes,
-            write_bytes=self.write_bytes,
-            switches=self.switches,
-        )
+    def final(self) -> ResourceUsage:
+        """Return the figures that remain when the process has ended."""
+        return replace(self, processes=0, threads=0, rss=0, pss=0.0)
 
 
-_SUMMED = [name for name in Account.__dataclass_fields__ if name != "role"]
+_SUMMED = [name for name in ResourceUsage.__dataclass_fields__ if name != "role"]
 
 
 @dataclass
 class TrackedProcess:
-    """A process under observation."""
+    """A process that is sampled."""
 
     process: psutil.Process
-    account: Account
+    usage: ResourceUsage
     shared: float = 1.0  # PSS / RSS when PSS was last read
-    rss_then: int = 0
+    rss_then: int = 0  # RSS at that time
     read_at: float = field(default=float("-inf"))
 
 
 class Sampler:
-    """Follows the process tree below this process and adds up what it uses, by role."""
+    """Adds up what the descendants of this process use, by role."""
 
-    def __init__(self, own_pid_namespace: bool, own_network: bool, sockets: Sockets | None = None) -> None:
-        self._own_pid_namespace = own_pid_namespace
-        self._own_network = own_network
+    def __init__(self, pid_namespace: bool, network: bool, sockets: Sockets | None = None) -> None:
+        """The arguments say which namespaces this process and the trial share with no others."""
+        self._pid_namespace = pid_namespace
+        self._network = network
         self._tracked: dict[int, TrackedProcess] = {}
-        self._retired: dict[str, Account] = {}
-        self._dear_s = 0.0
+        self._retired: dict[str, ResourceUsage] = {}
+        self._expensive_s = 0.0
         self._rss = 0
         self._start = time.monotonic()
-        self._sockets = sockets or (Sockets() if own_network else None)
+        self._sockets = sockets or (Sockets() if network else None)
         self.period_s = FIRST_S
 
     def sample(self) -> list[dict[str, Any]]:
-        """One row per role and one for the machine; also sets `period_s`, when to sample next."""
-        start, dear = time.thread_time(), self._dear_s
+        """Return one row per role and one for the machine, and set `period_s`, the time to the next sample."""
+        start, expensive_s = time.thread_time(), self._expensive_s
         alive = {process.pid: process for process in self._processes()}
         for pid in self._tracked.keys() - alive.keys():
             self._retire(pid)
         for pid, process in alive.items():
-            self._look(pid, process)
-        self.look_at_traffic()
-        rows = [self._row(account) for account in self.by_role().values()]
-        rows.append({"role": "machine", **machine(self._own_network)})
-        cheap_s = time.thread_time() - start - (self._dear_s - dear)
+            self._track(pid, process)
+        self.sample_traffic()
+        rows = [self._row(usage) for usage in self.by_role().values()]
+        rows.append({"role": "machine", **machine(self._network)})
+        cheap_s = time.thread_time() - start - (self._expensive_s - expensive_s)
         self.period_s = self._next_period(cheap_s)
         return rows
 
     def _next_period(self, cheap_s: float) -> float:
-        rss, before = sum(tracked.account.rss for tracked in self._tracked.values()), self._rss
+        rss, before = sum(tracked.usage.rss for tracked in self._tracked.values()), self._rss
         self._rss = rss
         if rss > GROWTH * before:
             return FIRST_S
@@ -115,34 +109,46 @@ class Sampler:
             return min(PERIOD_S, self.period_s * SLOWING)
         return min(LONGEST_S, max(PERIOD_S, cheap_s / CHEAP_SHARE))
 
-    def by_role(self) -> dict[str, Account]:
-        """What each role has used so far, ended processes included."""
-        roles: dict[str, Account] = {}
-        for account in [*self._retired.values(), *(tracked.account for tracked in self._tracked.values())]:
-            roles.setdefault(account.role, Account(account.role)).add(account)
+    def by_role(self) -> dict[str, ResourceUsage]:
+        """Return what each role has used so far, including processes that have ended."""
+        roles: dict[str, ResourceUsage] = {}
+        for usage in [*self._retired.values(), *(tracked.usage for tracked in self._tracked.values())]:
+            roles.setdefault(usage.role, ResourceUsage(usage.role)).add(usage)
         for role, (sent, received) in (self._sockets.by_role() if self._sockets else {}).items():
-            roles.setdefault(role, Account(role)).add(Account(sent_bytes=sent, received_bytes=received))
+            roles.setdefault(role, ResourceUsage(role)).add(ResourceUsage(sent_bytes=sent, received_bytes=received))
         return roles
 
-    def look_at_traffic(self) -> None:
-        """Read the counters of all connections: often, because those of one that is closed are gone with it."""
+    def sample_traffic(self) -> None:
+        """Read the counters of all connections; those of a connection are lost when it is closed."""
         if self._sockets:
-            self._sockets.look({pid: tracked.account.role for pid, tracked in self._tracked.items()})
+            self._sockets.look({pid: tracked.usage.role for pid, tracked in self._tracked.items()})
 
-    def last_look(self, pid: int) -> None:
-        """Read a process that has ended but is not reaped yet: its CPU time is final now."""
+    def final_sample(self, pid: int) -> None:
+        """Read a process that has ended and is not reaped yet: its CPU time is final."""
         if pid in self._tracked:
             self._read(self._tracked[pid])
             self._retire(pid)
 
-    def measure_memory(self) -> None:
-        """Read PSS of every process now, whatever it costs: before a trial is ended for its memory."""
-        for tracked in self._tracked.values():
-            self._read_dear(tracked)
+    def over_memory(self, limit: int) -> tuple[str, int] | None:
+        """Return the role that uses the most memory, if that is more than `limit`, and how much it uses.
+
+        If a role seems to be over the limit, the PSS of all processes is read again before it is reported.
+        """
+
+        def most() -> tuple[int, str]:
+            return max(((round(usage.pss), role) for role, usage in self.by_role().items()), default=(0, ""))
+
+        if most()[0] > limit:
+            for tracked in self._tracked.values():
+                self._read_expensive(tracked)
+            used, role = most()
+            if used > limit:
+                return role, used
+        return None
 
     def _processes(self) -> Iterator[psutil.Process]:
         me = os.getpid()
-        if not self._own_pid_namespace:
+        if not self._pid_namespace:
             yield from psutil.Process(me).children(recursive=True)
             return
         for pid in psutil.pids():
@@ -150,59 +156,63 @@ class Sampler:
                 try:
                     yield self._tracked[pid].process if pid in self._tracked else psutil.Process(pid)
                 except psutil.Error:
-                    continue  # ended between the listing and the look
+                    continue  # it has ended meanwhile
 
-    def _look(self, pid: int, process: psutil.Process) -> None:
+    def _track(self, pid: int, process: psutil.Process) -> None:
         tracked = self._tracked.get(pid)
         if tracked is None or not (tracked.process is process or tracked.process == process):
-            tracked = self._tracked[pid] = TrackedProcess(process, Account())
+            tracked = self._tracked[pid] = TrackedProcess(process, ResourceUsage())
         self._read(tracked)
 
     def _read(self, tracked: TrackedProcess) -> None:
-        account, process = tracked.account, tracked.process
+        usage, process = tracked.usage, tracked.process
         try:
             with process.oneshot():
-                if not account.role or time.time() - process.create_time() < YOUNG_S:
-                    account.role = _role(process) or account.role or "driver"
+                if not usage.role or time.time() - process.create_time() < YOUNG_S:
+                    usage.role = _role(process) or usage.role or "driver"
                 times, memory = process.cpu_times(), process.memory_info()
-                account.processes, account.threads = 1, process.num_threads()
-                account.user_s, account.system_s, account.rss = times.user, times.system, memory.rss
-                account.pss = memory.rss * tracked.shared
+                usage.processes, usage.threads = 1, process.num_threads()
+                usage.user_s, usage.system_s, usage.rss = times.user, times.system, memory.rss
+                usage.pss = memory.rss * tracked.shared
                 io = process.io_counters()
-                account.read_bytes, account.write_bytes = io.read_bytes, io.write_bytes
-        except (psutil.Error, OSError, AttributeError):  # ended, a zombie, or another system's psutil
+                usage.read_bytes, usage.write_bytes = io.read_bytes, io.write_bytes
+        except (
+            psutil.Error,
+            OSError,
+            AttributeError,
+        ):  # ended, a zombie, or not in psutil on this system
             return
-        if self._dear_is_due(tracked):
-            self._read_dear(tracked)
+        if self._expensive_is_due(tracked):
+            self._read_expensive(tracked)
 
-    def _dear_is_due(self, tracked: TrackedProcess) -> bool:
+    def _expensive_is_due(self, tracked: TrackedProcess) -> bool:
         now = time.monotonic()
-        if self._dear_s > DEAR_SHARE * (now - self._start) + 0.001:
+        if self._expensive_s > EXPENSIVE_SHARE * (now - self._start) + 0.001:
             return False
-        changed = abs(tracked.account.rss - tracked.rss_then) > 0.05 * tracked.rss_then
-        return changed or now - tracked.read_at > DEAR_EVERY_S
+        changed = abs(tracked.usage.rss - tracked.rss_then) > 0.05 * tracked.rss_then
+        return changed or now - tracked.read_at > EXPENSIVE_EVERY_S
 
-    def _read_dear(self, tracked: TrackedProcess) -> None:
+    def _read_expensive(self, tracked: TrackedProcess) -> None:
         start = time.thread_time()
-        account = tracked.account
+        usage = tracked.usage
         try:
             full = tracked.process.memory_full_info()
-            account.pss = getattr(full, "pss", full.rss)
-            account.switches = _switches(tracked.process.pid)
+            usage.pss = getattr(full, "pss", full.rss)
+            usage.switches = _switches(tracked.process.pid)
         except (psutil.Error, OSError):
             return
-        tracked.shared = account.pss / full.rss if full.rss else 1.0
+        tracked.shared = usage.pss / full.rss if full.rss else 1.0
         tracked.rss_then, tracked.read_at = full.rss, time.monotonic()
-        self._dear_s += time.thread_time() - start
+        self._expensive_s += time.thread_time() - start
 
     def _retire(self, pid: int) -> None:
-        account = self._tracked.pop(pid).account
-        self._retired.setdefault(account.role, Account(account.role)).add(account.spent())
+        usage = self._tracked.pop(pid).usage
+        self._retired.setdefault(usage.role, ResourceUsage(usage.role)).add(usage.final())
 
     @staticmethod
-    def _row(account: Account) -> dict[str, Any]:
-        row = {"role": account.role, **{name: getattr(account, name) for name in _SUMMED}}
-        row["pss"] = round(account.pss)
+    def _row(usage: ResourceUsage) -> dict[str, Any]:
+        row = {"role": usage.role, **{name: getattr(usage, name) for name in _SUMMED}}
+        row["pss"] = round(usage.pss)
         return row
 
 
@@ -221,8 +231,8 @@ def _switches(pid: int) -> int:
     return total
 
 
-def machine(own_network: bool) -> dict[str, Any]:
-    """The state of the whole machine: load, runnable processes, busy and stolen time, pressure, network bytes."""
+def machine(network: bool) -> dict[str, Any]:
+    """Return the state of the machine: load, runnable processes, busy and stolen time, pressure, network bytes."""
     times = psutil.cpu_times()
     row: dict[str, Any] = {
         "load": os.getloadavg()[0],
@@ -231,7 +241,7 @@ def machine(own_network: bool) -> dict[str, Any]:
         "runnable": _runnable(),
     }
     row |= {f"pressure_{what}_s": _pressure(what) for what in ("cpu", "memory", "io")}
-    row["network_bytes"] = network_bytes() if own_network else None
+    row["network_bytes"] = network_bytes() if network else None
     return row
 
 
@@ -244,7 +254,7 @@ def _runnable() -> int | None:
 
 
 def _pressure(what: str) -> float | None:
-    """Seconds in which something had to wait for it, since the machine started (Linux pressure stall)."""
+    """Return the seconds since boot in which a task waited for a resource (Linux pressure stall information)."""
     try:
         with Path(f"/proc/pressure/{what}").open() as file:
             return int(file.readline().rsplit("total=", 1)[1]) / 1e6

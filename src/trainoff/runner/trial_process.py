@@ -1,4 +1,4 @@
-"""One trial on stage: its processes, its events, its deadlines, its end."""
+"""One trial as seen by the runner: start its supervisor, read its events, check its deadlines, end it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,8 +38,8 @@ from trainoff.runner.supervisor import SupervisorConfig
 from trainoff.study.machines import GIB, nodes_of
 from trainoff.study.study import Trial
 
-TICK_S = 0.5  # how often deadlines are checked and the view is refreshed when nothing happens
-HELD_UP_S = 1.0  # between listening and looking at the clock; longer than that, this process was stopped
+TICK_S = 0.5  # how often deadlines are checked and the observer is updated when there are no events
+HELD_UP_S = 1.0  # a longer time between reading events and checking deadlines means that this process was stopped
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Sandbox:
     folder: Path
     cpus: list[int]
     namespaces: bool
-    network: bool = True
-    trainer: str | None = None  # by which part of its command line the process is known that trains
+    network: bool = True  # whether it has a network namespace
+    trainer: str | None = None  # what the command line of the process that trains contains
 
 
 @dataclass
@@ -60,64 +60,71 @@ class ExitInfo:
     state: TrialState
     end: float
     exit_code: int | None
-    cut_short: str | None  # the status that the runner gave it: timeout or interrupted
+    cut_short: str | None  # the status by which the runner ended the trial: timeout or interrupted
     reason: str | None
-    stopped: bool = False  # by the user, who wants no further trials
+    stopped: bool = False  # by the user, so that no further trial is run
     oom_kills: int = 0
 
 
-@dataclass
 class TrialProcess:
-    """Runs one trial in its own process tree, and is over only when nothing of it is left."""
+    """One trial in its own process tree. When the `with` block ends, no process of it is left."""
 
-    trial: Trial
-    sandbox: Sandbox
-    update: Callable[[TrialState], None]
-    give_up: Callable[[TrialState], str | None] | None = None  # why it need not go on; None: let it
-    _cut_short: str | None = field(default=None, init=False)
-    _stopped: bool = field(default=False, init=False)
-    _reason: str | None = field(default=None, init=False)
-    _kill_at: float = field(default=math.inf, init=False)
-    _listened: float = field(default=math.inf, init=False)  # when, by this machine's clock
-    _announced: bool = field(default=False, init=False)  # whether others can find its lab
-    _forwards: list[PortForward] = field(default_factory=list, init=False)
+    def __init__(
+        self,
+        trial: Trial,
+        sandbox: Sandbox,
+        update: Callable[[TrialState], None],
+        give_up: Callable[[TrialState], str | None] | None = None,
+    ) -> None:
+        """`give_up` is asked while the trial runs and may return a reason to end it."""
+        self._trial, self._sandbox, self._update, self._give_up = trial, sandbox, update, give_up
+        self._folder = sandbox.folder
+        self._cut_short: str | None = None
+        self._reason: str | None = None
+        self._stopped = False
+        self._kill_at = math.inf
+        self._last_read = math.inf  # when events were read last, by this machine's clock
+        self._announced = False  # whether other commands can find the lab
+        self._forwards: list[PortForward] = []
+        self._rest = b""  # the beginning of a line
 
     def __enter__(self) -> Self:
-        folder = self.sandbox.folder
-        # On a cluster that exists, the memory is that of its executors, which are not here.
-        memory = None if self.trial.attached else self.trial.memory_gb
-        fault = fault_of(self.trial)
-        self._cue = FaultSchedule(fault)
-        limit = int(memory * GIB) if memory and not self.trial.emulated else None
-        self._lab = LabCgroups(nodes_of(self.trial)) if self.trial.emulated else None
-        plan = self._lab.plan if self._lab else None
-        trainer = self.sandbox.trainer
+        folder, trial = self._folder, self._trial
+        fault = fault_of(trial)
+        self._faults = FaultSchedule(fault)
+        self._lab = LabCgroups(nodes_of(trial)) if trial.emulated else None
+        # The kernel limits emulated nodes; in a cluster that exists already the limit is that of executors elsewhere.
+        memory = None if trial.emulated or trial.attached else trial.memory_gb
         SupervisorConfig(
-            str(folder), self.sandbox.namespaces, self.sandbox.network, limit, fault, trainer, plan
+            str(folder),
+            self._sandbox.namespaces,
+            self._sandbox.network,
+            int(memory * GIB) if memory else None,
+            fault,
+            self._sandbox.trainer,
+            self._lab.plan if self._lab else None,
         ).write()
-        spec = {"trial": self.trial.to_json(), "cpus": self.sandbox.cpus}
-        (folder / "trial.json").touch(mode=0o600)  # a cluster's secrets may be in it
-        (folder / "trial.json").write_text(json.dumps(spec))
+        (folder / "trial.json").touch(mode=0o600)  # it may hold secrets of a cluster
+        (folder / "trial.json").write_text(json.dumps({"trial": trial.to_json(), "cpus": self._sandbox.cpus}))
         os.mkfifo(folder / "events")
         # Opened for writing too, so that the pipe never reports its end while the trial's processes come and go.
         self._pipe = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK)
-        self._rest = b""
         self._events = (folder / "events.jsonl").open("ab")
-        life_line, self._life_line = os.pipe()
-        self._oom_before = oom_kills()
+        control, self._control_pipe = os.pipe()
+        self._oom_kills_before = oom_kills()
         self.state = TrialState(time.monotonic())
-        self._launcher = subprocess.Popen(
+        self._supervisor = subprocess.Popen(
             [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(folder)],
-            stdin=life_line,
+            stdin=control,
             stdout=(folder / "log.txt").open("ab"),
             stderr=subprocess.STDOUT,
-            env={**os.environ, **_absolute()},
+            env={**os.environ, **_absolute_paths()},
             start_new_session=True,
         )
-        os.close(life_line)
-        self._wakers = [self._pipe]
-        with contextlib.suppress(AttributeError, OSError):  # Linux, if it may: wakes up at the end of the process, too
-            self._wakers.append(os.pidfd_open(self._launcher.pid))
+        os.close(control)
+        self._descriptors = [self._pipe]
+        with contextlib.suppress(AttributeError, OSError):  # on Linux, wake up when the supervisor ends
+            self._descriptors.append(os.pidfd_open(self._supervisor.pid))
         return self
 
     def __exit__(
@@ -126,102 +133,95 @@ class TrialProcess:
         self._kill()
         if self._lab:
             self._lab.close()
-        for handle in (*self._wakers, self._life_line):
+        for handle in (*self._descriptors, self._control_pipe):
             os.close(handle)
         self._events.close()
         for forward in self._forwards:
             forward.close()
 
     def run(self) -> ExitInfo:
-        """Listen until the last process is gone. Ctrl-C ends it politely, a second one at once."""
-        while self._launcher.poll() is None:
+        """Read events until the supervisor has ended. Ctrl-C asks the trial to end, a second one kills it."""
+        while self._supervisor.poll() is None:
             try:
-                self._listen(min(TICK_S, max(0.0, self._cue.wait(self.state, time.monotonic()))))
-                self._give_cues()
+                self._read_events(min(TICK_S, max(0.0, self._faults.wait(self.state, time.monotonic()))))
+                self._send_fault_commands()
                 self._check_deadlines()
-                self.update(self.state)
+                self._update(self.state)
             except KeyboardInterrupt:
                 self._stopped = True
-                self.cut_short("interrupted", "stopped by the user")
-        self._listen(0.0)
-        if self._rest:  # a line that nobody finished
+                self._end("interrupted", "stopped by the user")
+        self._read_events(0.0)
+        if self._rest:  # a line without an end
             self._take(self._rest)
-        last_word = self.state.usage.t if self.state.usage else time.monotonic()
         return ExitInfo(
             self.state,
-            last_word,
-            self._launcher.returncode,
+            self.state.usage.t if self.state.usage else time.monotonic(),
+            self._supervisor.returncode,
             self._cut_short,
             self._reason,
             self._stopped,
-            oom_kills() - self._oom_before,
+            oom_kills() - self._oom_kills_before,
         )
 
-    def cut_short(self, status: str, reason: str) -> None:
-        """Ask the trial to end; if it is asked a second time or does not answer, kill it."""
+    def _end(self, status: str, reason: str) -> None:
+        """Ask the trial to end and kill it after a while; asked a second time, kill it now."""
         if self._cut_short:
             self._kill()
             return
         self._cut_short, self._reason = status, reason
         self._kill_at = time.monotonic() + GRACE_S + 2
-        self._launcher.terminate()
+        self._supervisor.terminate()
 
-    def _give_cues(self) -> None:
-        """Tell the supervisor when it is time for a fault, and when it is over."""
-        for word in self._cue.words(self.state, time.monotonic()):
+    def _send_fault_commands(self) -> None:
+        """Tell the supervisor when a fault is due and when it is over."""
+        for command in self._faults.commands(self.state, time.monotonic()):
             with contextlib.suppress(BrokenPipeError):  # it has ended already
-                os.write(self._life_line, f"{word}\n".encode())
+                os.write(self._control_pipe, f"{command}\n".encode())
 
     def _check_deadlines(self) -> None:
-        now, limits = time.monotonic(), self.trial.limits
-        if self.state.usage or self._launcher.poll() is not None:
-            return  # it has ended already; this process may just have been held up
-        if now - self._listened > HELD_UP_S:
-            return  # since it last listened: what the trial has said meanwhile comes first
+        now, limits = time.monotonic(), self._trial.limits
+        if self.state.usage or self._supervisor.poll() is not None:
+            return  # the trial has ended already; this process may have been stopped meanwhile
+        if now - self._last_read > HELD_UP_S:
+            return  # this process was stopped; what the trial reported meanwhile is read first
         if now > self._kill_at:
             self._kill()
         elif self._cut_short:
             return
         elif now - self.state.start > limits.timeout_s:
-            self.cut_short("timeout", f"not finished after {limits.timeout_s:g} s")
+            self._end("timeout", f"not finished after {limits.timeout_s:g} s")
         elif self.state.phase == "train" and now - self.state.last_progress > limits.stall_s:
-            self.cut_short("timeout", f"no progress for {limits.stall_s:g} s after step {self.state.step}")
-        elif self.give_up and (reason := self.give_up(self.state)):
-            self.cut_short("timeout", reason)
+            self._end("timeout", f"no progress for {limits.stall_s:g} s after step {self.state.step}")
+        elif self._give_up and (reason := self._give_up(self.state)):
+            self._end("timeout", reason)
 
     def _kill(self) -> None:
-        """Kill the launcher; the kernel then kills all that lives in the trial's namespace."""
-        if self._launcher.poll() is None:
-            if not self.sandbox.namespaces:
-                _kill_tree(self._launcher.pid)
+        """Kill the supervisor; the kernel then kills everything in the trial's namespace."""
+        if self._supervisor.poll() is None:
+            if not self._sandbox.namespaces:
+                _kill_tree(self._supervisor.pid)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._launcher.pid, signal.SIGKILL)
-            self._launcher.wait()
+                os.killpg(self._supervisor.pid, signal.SIGKILL)
+            self._supervisor.wait()
 
-    def _listen(self, seconds: float) -> None:
-        select.select(self._wakers, [], [], seconds)
-        self._listened = time.monotonic()
+    def _read_events(self, seconds: float) -> None:
+        """Wait for events, at most some seconds, and apply them."""
+        select.select(self._descriptors, [], [], seconds)
+        self._last_read = time.monotonic()
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._pipe, 65536):
                 self._rest += chunk
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
             self._take(line)
-        with contextlib.suppress(OSError):  # a full disk shows at the end, when there is a record to rescue
-            self._events.flush()  # whoever looks into the file while the trial runs finds what was said so far
-
-    def _forward_page(self, name: str) -> None:
-        """Show a page of the trial on this machine's loopback."""
-        with contextlib.suppress(OSError):  # the trial goes on without
-            forward = PortForward(self.sandbox.folder / f"page-{name}")
-            self._forwards.append(forward)
-            self.state.pages[name] = forward.url
+        with contextlib.suppress(OSError):  # a full disk is noticed when the record is stored
+            self._events.flush()  # the file can be read while the trial runs
 
     def _take(self, line: bytes) -> None:
         try:
             event = read_event(line)
-        except NotAnEvent:  # something else wrote into the pipe
-            self.state.could_not_read(line)
+        except NotAnEvent:
+            self.state.add_unreadable(line)
             return
         self.state.apply(event)
         match event:
@@ -229,14 +229,21 @@ class TrialProcess:
                 self._forward_page(event.name)
             case PhaseEvent() if self._lab and not self._announced:
                 self._announced = True
-                with contextlib.suppress(OSError):  # then only `lab status` does not know of it
-                    self._lab.announce(self.sandbox.folder.name, self._launcher.pid, self.sandbox.folder)
+                with contextlib.suppress(OSError):  # then `trainoff lab status` does not list it
+                    self._lab.announce(self._folder.name, self._supervisor.pid, self._folder)
         if not isinstance(event, SampleEvent | NodeEvent | HostSampleEvent):
             self._events.write(line + b"\n")
 
+    def _forward_page(self, name: str) -> None:
+        """Make a page of the trial available on this machine's loopback interface."""
+        with contextlib.suppress(OSError):  # the trial does not need it
+            forward = PortForward(self._folder / f"page-{name}")
+            self._forwards.append(forward)
+            self.state.pages[name] = forward.url
 
-def _absolute() -> dict[str, str]:
-    """Paths in the environment that must mean the same in the trial's own folder."""
+
+def _absolute_paths() -> dict[str, str]:
+    """Return variables with paths that must mean the same in the trial's folder."""
     search = [str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return {"PYTHONPATH": os.pathsep.join(search), "TRAINOFF_CACHE": str(cache.root().absolute())}
 
@@ -249,8 +256,8 @@ def _kill_tree(pid: int) -> None:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory: of our own control group, or of the machine."""
-    for path in (*_own_memory_files(), Path("/proc/vmstat")):
+    """Return how many processes the kernel has killed for lack of memory, in this control group or on the machine."""
+    for path in (*_memory_event_files(), Path("/proc/vmstat")):
         with contextlib.suppress(OSError):
             for line in path.read_text().splitlines():
                 if line.startswith("oom_kill "):
@@ -258,20 +265,20 @@ def oom_kills() -> int:
     return 0
 
 
-def _own_memory_files() -> Iterator[Path]:
-    """Where the kernel counts for the control group of this process; the group of all has no such file."""
+def _memory_event_files() -> Iterator[Path]:
+    """Yield the files in which the kernel counts for this process's control group; the root group has none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             number, kinds, path = line.split(":", 2)
             if number == "0":
-                for name in ("memory.events.local", "memory.events"):  # a lab's nodes may be groups below ours
+                for name in ("memory.events.local", "memory.events"):  # the nodes of a lab may be groups below this one
                     yield Path("/sys/fs/cgroup", path.lstrip("/"), name)
             elif "memory" in kinds.split(","):
                 yield Path("/sys/fs/cgroup/memory", path.lstrip("/"), "memory.oom_control")
 
 
 def choose_cpus(trial: Trial) -> tuple[list[int], bool]:
-    """The CPUs for a trial, and whether it asks for more than there are."""
+    """Return the CPUs for a trial, and whether it asks for more than there are."""
     here = cpus()
     if trial.remote:
         return here, False
