@@ -22,7 +22,7 @@ def start_servers(workers: int) -> tuple[list[subprocess.Popen[str]], dict[str, 
     processes: list[subprocess.Popen[str]] = []
     addresses: dict[str, list[str]] = {"worker": [], "ps": []}
     for kind, number in [*(("worker", at) for at in range(workers)), ("ps", 0)]:
-        argv = [sys.executable, "-m", SERVE, kind, str(number), "1"]
+        argv = [sys.executable, "-m", SERVE, kind, str(number), "1", "127.0.0.1"]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert process.stdout
         addresses[kind].append(f"127.0.0.1:{process.stdout.readline().split()[-1]}")

@@ -19,8 +19,8 @@ from trainoff.engines import tf_cluster as base
 from trainoff.engines.shared.recovery import CheckpointWriter, LostWorkers
 from trainoff.engines.shared.shipping import in_file
 from trainoff.engines.tf_cluster import TfAllReduce
-from trainoff.engines.tf_cluster.pipeline import spans, stages
-from trainoff.engines.tf_cluster.ps_context import place
+from trainoff.engines.tf_cluster.pipeline import plan_stages, shard_spans
+from trainoff.engines.tf_cluster.ps_context import place_shards
 from trainoff.engines.tf_cluster.ps_modes import AsyncScheduler, BatchAssignment
 from trainoff.models import Cnn, Mlp
 from trainoff.runner import faults
@@ -34,7 +34,7 @@ ORDER = Order("digits", rows=103, batch_size=10, epochs=2, seed=1)
 @pytest.mark.parametrize("model", [Mlp((784, 800, 10)), Cnn((28, 28), (8, 16), 5, (64, 10))])
 def test_variables_are_placed_evenly_on_the_servers(model, servers):
     whole = [[(0, shape[-1])] for shape in model.shapes]
-    placed = place(model.shapes, whole, servers)
+    placed = place_shards(model.shapes, whole, servers)
     load = [0] * servers
     for shape, pieces in zip(model.shapes, placed, strict=True):
         assert [edge for span, _ in pieces for edge in span][:: len(pieces) * 2 - 1] == [0, shape[-1]]
@@ -45,6 +45,7 @@ def test_variables_are_placed_evenly_on_the_servers(model, servers):
     assert all(load)
 
 
+<<<<<<< HEAD
 def test_few_workers_hold_several_layers_each():
     placed = stages(Cnn((28, 28), (8, 16), 5, (64, 10)).layers, 2)
     assert [part.worker for stage in placed for part in stage.parts] == [0, 1, 1, 1]
@@ -54,10 +55,21 @@ def test_few_workers_hold_several_layers_each():
 def test_many_workers_split_a_layers_outputs():
     placed = stages(Mlp((784, 800, 10)).layers, 4)
     assert [[(part.worker, part.span) for part in stage.parts] for stage in placed] == [
+=======
+def test_layers_lie_together_where_workers_are_few():
+    stages = plan_stages(Cnn((28, 28), (8, 16), 5, (64, 10)).layers, 2)
+    assert [part.worker for stage in stages for part in stage.parts] == [0, 1, 1, 1]
+    assert [stage.pool for stage in stages] == [True, True, False, False]
+
+
+def test_outputs_are_divided_where_workers_are_many():
+    stages = plan_stages(Mlp((784, 800, 10)).layers, 4)
+    assert [[(part.worker, part.span) for part in stage.parts] for stage in stages] == [
+>>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
         [(0, (0, 266)), (1, (266, 533)), (2, (533, 800))],
         [(3, (0, 10))],
     ]
-    assert spans(placed)[1] == [(0, 266), (266, 533), (533, 800)]
+    assert shard_spans(stages)[1] == [(0, 266), (266, 533), (533, 800)]
 
 
 def test_a_worker_takes_its_own_batches_first_and_then_those_of_others():
@@ -79,6 +91,7 @@ class CountingCondition(threading.Condition):
         return super().wait(timeout)
 
 
+<<<<<<< HEAD
 def test_a_worker_waits_while_its_update_would_make_another_too_stale():
     scheduler = AsyncScheduler(ORDER, 3, lambda updates, samples: False, most_stale=1)
     scheduler._change = condition = CountingCondition()
@@ -92,28 +105,48 @@ def test_a_worker_waits_while_its_update_would_make_another_too_stale():
     assert condition.waits.acquire(timeout=HANGS_S), "it checks again, and waits again"
     assert list(scheduler.flying) == [1], "the second one has missed as many as it may"
     scheduler.done(1)
+=======
+def test_a_worker_waits_if_it_would_make_another_too_stale():
+    scheduler = AsyncScheduler(ORDER, 3, lambda updates, samples: False, max_staleness=1)
+    scheduler._changed = queue = Queue()
+    scheduler.next_batch(0)
+    scheduler.next_batch(1)  # the first one may now miss this update, and this one the first's
+    waiting = threading.Thread(target=scheduler.next_batch, args=(2,), daemon=True)
+    waiting.start()
+    assert queue.came.acquire(timeout=HANGS_S)
+    assert list(scheduler.in_flight) == [0, 1]
+    scheduler.finish(0)
+    assert queue.came.acquire(timeout=HANGS_S), "it looks again, and waits again"
+    assert list(scheduler.in_flight) == [1], "the second one has missed as many as it may"
+    scheduler.finish(1)
+>>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     waiting.join(HANGS_S)
-    assert list(scheduler.flying) == [2]
+    assert list(scheduler.in_flight) == [2]
 
 
+<<<<<<< HEAD
 def test_a_pause_begins_with_the_update_that_requests_it():
+=======
+def test_a_pause_begins_with_the_update_that_asks_for_it():
+>>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     scheduler = AsyncScheduler(ORDER, 2, lambda updates, samples: updates == 1)
-    scheduler.take(0)
-    scheduler.take(1)
-    scheduler.done(0)
+    scheduler.next_batch(0)
+    scheduler.next_batch(1)
+    scheduler.finish(0)
     assert scheduler.paused
-    assert scheduler.counted() is None
+    assert scheduler.progress() is None
     assert not scheduler.wait(0.01)
-    scheduler.done(1)
+    scheduler.finish(1)
     assert scheduler.wait(1)
-    assert scheduler.counted() == (2, 20)
-    scheduler.go_on()
-    assert scheduler.take(1) == (4, 3)
+    assert scheduler.progress() == (2, 20)
+    scheduler.resume()
+    assert scheduler.next_batch(1) == (4, 3)
 
 
 def test_the_batch_of_a_lost_worker_goes_to_another():
     scheduler = AsyncScheduler(ORDER, 2, lambda updates, samples: False, done=range(1, 21))
     assert scheduler.samples == 103 + 90
+<<<<<<< HEAD
     assert scheduler.take(0) == (21, 21)
     scheduler.lose(0)
     assert scheduler.take(0) is None
@@ -122,6 +155,16 @@ def test_the_batch_of_a_lost_worker_goes_to_another():
     assert not scheduler.done(0), "an update of a lost worker does not count"
     assert scheduler.take(1) == (21, 22)
     scheduler.done(1)
+=======
+    assert scheduler.next_batch(0) == (21, 21)
+    scheduler.drop(0)
+    assert scheduler.next_batch(0) is None
+    assert scheduler.next_batch(1) == (22, 22)
+    assert scheduler.finish(1)
+    assert not scheduler.finish(0), "what a lost worker still says does not count"
+    assert scheduler.next_batch(1) == (21, 22)
+    scheduler.finish(1)
+>>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     assert scheduler.over
     assert scheduler.samples == 206
     assert scheduler.redone == 1
@@ -196,7 +239,7 @@ def test_a_killed_or_unresponsive_worker_is_lost_and_a_failed_one_is_not(monkeyp
     monkeypatch.setattr(base, "EXPLAIN_S", HANGS_S if lost else 0.1)
     engine = TfAllReduce()
     engine._processes = [SimpleNamespace(exit_code=code, tail=lambda: said)]
-    assert engine._was_lost() == lost
+    assert engine._process_was_killed() == lost
 
 
 def test_free_ports_are_different():

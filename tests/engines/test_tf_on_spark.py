@@ -237,7 +237,7 @@ def test_an_exception_in_the_training_is_in_the_record_with_its_traceback(tmp_pa
     record = only_record(tmp_path / "out")
     assert (record["status"], record["phase"]) == ("crashed", "compile")
     assert re.fullmatch(r"tf-worker-\d: LookupError: no such parameter", record["reason"])
-    assert "in learn_together" in record["log_tail"]
+    assert "in train_on_feed" in record["log_tail"]
 
 
 @pytest.mark.soak

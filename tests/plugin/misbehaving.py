@@ -1,4 +1,4 @@
-"""Engines that misbehave, installed by entry points like those of a third party."""
+"""Engines that do what engines should not, installed the way a third party's would be: by entry points."""
 
 import contextlib
 import dataclasses
@@ -24,11 +24,11 @@ from trainoff.engines.torch_ddp import TorchDdp
 from trainoff.runner.sampler import LONGEST_S
 
 HANGS_S = 300.0
-FOREVER_S = 100_000  # until it is killed
+FOREVER_S = 100_000  # until it is ended from outside, which is what the test is about
 
 
 class Steady(Numpy):
-    """Train correctly, but slowly enough to be killed in any phase."""
+    """Behaves, but takes its time: long enough to be killed in any phase."""
 
     name = "steady"
 
@@ -40,7 +40,7 @@ class Steady(Numpy):
 
 
 class Family(Steady):
-    """Steady with a worker and a daemon."""
+    """Steady, with a worker and a daemon beside it."""
 
     name = "family"
     modes = ("sync",)
@@ -56,7 +56,7 @@ DAEMON = f"import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep({
 
 
 class Gossip(Numpy):
-    """Write lines to the events that are not events, and raise an error with brackets in its text."""
+    """Writes things into the pipe that are no events, and raises with brackets in its text."""
 
     name = "gossip"
 
@@ -67,7 +67,7 @@ class Gossip(Numpy):
 
 
 class Unknown(Numpy):
-    """Fail to tell the version."""
+    """Does not know its own version."""
 
     name = "unknown-version"
 
@@ -76,7 +76,7 @@ class Unknown(Numpy):
 
 
 class Crasher(Numpy):
-    """Raise in the middle of training."""
+    """Raises in the middle of training."""
 
     name = "crasher"
 
@@ -86,7 +86,7 @@ class Crasher(Numpy):
 
 
 class Exiter(Numpy):
-    """Exit without an exception or an event."""
+    """Leaves without a word."""
 
     name = "exiter"
 
@@ -95,7 +95,7 @@ class Exiter(Numpy):
 
 
 class Sleeper(Numpy):
-    """Make one step and hang."""
+    """Makes one step and then hangs."""
 
     name = "sleeper"
 
@@ -105,7 +105,7 @@ class Sleeper(Numpy):
 
 
 class Scripter(Sleeper):
-    """Print a script that a browser must not run, and hang."""
+    """Says something that a browser would run if it were let, and then hangs."""
 
     name = "scripter"
 
@@ -115,7 +115,7 @@ class Scripter(Sleeper):
 
 
 class Hog(Numpy):
-    """Use more memory than allowed."""
+    """Takes more memory than it was given."""
 
     name = "hog"
 
@@ -129,7 +129,7 @@ class Hog(Numpy):
 
 
 class Leaver(Numpy):
-    """Leave a daemon running."""
+    """Leaves a daemon behind that nobody waits for."""
 
     name = "leaver"
 
@@ -139,7 +139,7 @@ class Leaver(Numpy):
 
 
 class Liar(Numpy):
-    """Predict other labels than the weights do."""
+    """Predicts something else than its weights do."""
 
     name = "liar"
 
@@ -148,7 +148,7 @@ class Liar(Numpy):
 
 
 class Mute(Numpy):
-    """Make no snapshot."""
+    """Never hands over its weights."""
 
     name = "mute"
 
@@ -158,7 +158,7 @@ class Mute(Numpy):
 
 
 class OffByAPercent(Numpy):
-    """Compute every gradient wrong by one per cent."""
+    """Gets every gradient wrong by one percent."""
 
     name = "off-by-a-percent"
     models = frozenset({"mlp"})
@@ -179,17 +179,17 @@ class WrongNetwork(NumpyNetwork):
 
 
 class Needy(Numpy):
-    """Report a missing dependency until the file $NEEDY exists."""
+    """Misses something until the file that $NEEDY names is there."""
 
     name = "needy"
 
     def missing(self):
-        exists = Path(os.environ.get("NEEDY", "/nowhere")).exists()
-        return [] if exists else [Missing("a left-handed screwdriver", "touch $NEEDY")]
+        there = Path(os.environ.get("NEEDY", "/nowhere")).exists()
+        return [] if there else [Missing("a left-handed screwdriver", "touch $NEEDY")]
 
 
 class Picky(Numpy):
-    """Refuse batches of more than eight rows."""
+    """Takes no batch of more than eight rows."""
 
     name = "picky"
 
@@ -217,7 +217,7 @@ print("done", flush=True)
 
 
 class Talker(Numpy):
-    """Send twenty million bytes to a worker, which then computes for longer than the sampler's longest interval."""
+    """Sends twenty million bytes to a worker, which then wants CPU for as long as the sampler may look away."""
 
     name = "talker"
     modes = ("sync",)
@@ -241,7 +241,7 @@ class Talker(Numpy):
 
 
 class Unlucky(Numpy):
-    """Lose a worker to an exception."""
+    """Has a worker that dies."""
 
     name = "unlucky"
     modes = ("sync",)
@@ -253,7 +253,7 @@ class Unlucky(Numpy):
 
 
 class Blunderer(DaskAverage):
-    """Fail on the workers of a Dask cluster, in the third round."""
+    """Fails on the workers of a Dask cluster, in the third round."""
 
     name = "blunderer"
 
@@ -270,11 +270,11 @@ def blunder(step, number, rows, rate):
     return step(number, rows, rate)
 
 
-ENOUGH = 600 * 2**20  # bytes that it allocates, besides what Python and its libraries use
+ENOUGH = 600 * 2**20  # bytes that a glutton eats, besides what Python and its libraries take
 
 
 class Glutton(DaskAverage):
-    """Allocate memory on the workers of a Dask cluster, up to a limit, and hang."""
+    """Takes ever more memory on the workers of a Dask cluster, up to a point, and then waits to be ended."""
 
     name = "glutton"
 
@@ -294,48 +294,48 @@ def eat(step, eaten, number, rows, rate):
 
 
 class Clumsy(SparkAverage):
-    """Fail on the executors of a Spark cluster."""
+    """Fails on the executors of a Spark cluster."""
 
     name = "clumsy"
 
     @staticmethod
-    def make_learner(job):
-        raise LookupError("no worker can be made")
+    def maker(job):
+        raise LookupError("the desk is gone")
 
 
-class BrokenParams(dict):
-    """Parameters whose optimizer cannot be read."""
+class Feet(dict):
+    """Parameters that TensorFlow's processes stumble over."""
 
     def __getitem__(self, name):
         if name == "optimizer":
-            raise LookupError("no such parameter")
+            raise LookupError("over its own feet")
         return super().__getitem__(name)
 
 
 class Stumbler(TfOnSpark):
-    """Fail in the TensorFlow processes on the executors."""
+    """Fails in the TensorFlow processes on the executors."""
 
     name = "stumbler"
 
     def _assignment(self, job, watch):
-        return super()._assignment(dataclasses.replace(job, params=BrokenParams(job.params)), watch)
+        return super()._assignment(dataclasses.replace(job, params=Feet(job.params)), watch)
 
 
 class Twice(TfOnSpark):
-    """Start two TensorFlow clusters one after the other, and count the processes of each."""
+    """Forms two TensorFlow clusters one after the other, and counts the processes of each."""
 
     name = "twice"
 
-    def _gather(self, job, watch):
-        super()._gather(job, watch)
+    def _form_cluster(self, job, watch):
+        super()._form_cluster(job, watch)
         before = self._process_counts()
-        self._line.close()
+        self._control.close()
         self._cluster.end()
-        super()._gather(job, watch)
+        super()._form_cluster(job, watch)
         watch.note("processes", f"{before} then {self._process_counts()}")
 
     def _process_counts(self):
-        def count_group(parts):
+        def count_processes(parts):
             list(parts)
             group, count = os.getpgid(0), 0
             for pid in psutil.pids():
@@ -343,76 +343,76 @@ class Twice(TfOnSpark):
                     count += os.getpgid(pid) == group
             yield count
 
-        every = self.session.context.parallelize(range(self.session.executors), self.session.executors).barrier()
-        return sorted(every.mapPartitions(count_group).collect())
+        one_each = self.session.context.parallelize(range(self.session.executors), self.session.executors).barrier()
+        return sorted(one_each.mapPartitions(count_processes).collect())
 
 
 class Tripper(TorchDdp):
-    """Fail in the workers of torchrun."""
+    """Fails in the workers of torchrun."""
 
     name = "tripper"
 
     def open(self, job, watch):
-        super().open(dataclasses.replace(job, params=BrokenParams(job.params)), watch)
+        super().open(dataclasses.replace(job, params=Feet(job.params)), watch)
 
 
 class Slipper(RayTorch):
-    """Fail in the workers of Ray Train."""
+    """Fails in the workers of Ray Train."""
 
     name = "slipper"
 
     def open(self, job, watch):
-        super().open(dataclasses.replace(job, params=BrokenParams(job.params)), watch)
+        super().open(dataclasses.replace(job, params=Feet(job.params)), watch)
 
 
 class Gated(Numpy):
-    """Wait for a permit in the training, so that it is running until the test gives one."""
+    """Waits in its training until it is given a ticket: however fast the machine is, it is under way until then."""
 
     name = "gated"
 
     def train(self, job, watch):
-        wait_for_permit(lambda: watch.progress(1))
+        wait_for_a_ticket(lambda: watch.progress(1))
         super().train(job, watch)
 
 
 class GatedFamily(Family):
-    """Family that waits for a permit in the training, or with $PERMITS_AT = close when it is closed."""
+    """The family, which waits for a ticket in its training, or with $GATE_AT = close at its very end."""
 
     name = "gated-family"
 
     def train(self, job, watch):
-        if os.environ.get("PERMITS_AT") != "close":
-            wait_for_permit(lambda: watch.progress(1))
+        if os.environ.get("GATE_AT") != "close":
+            wait_for_a_ticket(lambda: watch.progress(1))
         Numpy.train(self, job, watch)
 
     def close(self):
-        if os.environ.get("PERMITS_AT") == "close":
-            wait_for_permit(lambda: None)
+        if os.environ.get("GATE_AT") == "close":
+            wait_for_a_ticket(lambda: None)
         super().close()
 
 
-def wait_for_permit(beat):
-    """Call `beat` until the folder $PERMITS holds a file, and remove that file; without $PERMITS, return at once.
+def wait_for_a_ticket(beat):
+    """Beat until there is a file in the folder $GATE, and take that away; without a gate, go on at once.
 
-    It fails if the folder does not exist: then the test is over.
+    Fails where the folder is gone: then the test is over.
     """
     start = time.monotonic()
-    while "PERMITS" in os.environ and not take_permit(Path(os.environ["PERMITS"])):
+    while "GATE" in os.environ and not ticket_taken(Path(os.environ["GATE"])):
         beat()
         time.sleep(0.02)
-        assert time.monotonic() - start < 1800, "no permit was given"
+        assert time.monotonic() - start < 1800, "nobody has brought a ticket"
 
 
-def take_permit(permits):
-    for permit in permits.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another trial has taken it
-            permit.unlink()
+def ticket_taken(gate):
+    for ticket in gate.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            ticket.unlink()
             return True
     return False
 
 
 class Deaf(Sleeper):
-    """Make one step and hang, also on SIGTERM, which makes the file $HEARD."""
+    """Makes one step and then hangs, whoever asks it to end; the file that $HEARD names says that somebody did."""
 
     name = "deaf"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DaskEngine(Engine):
-    """An engine on a Dask cluster. `open` of a subclass goes on once `self.session` is connected."""
+    """An engine on a Dask cluster. `open` connects `self.session`; a subclass does the rest."""
 
     package = "distributed"
     extra = "dask"
@@ -33,22 +33,22 @@ class DaskEngine(Engine):
         "protocol": Knob(
             str,
             "tcp",
-            "how the processes of the cluster speak; inproc: as threads of one process, they need not",
+            "how the processes of the cluster communicate; inproc: not at all, they are threads of one process",
             choices=("tcp", "tls", "inproc"),
         ),
         "dashboard": Knob(bool, False, "whether Dask shows its dashboard while it trains"),
         "storage": Knob(
             str,
             None,
-            "where the workers read the rows: a folder at file://, s3://, gs://, hdfs:// or an address of fsspec's; "
-            "written there first if they are not. By default in a folder of this machine",
+            "where the workers read the rows: a folder at file://, s3://, gs://, hdfs:// or another fsspec address; "
+            "written there first if they are missing. By default in a folder of this machine",
         ),
     }
     session: DaskConnection | None = None
 
     def refuses(self, trial: Trial) -> str | None:
         if trial.attached and trial.params["protocol"] != "tcp":
-            return "a cluster that exists speaks as it does, which its address says; leave `protocol` out"
+            return "the protocol of an existing cluster is part of its address; leave `protocol` out"
         if trial.cluster == "hosts" and trial.params["protocol"] == "inproc":
             return "threads of one process cannot be spread over hosts; leave `protocol` out"
         if trial.params["dashboard"] and trial.params["protocol"] == "inproc":
@@ -64,17 +64,17 @@ class DaskEngine(Engine):
         self.session = DaskConnection(job, watch)
         with watch.phase("cluster_start"), self.session.failures():
             self.session.start(self.on_workers)
-            self.session.show(watch)
+            self.session.announce(watch)
 
     def close(self) -> None:
         if self.session:
             self.session.stop()
 
 
-class OnDask(LocalSgdEngine, DaskEngine):
-    """A desk on every worker, the average in the client."""
+class DaskLocalSgdEngine(LocalSgdEngine, DaskEngine):
+    """Local SGD with an actor on every worker; the client averages the weights."""
 
-    apart: ClassVar[bool] = False  # whether every worker has rows of its own
+    partitioned: ClassVar[bool] = False  # whether every worker has a part of the rows, instead of all
     knobs: ClassVar[Mapping[str, Knob]] = {**LocalSgdEngine.knobs, **DaskEngine.knobs}
 
     def open(self, job: Job, watch: Watch) -> None:
@@ -82,31 +82,31 @@ class OnDask(LocalSgdEngine, DaskEngine):
         from trainoff.engines.dask.worker_pool import DaskWorkerPool
 
         assert self.session
-        apart = self.apart and job.mode != "search" and job.workers > 1
-        self.pool = DaskWorkerPool(self.session, job, self.make_learner, apart=apart)
+        partitioned = self.partitioned and job.mode != "search" and job.workers > 1
+        self.pool = DaskWorkerPool(self.session, job, self.maker, partitioned=partitioned)
         with watch.phase("data_load"):
-            self.pool.lay_out()
+            self.pool.store_rows()
         if job.mode != "search":
             with watch.phase("ship"), self.session.failures():
-                self.pool.ship()
+                self.pool.start_actors()
 
 
-class DaskAverage(OnDask):
+class DaskAverage(DaskLocalSgdEngine):
     """Plain numpy on every worker."""
 
     name = "dask-average"
     about = "SparkNet's algorithm on Dask: tau local steps in numpy on every worker, then an average"
 
 
-class DaskSklearn(SklearnLocalSgdEngine, OnDask):
+class DaskSklearn(SklearnLocalSgdEngine, DaskLocalSgdEngine):
     """MLPClassifier and SGDClassifier on every worker. The mode search is joblib's, which cannot spread one fit."""
 
     name = "dask-sklearn"
     about = "scikit-learn's MLPClassifier and SGDClassifier on every Dask worker's own rows, weights averaged"
-    modules = (*OnDask.modules, "sklearn", "joblib")
-    on_workers = (*OnDask.on_workers, "sklearn")
-    knobs: ClassVar[Mapping[str, Knob]] = {**SklearnLocalSgdEngine.knobs, **OnDask.knobs}
-    apart = True
+    modules = (*DaskLocalSgdEngine.modules, "sklearn", "joblib")
+    on_workers = (*DaskLocalSgdEngine.on_workers, "sklearn")
+    knobs: ClassVar[Mapping[str, Knob]] = {**SklearnLocalSgdEngine.knobs, **DaskLocalSgdEngine.knobs}
+    partitioned = True
 
     def differs(self, trial: Trial) -> str | None:
         if trial.mode != "search" and trial.workers > 1:
@@ -115,7 +115,7 @@ class DaskSklearn(SklearnLocalSgdEngine, OnDask):
 
 
 class DaskTorch(DdpDriver, DaskEngine):
-    """The workers of the process group are tasks of Dask's, one on each worker."""
+    """The workers of the process group are Dask tasks, one on each worker."""
 
     name = "dask-torch"
     about = "PyTorch's DistributedDataParallel in tasks on Dask's workers, gradients averaged over gloo"
@@ -123,36 +123,35 @@ class DaskTorch(DdpDriver, DaskEngine):
     on_workers = (*DaskEngine.on_workers, "torch")
     knobs: ClassVar[Mapping[str, Knob]] = {
         **DaskEngine.knobs,
-        "protocol": replace(DaskEngine.knobs["protocol"], about="how Dask's processes speak", choices=("tcp", "tls")),
+        "protocol": replace(
+            DaskEngine.knobs["protocol"], about="how Dask's processes communicate", choices=("tcp", "tls")
+        ),
     }
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-        from trainoff.engines.dask.worker_pool import lay_out
+        from trainoff.engines.dask.worker_pool import store_rows
         from trainoff.engines.shared.control_channel import ControlServer
 
         with watch.phase("import"):
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
         assert self.session
         self._tasks: list[Any] = []
-        self.line = ControlServer(self._own_host(), self._check)
+        # The address from which this process reaches the scheduler: there the workers can reach it.
+        host = host_of(self.session.client.scheduler_comm.comm.local_address)
+        self.line = ControlServer(host, self._check)
         with watch.phase("data_load"):
-            shares = lay_out(job, apart=False)
+            shares = store_rows(job, partitioned=False)
         with watch.phase("cluster_start"):
-            self._distribute(job, watch, shares)
+            self._submit_tasks(job, watch, shares)
             self.line.wait_for("connected", READY_S)
         with watch.phase("ship"):
             self.line.wait_for("shipped", READY_S)
         with watch.phase("compile"):
             self.line.wait_for("ready", READY_S)
 
-    def _own_host(self) -> str:
-        """The address from which this process speaks with the scheduler: there the workers can call it."""
-        assert self.session
-        return host_of(self.session.client.scheduler_comm.comm.local_address)
-
-    def _distribute(self, job: Job, watch: Watch, shares: list[WorkerRows]) -> None:
-        """Send every worker its task; they find each other at the first one's."""
+    def _submit_tasks(self, job: Job, watch: Watch, shares: list[WorkerRows]) -> None:
+        """Submit a task to every worker; they meet at the first worker's address."""
         from trainoff.clusters.local import free_ports
         from trainoff.engines.shared.shipping import without_rows
         from trainoff.engines.torch.ddp_driver import DdpAssignment
@@ -161,21 +160,21 @@ class DaskTorch(DdpDriver, DaskEngine):
         client, addresses = self.session.client, self.session.addresses
         host = host_of(addresses[0])
         ((port,),) = client.run(free_ports, [host], workers=addresses[:1]).values()
-        given = DdpAssignment(without_rows(job), self.line.endpoint, watch.snapshot_schedule)
+        assignment = DdpAssignment(without_rows(job), self.line.number, watch.snapshot_schedule)
         for rank, address in enumerate(addresses):
             group = {"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": job.workers}
-            task = client.submit(learn, given, shares[rank], group, workers=[address], pure=False)
+            task = client.submit(run_worker, assignment, shares[rank], group, workers=[address], pure=False)
             self._tasks.append(task)
 
     def _check(self) -> None:
-        """Raise what went wrong on the workers, if something did: a process group does not outlive a member."""
+        """Raise the error of a worker that has failed: a process group does not survive the loss of a member."""
         assert self.session
         with self.session.failures():
             self.session.check()
         for rank, task in enumerate(self._tasks):
             if task.status == "error":
                 with self.session.failures():
-                    self.session.check(1.0)  # a death explains more than what the others say of it
+                    self.session.check(1.0)  # a worker's death explains more than the errors of the others
                 raise WorkerFailed(f"worker-{rank}", task.exception(timeout=5).args[0])
 
     def train(self, job: Job, watch: Watch) -> None:
@@ -183,12 +182,12 @@ class DaskTorch(DdpDriver, DaskEngine):
 
 
 def host_of(address: str) -> str:
-    """The host of an address of Dask's, such as tcp://host:port."""
+    """Return the host of a Dask address, such as tcp://host:port."""
     return address.split("://")[1].rsplit(":", 1)[0]
 
 
-def learn(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str, Any]) -> None:
-    """Be one worker of the process group, to the end. Run by Dask."""
+def run_worker(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str, Any]) -> None:
+    """Train as one worker of the process group. Run by Dask."""
     import os
     import traceback
 
@@ -209,10 +208,10 @@ def learn(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str, Any]
 
     try:
         ddp_worker.join(assignment.job.cores)
-        _, leader = ddp_worker.train(assignment, fetch)
-        if leader:
-            leader.close()
+        _, control = ddp_worker.learn(assignment, fetch)
+        if control:
+            control.close()
         dist.barrier()
         dist.destroy_process_group()
     except Exception:
-        raise RuntimeError(traceback.format_exc()) from None  # its traceback would be lost on the way
+        raise RuntimeError(traceback.format_exc()) from None  # Dask would not send the traceback

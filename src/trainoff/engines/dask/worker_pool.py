@@ -1,4 +1,4 @@
-"""The pool of a training by rounds on Dask: an actor on every worker, called directly and not through the scheduler."""
+"""The workers of local SGD on Dask: an actor on every worker, which the client calls directly; and their rows."""
 
 from __future__ import annotations
 
@@ -35,128 +35,128 @@ from trainoff.models import flatten
 from trainoff.study.study import derive
 
 POLL_S = 0.25
-NOT_YET = (TimeoutError, UnboundLocalError)  # the latter is Dask's own, of an answer that is cancelled
+PENDING = (TimeoutError, UnboundLocalError)  # the latter is Dask's own, of a cancelled call
+UNFINISHED: Any = object()  # in place of a result
 
 
 class DaskWorkerPool:
-    """One desk per worker. With `apart`, every worker has rows of its own; else each has all."""
+    """An actor per worker. With `partitioned`, every worker has a part of the rows; else each has all of them."""
 
-    def __init__(self, session: DaskConnection, job: Job, make_learner: LearnerFactory, *, apart: bool) -> None:
-        self._session, self._job, self._make_learner, self._apart = session, job, make_learner, apart
+    def __init__(self, session: DaskConnection, job: Job, maker: Maker, *, partitioned: bool) -> None:
+        self._session, self._job, self._maker, self._partitioned = session, job, maker, partitioned
         self._lean = without_rows(job)
         self.workers = job.workers
         self.sparse = job.model.kind == "logreg"  # few of many weights change
-        self._sent: Floats | None = None  # what all desks have; None: somebody may have nothing
-        self._mended = False  # whether a desk was set up anew in this round
-        self._round = 0  # samples that a worker sees in this round
+        self._sent: Floats | None = None  # the weights that all actors have; None if one may have none
+        self._replaced = False  # whether an actor was replaced in this round
+        self._round_samples = 0  # of a worker
 
-    def lay_out(self) -> None:
+    def store_rows(self) -> None:
         """Put the rows where the workers can read them."""
-        self._shares = lay_out(self._job, self._apart)
+        self._shares = store_rows(self._job, self._partitioned)
 
-    def ship(self) -> None:
-        """Let every worker load its rows and prepare its desk."""
+    def start_actors(self) -> None:
+        """Have every worker load its rows and start its actor."""
         self._rows: list[Any] = [None] * self.workers
-        self._desks: list[Any] = [None] * self.workers
+        self._actors: list[Any] = [None] * self.workers
         self._prepare(range(self.workers))
 
-    def _prepare(self, numbers: Iterable[int]) -> set[int]:
-        """Give some workers their rows and a desk, and those that must be replaced meanwhile; returns which."""
-        without = list(numbers)
-        prepared = set(without)
-        for number in without:
-            self._rows[number] = self._load(number)
-        while without:
+    def _prepare(self, workers: Iterable[int]) -> set[int]:
+        """Prepare some workers, and those that must be replaced meanwhile; returns all of them."""
+        waiting = list(workers)
+        prepared = set(waiting)
+        for worker in waiting:
+            self._rows[worker] = self._load(worker)
+        while waiting:
             try:
-                self._desks[without[0]] = self._sit_down(without[0])
-                without.pop(0)
+                self._actors[waiting[0]] = self._start_actor(waiting[0])
+                waiting.pop(0)
             except WorkerLost as lost:
-                self._session.replace(lost.number)
-                self._rows[lost.number] = self._load(lost.number)
-                without += [] if lost.number in without else [lost.number]
-                prepared.add(lost.number)
+                self._session.replace(lost.index)
+                self._rows[lost.index] = self._load(lost.index)
+                waiting += [] if lost.index in waiting else [lost.index]
+                prepared.add(lost.index)
         return prepared
 
-    def _load(self, number: int) -> Any:
-        """The rows of a worker as a collection of Dask's, computed where they will be learnt from."""
-        part = delayed(load, pure=False)(self._shares[number])
-        return self._session.client.compute(part, workers=[self._session.addresses[number]])
+    def _load(self, worker: int) -> Any:
+        """Return the rows of a worker as a Dask collection, computed on that worker."""
+        part = delayed(load, pure=False)(self._shares[worker])
+        return self._session.client.compute(part, workers=[self._session.addresses[worker]])
 
-    def _sit_down(self, number: int) -> Any:
-        """A new desk; Lost if a worker is gone meanwhile, for whose part Dask would wait for ever."""
-        given = (self._rows[number], self._lean, self._make_learner, number)
-        ways = {"apart": self._apart, "sparse": self.sparse}
-        where = [self._session.addresses[number]]
-        desk = self._session.client.submit(DaskWorker, *given, **ways, actor=True, workers=where, pure=False)
+    def _start_actor(self, worker: int) -> Any:
+        """Start an actor; raises WorkerLost if a worker is gone, for whose rows Dask would wait for ever."""
+        args = (self._rows[worker], self._lean, self._maker, worker)
+        options = {"partitioned": self._partitioned, "sparse": self.sparse}
+        address = [self._session.addresses[worker]]
+        actor = self._session.client.submit(WorkerActor, *args, **options, actor=True, workers=address, pure=False)
         while True:
             try:
-                return desk.result(timeout=POLL_S)
-            except NOT_YET:
+                return actor.result(timeout=POLL_S)
+            except PENDING:
                 self._session.check()
             except FileNotFoundError as error:
                 raise TrainoffError(
-                    f"the workers cannot read the rows at {self._shares[number].storage.url}; name with `storage` a "
+                    f"the workers cannot read the rows at {self._shares[worker].storage.url}; name with `storage` a "
                     "place that they can reach"
                 ) from error
 
     def round(self, weights: Floats, first: int, last: int) -> list[RoundResult]:
-        """Everybody makes the steps from first to last."""
+        """Have every worker make the steps from first to last."""
         seen = self._job.order.samples_after
-        self._round = (seen(last) - seen(first - 1)) // self.workers
-        told = SparseUpdate.between(self._sent, weights) if self.sparse and self._sent is not None else weights
-        self._mended = False
-        found = self._ask(lambda desk: desk.work(told, first, last), lambda desk: desk.work(weights, first, last))
-        self._sent = None if self._mended else weights  # a new desk whose answer was there already was told nothing
-        for number, work in enumerate(found):
-            if isinstance(work, TaskFailure):
-                raise WorkerFailed(f"worker-{number}", work.said)
-        return found
+        self._round_samples = (seen(last) - seen(first - 1)) // self.workers
+        update = SparseUpdate.between(self._sent, weights) if self.sparse and self._sent is not None else weights
+        self._replaced = False
+        results = self._call_all(
+            lambda actor: actor.work(update, first, last), lambda actor: actor.work(weights, first, last)
+        )
+        self._sent = None if self._replaced else weights  # a new actor may have had no work in this round
+        for worker, result in enumerate(results):
+            if isinstance(result, TaskFailure):
+                raise WorkerFailed(f"worker-{worker}", result.traceback)
+        return results
 
-    def rest(self) -> None:
-        """A round in which nothing travels and nobody works: what it takes is Dask's own."""
-        self._ask(lambda desk: desk.rest(), lambda desk: desk.rest())
-
-    def _ask(self, ask: Callable[[Any], Any], ask_anew: Callable[[Any], Any]) -> list[Any]:
-        """What every desk answers; a desk that is lost is set up again, and asked as one that knows nothing."""
-        calls = [self._call(ask, number) for number in range(self.workers)]
-        for number in range(self.workers):
-            while not isinstance(calls[number], WorkerAnswer):
+    def _call_all(self, call: Callable[[Any], Any], call_new: Callable[[Any], Any]) -> list[Any]:
+        """Return the result of every actor; a lost one is replaced, and the new one called with `call_new`."""
+        calls = [self._call(call, worker) for worker in range(self.workers)]
+        results = [UNFINISHED] * self.workers
+        for worker in range(self.workers):
+            while results[worker] is UNFINISHED:
                 try:
-                    calls[number] = WorkerAnswer(self._hear(number, calls[number]))
+                    results[worker] = self._result(worker, calls[worker])
                 except WorkerLost as lost:
-                    for fresh in self._mend(lost.number):
-                        if not isinstance(calls[fresh], WorkerAnswer):
-                            calls[fresh] = self._call(ask_anew, fresh)
-        return [call.value for call in calls]
+                    for new in self._replace(lost.index):
+                        if results[new] is UNFINISHED:
+                            calls[new] = self._call(call_new, new)
+        return results
 
-    def _call(self, ask: Callable[[Any], Any], number: int) -> Any:
+    def _call(self, call: Callable[[Any], Any], worker: int) -> Any:
         try:
-            return ask(self._desks[number])
-        except RuntimeError:  # Dask knows already that the desk is gone
+            return call(self._actors[worker])
+        except RuntimeError:  # Dask knows already that the actor is gone
             return None
 
-    def _hear(self, number: int, call: Any) -> Any:
-        """The answer of a desk, as soon as it comes; Lost if a worker is gone meanwhile."""
+    def _result(self, worker: int, call: Any) -> Any:
+        """Wait for the result of a call; raises WorkerLost if a worker is gone."""
         while call is not None:
             try:
                 return call.result(timeout=POLL_S)
-            except NOT_YET:
+            except PENDING:
                 self._session.check()
             except (OSError, RuntimeError, KeyError):
                 break
         self._session.check(DYING_S)
-        raise WorkerLost(number)
+        raise WorkerLost(worker)
 
-    def _mend(self, number: int) -> set[int]:
-        """Put somebody in the place of a worker that is gone, with its rows and a desk; returns who is new."""
-        start, self._mended = time.monotonic(), True
-        self._session.replace(number, self._round)
-        prepared = self._prepare([number])
+    def _replace(self, worker: int) -> set[int]:
+        """Replace a worker that is gone, with its rows and its actor; returns all workers that are new."""
+        start, self._replaced = time.monotonic(), True
+        self._session.replace(worker, self._round_samples)
+        prepared = self._prepare([worker])
         self._session.recovery_s += time.monotonic() - start
         return prepared
 
     def search(self, watch: Watch) -> Floats:
-        """Try every candidate by joblib, which is all that joblib can spread; returns the weights of the best."""
+        """Try every candidate by joblib, which can spread no more than that; returns the weights of the best."""
         import joblib
 
         tried, lean, make_learner, share = (
@@ -167,11 +167,11 @@ class DaskWorkerPool:
         )
 
         def attempts() -> list[RateCandidate]:
-            there = {"client": self._session.client, "workers": self._session.addresses}
-            with joblib.parallel_config("dask", **there):
-                every = (joblib.delayed(_attempt)(make_learner, lean, share, factor) for factor in tried)
-                found: list[RateCandidate] = joblib.Parallel(n_jobs=len(tried))(every)
-                return found
+            options = {"client": self._session.client, "workers": self._session.addresses}
+            with joblib.parallel_config("dask", **options):
+                tasks = (joblib.delayed(_attempt)(maker, lean, share, factor) for factor in tried)
+                candidates: list[RateCandidate] = joblib.Parallel(n_jobs=len(tried))(tasks)
+                return candidates
 
         def beat() -> None:
             self._session.check()
@@ -180,17 +180,8 @@ class DaskWorkerPool:
         return select_best(with_heartbeat(attempts, beat), self._job, watch)
 
 
-class WorkerAnswer:
-    """What a desk has answered."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _attempt(make_learner: LearnerFactory, lean: Job, share: WorkerRows, factor: float) -> Any:
-    """One candidate, trained where joblib's task runs."""
-    from dataclasses import replace
-
+def _attempt(maker: Maker, lean: Job, share: WorkerRows, factor: float) -> Any:
+    """Train one candidate. Run by joblib on a worker."""
     x, y = load(share)
     return train_candidate(
         make_learner, replace(lean, data=replace(lean.data, x_train=x, y_train=np.asarray(y))), factor
@@ -199,29 +190,32 @@ def _attempt(make_learner: LearnerFactory, lean: Job, share: WorkerRows, factor:
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """What went wrong on a worker, in its own words; an exception would lose its traceback on the way."""
+    """An error on a worker, as text: an exception would lose its traceback on the way."""
 
-    said: str
+    traceback: str
 
 
-class DaskWorker:
-    """One worker's place. With `apart`, its rows are its own; else it has all, and takes its slice of every batch.
+class WorkerActor:
+    """The state of one worker: its rows, its learner and its last weights.
 
-    With `sparse`, it tells only which weights have changed.
+    With `partitioned` the rows are its own; else it has all, and takes its slice of every batch. With `sparse` it
+    returns only the weights that have changed.
     """
 
     def __init__(
-        self, rows: tuple[Any, Any], job: Job, make_learner: LearnerFactory, worker: int, *, apart: bool, sparse: bool
+        self, rows: tuple[Any, Any], job: Job, maker: Maker, worker: int, *, partitioned: bool, sparse: bool
     ) -> None:
         x, y = rows
         self._sparse = sparse
         self._job = replace(job, data=replace(job.data, x_train=x, y_train=y))
-        self._portion = LocalRows(job.order, worker, len(y)) if apart else BatchShare(job.order, worker, job.workers)
-        self._learner = make_learner(self._job)
+        self._portion = (
+            OfItsOwn(job.order, worker, len(y)) if partitioned else OfEveryBatch(job.order, worker, job.workers)
+        )
+        self._learner = maker(self._job)
         self._weights = flatten(job.weights)
 
     def work(self, weights: Any, first: int, last: int) -> RoundResult | TaskFailure:
-        """Go on from these weights, or from the last ones with a change, with the steps from first to last."""
+        """Make the steps from first to last, from these weights or from the last ones with an update."""
         try:
             if isinstance(weights, SparseUpdate):
                 weights.apply(self._weights)
@@ -232,65 +226,51 @@ class DaskWorker:
         except Exception:
             return TaskFailure(traceback.format_exc())
 
-    def rest(self) -> None:
-        """Nothing, to see what asking takes."""
-
-
-Piece = tuple[str, int, int]  # a file, and from which row to which in it
-
 
 @dataclass(frozen=True)
 class WorkerRows:
-    """The rows that one worker loads."""
+    """The rows that one worker loads: for each file the first row, and the one after the last."""
 
     storage: Storage
-    pieces: Sequence[Piece]
+    parts: Sequence[tuple[str, int, int]]
 
 
-def lay_out(job: Job, apart: bool) -> list[WorkerRows]:
-    """See that the rows are where the workers find them; for every worker which it loads: a part each, or all."""
-    shares = _laid_out(job, apart)
-    if not job.params["storage"]:
-        job.cluster.send_files([job.folder / "rows"])
-    return shares
-
-
-def _laid_out(job: Job, apart: bool) -> list[WorkerRows]:
-    """See that the rows are in the store.
+def store_rows(job: Job, partitioned: bool) -> list[WorkerRows]:
+    """Write the rows to the storage unless they are there; returns what each worker loads: a part, or all.
 
     Parts are drawn at random, because the rows of a file may be in the order of their classes.
     """
     data, rows = job.data, len(job.data.y_train)
     name = f"{data.name.replace('/', '_')}-{data.identity[:12]}-{rows}"
     url = job.params["storage"] or str(job.folder / "rows")
-    if not apart:
+    if partitioned:
+        storage = Storage(url, "parquet", f"{name}-mixed-{job.order.seed}")
+        if not storage.parts():
+            mixed = np.random.default_rng(derive("parts", data.identity, job.order.seed)).permutation(rows)
+            x = data.x_train if isinstance(data.x_train, Csr) else compact(data.x_train)
+            storage.put(x[mixed], np.asarray(data.y_train)[mixed])
+        shares = storage.shares(rows, job.workers)
+    else:
         storage = Storage(url, "parquet", name)
         storage.put(data.x_train, data.y_train)
-        return [WorkerRows(storage, storage.shares(rows, 1)[0])] * job.workers
-    storage = Storage(url, "parquet", f"{name}-mixed-{job.order.seed}")
-    if not storage.parts():
-        mixed = np.random.default_rng(derive("parts", data.identity, job.order.seed)).permutation(rows)
-        small = data.x_train if isinstance(data.x_train, Csr) else compact(data.x_train)
-        storage.put(small[mixed], np.asarray(data.y_train)[mixed])
-    return [WorkerRows(storage, pieces) for pieces in storage.shares(rows, job.workers)]
+        shares = storage.shares(rows, 1) * job.workers
+    if not job.params["storage"]:
+        job.cluster.bring([job.folder / "rows"])
+    return [WorkerRows(storage, parts) for parts in shares]
 
 
 def load(share: WorkerRows) -> tuple[Any, Any]:
-    """The rows of a share and their classes. Run by Dask on the worker that will learn from them."""
-    found = [_piece(share.storage, *piece) for piece in share.pieces]
-    y = np.concatenate([labels for _, labels in found])
-    if isinstance(found[0][0], Csr):
-        return _stacked([rows for rows, _ in found]), y
-    return np.concatenate([rows for rows, _ in found]), y
+    """Return the rows of a share and their classes. Run by Dask on the worker that trains on them."""
+    xs, ys = [], []
+    for part, first, last in share.parts:
+        x, y = share.storage.read(part)
+        xs.append(x[first:last])
+        ys.append(y[first:last])
+    return _concatenate(xs) if isinstance(xs[0], Csr) else np.concatenate(xs), np.concatenate(ys)
 
 
-def _piece(storage: Storage, part: str, first: int, last: int) -> tuple[Any, Any]:
-    x, y = storage.read(part)
-    return x[first:last], y[first:last]
-
-
-def _stacked(parts: Sequence[Csr]) -> Csr:
-    """Sparse rows of several files as one."""
+def _concatenate(parts: Sequence[Csr]) -> Csr:
+    """Concatenate sparse rows."""
     parts = [part.compact() for part in parts]
     offsets = np.cumsum([0, *(part.nonzeros for part in parts)])
     starts = [part.starts[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]

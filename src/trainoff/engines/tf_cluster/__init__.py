@@ -1,10 +1,10 @@
 """TensorFlow on several processes: tf-allreduce, and tf-ps with parameter servers and a coordinator.
 
 allreduce_worker  a worker of tf-allreduce
-coordinator       the process that leads tf-ps, in one of three modes
+coordinator       the process that coordinates tf-ps, in one of three modes
 ps_modes          the modes async and sync; `pipeline` is model-parallel
-ps_context        what every mode works with, and the variables on the parameter servers
-gradients         what a worker computes: the gradients of its rows
+ps_context        what every mode uses: the job, and the variables on the parameter servers
+gradients         what a worker of tf-ps computes: the gradients of its rows
 serve             the process of a worker or a parameter server
 """
 
@@ -33,7 +33,7 @@ from trainoff.engines.shared.recovery import (
 )
 from trainoff.engines.shared.shipping import compact, in_file, to_files
 from trainoff.engines.tensorflow import TensorFlow
-from trainoff.engines.tf_cluster.coordinator import PsAssignment
+from trainoff.engines.tf_cluster.coordinator import TfAssignment
 from trainoff.engines.tf_cluster.serve import LISTENING
 from trainoff.errors import TrainoffError
 
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
 READY_S = 300.0  # every process loads TensorFlow, and several may share a core
 EXPLAIN_S = 5.0  # how long after an error a process may take to be seen dead
-MOST_RESTARTS = 5
-ALL = ("worker", "ps", "coordinator")  # the roles, or their beginnings
-KILLED = (-signal.SIGKILL, -signal.SIGTERM)  # ended from outside, and not by a mistake of its own
-GIVEN_UP = "stopped sending heartbeats"  # TensorFlow's words where one was silent for 10 s: all others end, too
+MAX_RESTARTS = 5
+ALL_ROLES = ("worker", "ps", "coordinator")  # prefixes of the processes' roles
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)  # ended from outside, and not by an error
+HEARTBEAT_LOST = "stopped sending heartbeats"  # TensorFlow logs it after 10 s of silence; all processes end then
 
 
 class TfClusterEngine(Engine):
@@ -63,14 +63,14 @@ class TfClusterEngine(Engine):
     extra = TensorFlow.extra
     modules = TensorFlow.modules
     models = TensorFlow.models
-    leader: ClassVar[str]  # the role of the process that speaks with the driver
+    chief: ClassVar[str]  # the role of the process that reports to the driver
 
-    def vital(self, mode: str) -> tuple[str, ...]:
-        """The roles, or their beginnings, without which training cannot go on."""
-        return ALL
+    def required_roles(self, mode: str) -> tuple[str, ...]:
+        """Return prefixes of the roles without which training cannot go on."""
+        return ALL_ROLES
 
-    def luggage(self, job: Job) -> Job:
-        """The job with the rows as the workers will hold them."""
+    def worker_job(self, job: Job) -> Job:
+        """Return the job with the rows as the workers hold them."""
         return job
 
     def version(self) -> str:
@@ -80,42 +80,41 @@ class TfClusterEngine(Engine):
         return self.refuses_stop(trial) or self.refuses_l2(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
-        self._job, self._watch, self._snapshot_schedule = job, watch, watch.snapshot_schedule
+        self._job, self._watch = job, watch
         with watch.phase("ship"):
-            self._sent = to_files(self.luggage(job))
+            self._worker_job = hand_over(self.worker_job(job))
         self._checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
         self._lost_workers = LostWorkers()
         self._heartbeat = Heartbeat()
-        self._over = False
-        while not self._prepared(watch):
+        self._finished = False
+        while not self._prepare(watch):
             pass
 
-    def _prepared(self, watch: Watch) -> bool:
-        """Start everything up to the sign to start; False if a process was lost on the way and another try is due."""
-        self._heartbeat.reset()
+    def _prepare(self, watch: Watch) -> bool:
+        """Start all processes and wait until they can train; False if one was lost, and all must be restarted."""
+        self._heartbeat.await_beat()
         with watch.phase("cluster_start"):
-            so_far = self._try(self._gather) and self._try(self._wait_until, "connected")
+            ready = self._survives(self._start_processes) and self._survives(self._wait_for, "connected")
         with watch.phase("ship"):
-            so_far = so_far and self._try(self._wait_until, "shipped")
+            ready = ready and self._survives(self._wait_for, "shipped")
         with watch.phase("compile"):
-            return so_far and self._try(self._wait_until, "ready")
+            return ready and self._survives(self._wait_for, "ready")
 
-    def _try(self, work: Callable[..., None], *words: str) -> bool:
-        """Do it; False if a process was lost and all should be started again."""
+    def _survives(self, work: Callable[..., None], *args: str) -> bool:
+        """Do some work; False if a process was lost meanwhile."""
         try:
-            work(*words)
-        except (RestartRequired, TrainoffError) as error:
-            self._lose(error)
+            work(*args)
+        except (LeaderLost, TrainoffError) as error:
+            self._recover(error)
             return False
         return True
 
-    def _wait_until(self, word: str) -> None:
-        self._line.wait_for(word, crowded(READY_S, self._job.workers))
+    def _wait_for(self, state: str) -> None:
+        self._control.wait_for(state, crowded(READY_S, self._job.workers))
 
-    def _gather(self) -> None:
-        """Start all processes, and a line to the one that leads."""
-        self._line = ControlServer(self._job.cluster.driver_node.address, self._check)
+    def _start_processes(self) -> None:
+        self._control = ControlServer(self._job.cluster.here.address, self._check)
         self.start(self._job)
 
     def start(self, job: Job) -> None:
@@ -130,10 +129,11 @@ class TfClusterEngine(Engine):
         return process
 
     def assignment(self, addresses: dict[str, list[str]]) -> Path:
-        """A file that says to the processes what there is to do."""
+        """Write the processes' assignment to a file."""
         path = self._job.folder / "assignment"
-        path.touch(mode=0o600)  # it holds the secret of the line
-        given = PsAssignment(self._sent, self._snapshot_schedule, self._line.endpoint, addresses, self._checkpoints)
+        path.touch(mode=0o600)  # it holds the secret of the control channel
+        schedule = self._watch.snapshot_schedule
+        given = TfAssignment(self._worker_job, schedule, self._control.number, addresses, self._checkpoints)
         path.write_bytes(pickle.dumps(given))
         return path
 
@@ -143,79 +143,78 @@ class TfClusterEngine(Engine):
             self._heartbeat.reset()
             try:
                 if not ready:
-                    self._gather()
-                    self._wait_until("ready")
-                self._heartbeat.reset()
-                self._heartbeat.active = True
-                _, report = self._line.follow(job, watch, self._hear)
+                    self._start_processes()
+                    self._wait_for("ready")
+                self._heartbeat.await_beat()
+                self._heartbeat.beating = True
+                _, report = self._control.follow(job, watch, self._on_step)
                 break
-            except (RestartRequired, TrainoffError) as error:
-                self._lose(error)
+            except (LeaderLost, TrainoffError) as error:
+                self._recover(error)
                 ready = False
-        self._heartbeat.active, self._over = False, True
+        self._heartbeat.beating, self._finished = False, True
         for name, value in self._lost_workers.counts(report["counts"]).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
 
-    def _hear(self, step: int) -> None:
-        """So many steps are done."""
-        if self._heartbeat.step_done(step):
-            self._lost_workers.recovered(self._heartbeat.last)
+    def _on_step(self, step: int) -> None:
+        if self._heartbeat.feel(step):
+            self._lost_workers.over(self._heartbeat.heard)
 
-    def _lose(self, error: Exception) -> None:
-        """End what is left, so that all can be started anew from the last checkpoint; raises if that would not help."""
+    def _recover(self, error: Exception) -> None:
+        """End the other processes for a restart from the last checkpoint; raise if a restart would not help."""
         noticed = time.monotonic()
-        self._lost_workers.record_loss(self._heartbeat.last)
-        if self._lost_workers.count > MOST_RESTARTS or not (isinstance(error, TrainingStuck) or self._was_lost()):
+        self._lost_workers.begin(self._heartbeat.heard)
+        if self._lost_workers.count > MAX_RESTARTS or not (
+            isinstance(error, TrainingStuck) or self._process_was_killed()
+        ):
             raise self._explain(error) from error
         gone = next((each.role for each in self._processes if each.exit_code not in (None, 0)), "worker")
         self._stop()
         resume = self._checkpoints.load()
         kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
-        self._lost_workers.add_redone(self._heartbeat.step - kept)
+        self._lost_workers.redo(self._heartbeat.step - kept)
         self._watch.lost(gone, max(0, seen(self._heartbeat.step) - seen(kept)), time.monotonic() - noticed)
         self._heartbeat.active, self._heartbeat.step = False, kept
 
     def _check(self) -> None:
-        """Raise if somebody is gone, or if nothing has been heard of the training for too long."""
-        vital = self._vital()
+        """Raise if a required process has ended, or if the training is stuck."""
+        required: tuple[str, ...] = ALL_ROLES  # until it trains
+        if self._finished:
+            required = (self.chief,)
+        elif self._heartbeat.beating:
+            required = self.required_roles(self._job.mode)
         for process in self._processes:
-            if process.exit_code not in (None, 0) and process.role.startswith(vital):
-                raise RestartRequired(f"{process.role} ended with code {process.exit_code}")
+            if process.exit_code not in (None, 0) and process.role.startswith(required):
+                raise LeaderLost(f"{process.role} ended with code {process.exit_code}")
         self._heartbeat.check()
 
-    def _vital(self) -> tuple[str, ...]:
-        """The roles that cannot be done without just now: all while they prepare, at the end only who leads."""
-        if self._over:
-            return (self.leader,)
-        return self.vital(self._job.mode) if self._heartbeat.active else ALL
-
-    def _was_lost(self) -> bool:
-        """Whether a process is seen killed or was given up, now or in a moment: errors of others only came of it."""
+    def _process_was_killed(self) -> bool:
+        """Return whether a process was killed or dropped by TensorFlow: errors of the others only follow from that."""
         deadline = time.monotonic() + EXPLAIN_S
         while time.monotonic() < deadline:
             if any(process.exit_code in KILLED for process in self._processes):
                 return True
-            if any(process.exit_code and GIVEN_UP in process.tail() for process in self._processes):
+            if any(process.exit_code and HEARTBEAT_LOST in process.tail() for process in self._processes):
                 return True
             time.sleep(0.05)
         return False
 
     def _explain(self, error: Exception) -> Exception:
-        """The words of the process that failed, where it left some."""
+        """Return the error of the process that failed, if one did."""
         for process in self._processes:
             if process.exit_code not in (None, 0):
                 return WorkerFailed(process.role, process.tail() or str(error), process.tail())
         return error
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._line.request(in_file(x, self._job.folder, "x_asked"))
-        return found
+        labels: NDArray[np.int64] = self._control.ask(in_file(x, self._job.folder, "x_predict"))
+        return labels
 
     def _stop(self) -> None:
-        if hasattr(self, "_line"):
-            self._line.close()
+        if hasattr(self, "_control"):
+            self._control.close()
         for process in self._processes:
             self._job.cluster.end(process)
         self._processes = []
@@ -225,7 +224,10 @@ class TfClusterEngine(Engine):
             self._stop()
 
 
-PROGRAM = "trainoff.engines.tf_cluster.allreduce_worker"
+ALLREDUCE_WORKER = "trainoff.engines.tf_cluster.allreduce_worker"
+SERVE = "trainoff.engines.tf_cluster.serve"
+COORDINATOR = "trainoff.engines.tf_cluster.coordinator"
+KNOB_MODES = {"max_staleness": "async", "staleness_aware": "async", "backup_workers": "sync"}
 
 
 class TfAllReduce(TfClusterEngine):
@@ -234,32 +236,27 @@ class TfAllReduce(TfClusterEngine):
     name = "tf-allreduce"
     about = "TensorFlow's MultiWorkerMirroredStrategy: a process per worker, gradients summed around a ring"
     modes = ("sync",)
-    leader = "worker-0"
+    chief = "worker-0"
     knobs: ClassVar[Mapping[str, Knob]] = {"checkpoint_every": CHECKPOINT}
 
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
         return settle_checkpoints(values)
 
     def start(self, job: Job) -> None:
-        hosts = [job.cluster.place(number).address for number in range(job.workers)]
+        hosts = [job.cluster.place(index).address for index in range(job.workers)]
         ports = free_ports(hosts)
         path = self.assignment({"worker": [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]})
-        for number in range(job.workers):
-            self.spawn(number, [sys.executable, "-m", PROGRAM, str(path), str(number)], f"worker-{number}")
-
-
-SERVER = "trainoff.engines.tf_cluster.serve"
-COORDINATOR = "trainoff.engines.tf_cluster.coordinator"
-OF_MODE = {"max_staleness": "async", "staleness_aware": "async", "backup_workers": "sync"}
+        for index in range(job.workers):
+            self.spawn(index, [sys.executable, "-m", ALLREDUCE_WORKER, str(path), str(index)], f"worker-{index}")
 
 
 class TfPs(TfClusterEngine):
-    """The weights lie on servers; each worker pulls them, computes, and pushes what is to change."""
+    """The weights are on servers; each worker pulls them, computes gradients, and pushes the updates."""
 
     name = "tf-ps"
     about = "TensorFlow with parameter servers: asynchronous, synchronous, or layers on different workers"
     modes = ("async", "sync", "model-parallel")
-    leader = "coordinator"
+    chief = "coordinator"
     knobs: ClassVar[Mapping[str, Knob]] = {
         "ps": Knob(int, 1, "how many parameter servers hold the weights", minimum=1),
         "max_staleness": Knob(
@@ -274,15 +271,15 @@ class TfPs(TfClusterEngine):
     }
 
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
-        """What belongs to another mode is as if it had not been said."""
-        idle = {name for name, mode in OF_MODE.items() if mode != values["mode"]}
+        """Reset the knobs of other modes to their defaults."""
+        idle = {name for name, mode in KNOB_MODES.items() if mode != values["mode"]}
         return settle_checkpoints({**values, **{name: self.knobs[name].default for name in idle}})
 
-    def vital(self, mode: str) -> tuple[str, ...]:
-        return ("ps", "coordinator") if mode == "async" else super().vital(mode)
+    def required_roles(self, mode: str) -> tuple[str, ...]:
+        return ("ps", "coordinator") if mode == "async" else super().required_roles(mode)
 
-    def luggage(self, job: Job) -> Job:
-        """Every worker holds all rows: pictures as bytes, which is a quarter of them as floats."""
+    def worker_job(self, job: Job) -> Job:
+        """Every worker holds all rows: pictures as bytes, a quarter of the size of floats."""
         return job if job.data.sparse else replace(job, data=replace(job.data, x_train=compact(job.data.x_train)))
 
     def refuses(self, trial: Trial) -> str | None:
@@ -290,41 +287,43 @@ class TfPs(TfClusterEngine):
             return f"backup_workers = {trial.params['backup_workers']} leaves none of {trial.workers} workers"
         if trial.mode == "model-parallel" and trial.model == "logreg":
             return "logistic regression is one layer with one output, so there is nothing to lay on several workers"
-        if trial.mode == "model-parallel" and (refused := refuses_division(trial)):
+        if trial.mode == "model-parallel" and (refused := refuses_split(trial)):
             return refused
         return super().refuses(trial)
 
     def differs(self, trial: Trial) -> str | None:
         if trial.mode == "async" and trial.workers > 1:
-            return "each worker's gradient is of weights that others may have changed meanwhile"
+            return ASYNC_DIFFERS
         if trial.params["backup_workers"]:
             return f"the slowest {trial.params['backup_workers']} of the workers are left out of every step"
         return None
 
     def start(self, job: Job) -> None:
         nodes = len(job.cluster.nodes)
-        workers = [self._serve("worker", number, number, job) for number in range(job.workers)]
-        servers = [self._serve("ps", number, number % nodes, job) for number in range(job.params["ps"])]
+        workers = [self._serve("worker", index, index, job) for index in range(job.workers)]
+        servers = [self._serve("ps", index, index % nodes, job) for index in range(job.params["ps"])]
         addresses = {kind: [*map(self._address, each)] for kind, each in (("worker", workers), ("ps", servers))}
         host = job.cluster.nodes[0].address
         addresses["chief"] = [f"{host}:{free_ports([host])[0]}"]
         self.spawn(0, [sys.executable, "-m", COORDINATOR, str(self.assignment(addresses))], "coordinator")
 
-    def _serve(self, kind: str, number: int, node: int, job: Job) -> tuple[str, Process]:
-        threads = ceil(job.cores)
+    def _serve(self, kind: str, index: int, node: int, job: Job) -> tuple[str, Process]:
         host = job.cluster.place(node).address
-        argv = [sys.executable, "-m", SERVER, kind, str(number), str(threads), host]
-        return host, self.spawn(node, argv, f"{kind}-{number}")
+        argv = [sys.executable, "-m", SERVE, kind, str(index), str(ceil(job.cores)), host]
+        return host, self.spawn(node, argv, f"{kind}-{index}")
 
     def _address(self, server: tuple[str, Process]) -> str:
-        """Where a server listens, once it does."""
+        """Wait until a server listens; returns its address."""
         host, process = server
         process.wait_ready(lambda each: each.says(LISTENING), crowded(READY_S, self._job.workers))
         return f"{host}:{process.log_text().rpartition(LISTENING)[2].split()[0]}"
 
 
-def refuses_division(trial: Trial) -> str | None:
-    """Why a network cannot be laid on so many workers, or None."""
+ASYNC_DIFFERS = "each worker's gradient is of weights that others may have changed meanwhile"
+
+
+def refuses_split(trial: Trial) -> str | None:
+    """Return why a network cannot be split over the workers, or None."""
     if trial.workers > sum(trial.params["hidden"]):
         return f"{trial.workers} workers are more than the network has outputs to divide"
     return None

@@ -1,6 +1,6 @@
-"""A worker of tf-allreduce: it learns from its share of every batch, and all add up their gradients.
+"""A worker of tf-allreduce: it computes the gradient of its share of every batch, and all workers sum theirs.
 
-`python -m trainoff.engines.tf_cluster.allreduce_worker ASSIGNMENT WORKER`; the first one leads and talks to the driver.
+`python -m trainoff.engines.tf_cluster.allreduce_worker ASSIGNMENT WORKER`; worker 0 reports to the driver.
 """
 
 from __future__ import annotations
@@ -17,125 +17,123 @@ from numpy.typing import NDArray
 from trainoff.data.batch_order import share
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import ControlClient
-from trainoff.engines.shared.shipping import Rows, from_files
-from trainoff.engines.shared.watch import seconds_by_worker
+from trainoff.engines.shared.shipping import take_over
+from trainoff.engines.shared.watch import by_worker
 from trainoff.engines.tensorflow import predict, warm_up
 from trainoff.engines.tensorflow.network import TfLogistic, TfNetwork, step_numbers
-from trainoff.engines.tf_cluster.coordinator import PsAssignment, prepare_tensorflow, read_assignment
+from trainoff.engines.tf_cluster.coordinator import TfAssignment, prepare_tensorflow, read_assignment
 
 Tensor = Any
 
 
-class AllReduceTraining:
-    """The workers that TensorFlow's MultiWorkerMirroredStrategy joins, and the clock of their agreeing."""
+class AllReduce:
+    """The workers of TensorFlow's MultiWorkerMirroredStrategy, and the seconds that their sums take."""
 
-    def __init__(self, tf: Any, addresses: list[str], number: int) -> None:
+    def __init__(self, tf: Any, addresses: list[str], rank: int) -> None:
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({"worker": addresses}), task_type="worker", task_id=number, rpc_layer="grpc"
+            tf.train.ClusterSpec({"worker": addresses}), task_type="worker", task_id=rank, rpc_layer="grpc"
         )
         ring = tf.distribute.experimental.CommunicationImplementation.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
-        self._tf, self.number, self.workers = tf, number, len(addresses)
+        self._tf, self.rank, self.workers = tf, rank, len(addresses)
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-        self._took = tf.Variable(0.0, dtype=tf.float64)  # seconds, for the last sum
+        self._seconds = tf.Variable(0.0, dtype=tf.float64)
 
     def run(self, step: Any, inputs: tuple[Tensor, ...]) -> Tensor:
         """Build a step that all workers make at the same time."""
         return self._strategy.run(step, inputs)
 
     def sum(self, parts: list[Tensor]) -> list[Tensor]:
-        """Add up what all workers have found; of sparse slices only those that there are travel."""
+        """Sum the tensors of all workers; of sparse slices only the slices are sent."""
         tf = self._tf
-        with tf.control_dependencies(self._numbers_of(parts)):
+        with tf.control_dependencies(self._values(parts)):
             start = tf.timestamp()
         with tf.control_dependencies([start]):
-            same = [self._held(part) for part in parts]
+            parts = [self._identity(part) for part in parts]
         context = tf.distribute.get_replica_context()
-        found: list[Tensor] = context.all_reduce(tf.distribute.ReduceOp.SUM, same)
-        with tf.control_dependencies(self._numbers_of(found)):
-            self._took.assign(tf.timestamp() - start)
-        return found
+        sums: list[Tensor] = context.all_reduce(tf.distribute.ReduceOp.SUM, parts)
+        with tf.control_dependencies(self._values(sums)):
+            self._seconds.assign(tf.timestamp() - start)
+        return sums
 
-    def _numbers_of(self, parts: list[Tensor]) -> list[Tensor]:
-        """The values of each part, which a clock can wait for."""
+    def _values(self, parts: list[Tensor]) -> list[Tensor]:
+        """Return the values of each part, which can be control dependencies."""
         return [part.values if isinstance(part, self._tf.IndexedSlices) else part for part in parts]
 
-    def _held(self, part: Tensor) -> Tensor:
-        """The same tensor, not before the clock has been read."""
+    def _identity(self, part: Tensor) -> Tensor:
         tf = self._tf
         if isinstance(part, tf.IndexedSlices):
             return tf.IndexedSlices(tf.identity(part.values), tf.identity(part.indices), part.dense_shape)
         return tf.identity(part)
 
     @property
-    def took(self) -> float:
-        return float(self._took)
+    def seconds(self) -> float:
+        """The seconds that the last sum took on this worker."""
+        return float(self._seconds)
 
-    def tell_all(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The figures of all workers, each of which has as many; returns when all have told theirs."""
-        tf = self._tf
-        told = np.zeros((self.workers, *figures.shape))
-        told[self.number] = figures
-
-        found: NDArray[np.float64] = self._sum_of_all(tf.constant(told)).numpy()
-        return found
+    def all_gather(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the figures of all workers, which have the same shape, once all have sent theirs."""
+        placed = np.zeros((self.workers, *figures.shape))
+        placed[self.rank] = figures
+        gathered: NDArray[np.float64] = self._sum_figures(self._tf.constant(placed)).numpy()
+        return gathered
 
     @cached_property
-    def _sum_of_all(self) -> Any:
-        """Sums what every worker has; TensorFlow compiles it for every shape that it sees first."""
+    def _sum_figures(self) -> Any:
+        """Sums an array over the workers; TensorFlow compiles it once per shape."""
         tf = self._tf
 
-        def tell(part: Tensor) -> Tensor:
+        def reduce(part: Tensor) -> Tensor:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(part))
 
-        return tf.function(lambda part: self._strategy.run(tell, (part,)), autograph=False)
+        return tf.function(lambda part: self._strategy.run(reduce, (part,)), autograph=False)
 
-    def mine(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
-        """This worker's rows of a batch, and which part of it they are.
+    def share(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
+        """Return this worker's rows of a batch, and their fraction of it.
 
-        Where a batch has fewer rows than there are workers, somebody's part is nothing; the others still need it.
+        A worker without rows in a small batch takes one with weight 0: the others need its part of the sum.
         """
-        own = share(rows, self.number, self.workers)
-        return (own, len(own) / len(rows)) if len(own) else (rows[:1], 0.0)
+        mine = share(rows, self.rank, self.workers)
+        return (mine, len(mine) / len(rows)) if len(mine) else (rows[:1], 0.0)
 
 
 class MirroredNetwork(TfNetwork):
-    """A network whose gradient is the sum of all workers'."""
+    """A network whose gradient is the sum over all workers."""
 
-    def __init__(self, tf: Any, job: Job, together: AllReduceTraining) -> None:
-        self._together = together
+    def __init__(self, tf: Any, job: Job, allreduce: AllReduce) -> None:
+        self._allreduce = allreduce
         super().__init__(tf, job)
 
     def _sizes(self, job: Job) -> dict[int, int]:
-        # By the size of the whole batch: all workers must take the same step, whatever their shares are.
-        return {size: len(self._together.mine(np.arange(size))[0]) for size in job.order.batch_sizes}
+        # By the size of the whole batch: all workers must make the same step, however many rows they have.
+        return {size: len(self._allreduce.share(np.arange(size))[0]) for size in job.order.batch_sizes}
 
     def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
-        mine, part = self._together.mine(rows)
-        return self._steps[len(rows)](mine, *step_numbers(self._optimizer, rate, step), part)
+        mine, fraction = self._allreduce.share(rows)
+        return self._steps[len(rows)](mine, *step_numbers(self._optimizer, rate, step), fraction)
 
     def _step(self, *inputs: Tensor) -> Tensor:
-        return self._together.run(super()._step, inputs)
+        return self._allreduce.run(super()._step, inputs)
 
     def _gradients(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
         loss, gradient = super()._gradients(x, y, numbers)
-        loss, *gradient = self._together.sum([numbers[2] * part for part in (loss, *gradient)])
+        loss, *gradient = self._allreduce.sum([numbers[2] * part for part in (loss, *gradient)])
         return loss, gradient
 
 
 class MirroredLogistic(TfLogistic):
-    """Logistic regression whose changes are those of all workers."""
+    """Logistic regression whose updates are the sum over all workers."""
 
-    def __init__(self, tf: Any, job: Job, together: AllReduceTraining) -> None:
-        self._together = together
+    def __init__(self, tf: Any, job: Job, allreduce: AllReduce) -> None:
+        self._allreduce = allreduce
         super().__init__(tf, job)
 
     def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
-        mine, part = self._together.mine(rows)
-        return self._learn(mine, rate, part)
+        mine, fraction = self._allreduce.share(rows)
+        return self._learn(mine, rate, fraction)
 
     def _step(self, *inputs: Tensor) -> Tensor:
-        return self._together.run(super()._step, inputs)
+        return self._allreduce.run(super()._step, inputs)
 
     def _changes(self, *inputs: Tensor) -> list[Tensor]:
         tf = self._tf
@@ -143,82 +141,77 @@ class MirroredLogistic(TfLogistic):
         touched, which = tf.unique(columns)
         merged = tf.math.unsorted_segment_sum(changes, which, tf.size(touched))
         slices = tf.IndexedSlices(merged, touched, tf.constant([self.weights[0].shape[0]]))
-        slices, change, loss = self._together.sum([slices, change, loss])
+        slices, change, loss = self._allreduce.sum([slices, change, loss])
         return [loss, slices.indices, slices.values, change]
 
 
 def main() -> None:
-    """Work to the end of the training; who leads labels what is asked for then, until the driver hangs up."""
-    assignment, number = read_assignment(sys.argv[1]), int(sys.argv[2])
-    learner, leader = learn(prepare_tensorflow(assignment.job.cores), assignment, number)
-    if leader:
-        leader.serve_requests(lambda rows: label(learner, rows))
+    """Train, then answer predictions as worker 0 until the driver disconnects."""
+    assignment, rank = read_assignment(sys.argv[1]), int(sys.argv[2])
+    network, control = run_worker(prepare_tensorflow(assignment.job.cores), assignment, rank)
+    if control:
+        control.answer(lambda rows: predict(network.labels, rows.mapped()))
 
 
-def learn(
-    tf: Any, assignment: PsAssignment, number: int, fetch: Callable[[], None] = lambda: None
+def run_worker(
+    tf: Any, assignment: TfAssignment, rank: int, fetch: Callable[[], None] = lambda: None
 ) -> tuple[Any, ControlClient | None]:
-    """Be one of the workers, from the first word to the last step; returns what has learnt, and the leader's line.
+    """Join the other workers and train; returns the network, and worker 0's connection to the driver.
 
     `fetch` brings the rows to where the assignment says that they are.
     """
-    together, leader = join(tf, assignment, number)
+    allreduce, control = join(tf, assignment, rank)
     fetch()
-    job = from_files(assignment.job)
-    if leader:
-        leader.report_state("shipped")
-    kind = MirroredLogistic if job.model.kind == "logreg" else MirroredNetwork
-    learner = kind(tf, job, together)
-    warm_up(job, learner)
-    train(assignment, job, learner, together, leader)
-    return learner, leader
+    job = take_over(assignment.job)
+    if control:
+        control.say("shipped")
+    network_class = MirroredLogistic if job.model.kind == "logreg" else MirroredNetwork
+    network = network_class(tf, job, allreduce)
+    warm_up(job, network)
+    train(assignment, job, network, allreduce, control)
+    return network, control
 
 
-def join(tf: Any, assignment: PsAssignment, number: int) -> tuple[AllReduceTraining, ControlClient | None]:
-    """Meet the other workers; the first one calls the driver."""
-    together = AllReduceTraining(tf, assignment.addresses["worker"], number)
-    leader = assignment.call() if number == 0 else None
-    if leader:
-        leader.report_state("connected")
-    return together, leader
+def join(tf: Any, assignment: TfAssignment, rank: int) -> tuple[AllReduce, ControlClient | None]:
+    """Join the other workers; worker 0 connects to the driver."""
+    allreduce = AllReduce(tf, assignment.addresses["worker"], rank)
+    control = assignment.connect() if rank == 0 else None
+    if control:
+        control.say("connected")
+    return allreduce, control
 
 
 def train(
-    assignment: PsAssignment, job: Job, learner: Any, together: AllReduceTraining, leader: ControlClient | None
+    assignment: TfAssignment, job: Job, network: Any, allreduce: AllReduce, control: ControlClient | None
 ) -> None:
-    """All steps after the checkpoint, if there is one."""
-    resume, first = assignment.checkpoints.load(), 1
+    """Make all steps after the last checkpoint."""
+    resume, done = assignment.checkpoints.load(), 0
     if resume:
-        first = len(resume.done) + 1
-        for variable, value in zip(learner.state, resume.state, strict=True):
+        done = len(resume.done)
+        for variable, value in zip(network.state, resume.state, strict=True):
             variable.assign(value)
-        assignment.snapshot_schedule.taken(job.order.samples_after(first - 1))
-    times = np.zeros((job.order.steps, 2))
-    together.tell_all(times[first - 1 :])  # for TensorFlow to compile what is told at the end
-    if leader:
-        leader.wait_for_start()
-    for step in range(first, job.order.steps + 1):
+        assignment.snapshot_schedule.taken(job.order.samples_after(done))
+    times = np.zeros((job.order.steps - done, 2))
+    allreduce.all_gather(times)  # for TensorFlow to compile
+    if control:
+        control.wait_for_start()
+    for step in range(done + 1, job.order.steps + 1):
         start = time.monotonic()
-        loss = learner.learn(step, job.order.batch(step), float(job.rates[step - 1]))
-        times[step - 1] = time.monotonic() - start, together.took
-        if leader:
+        loss = network.learn(step, job.order.batch(step), float(job.rates[step - 1]))
+        times[step - done - 1] = time.monotonic() - start, allreduce.seconds
+        if control:
             assignment.checkpoints.step_done(
-                leader, step, loss, lambda: [part.numpy() for part in learner.weights], learner.state
+                control, step, loss, lambda: [part.numpy() for part in network.weights], network.state
             )
-    end(together, leader, times[first - 1 :])
+    end(allreduce, control, times)
 
 
-def end(together: AllReduceTraining, leader: ControlClient | None, times: NDArray[np.float64]) -> None:
-    """Tell the driver what the workers did in which time, and that all is done."""
-    every = together.tell_all(times)
-    if leader:
-        names = [f"worker-{number}" for number in range(together.workers)]
-        leader.end({"counts": {}, "breakdowns": seconds_by_worker(every, names)})
-
-
-def label(learner: Any, rows: Rows) -> NDArray[np.int64]:
-    """The class of each row."""
-    return predict(learner.labels, rows.mapped())
+def end(allreduce: AllReduce, control: ControlClient | None, times: NDArray[np.float64]) -> None:
+    """Report the end of the training, and the seconds of all workers, to the driver."""
+    gathered = allreduce.all_gather(times)
+    if control:
+        names = [f"worker-{rank}" for rank in range(allreduce.workers)]
+        control.end({"counts": {}, "breakdowns": by_worker(gathered, names)})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The coordinator of tf-ps: it builds the graphs, has the workers run them, and tells the driver how far they are.
+"""The coordinator of tf-ps: it builds the graphs, has the workers run them, and reports to the driver.
 
 `python -m trainoff.engines.tf_cluster.coordinator ASSIGNMENT`
 """
@@ -22,38 +22,35 @@ from trainoff.engines.shared.snapshots import SnapshotSchedule
 
 
 @dataclass(frozen=True)
-class PsAssignment:
-    """What the leading process is given by the driver: the job, its rows in files, and whom to work with."""
+class TfAssignment:
+    """What the driver sends to a TensorFlow process: the job, with its rows in files, and the cluster."""
 
     job: Job
     snapshot_schedule: SnapshotSchedule
     endpoint: Endpoint
     addresses: dict[str, list[str]]  # of the workers and servers; in tf-allreduce, of the workers
     checkpoints: CheckpointWriter
-    events: str | None = None  # a folder for what TensorBoard shows
+    events: str | None = None  # a folder for TensorBoard's event files
 
-    def call(self) -> ControlClient:
-        """The line to the driver, for who leads."""
-
-        return (
-            TensorBoardWriter(self.endpoint, self.snapshot_schedule, self.events)
-            if self.events
-            else ControlClient(self.endpoint, self.snapshot_schedule)
-        )
+    def connect(self) -> ControlClient:
+        """Connect to the driver, as the chief does."""
+        if self.events:
+            return TensorBoardWriter(self.endpoint, self.snapshot_schedule, self.events)
+        return ControlClient(self.endpoint, self.snapshot_schedule)
 
 
-SetUp = Callable[[Any, PsAssignment, ControlClient], tuple[Any, Any]]
+BuildMode = Callable[[Any, TfAssignment, ControlClient], tuple[Any, Any]]
 
 
-def read_assignment(path: str) -> PsAssignment:
-    """The assignment in a file that the driver has written."""
+def read_assignment(path: str) -> TfAssignment:
+    """Read the assignment from the file that the driver has written."""
     with Path(path).open("rb") as file:
-        assignment: PsAssignment = pickle.load(file)
+        assignment: TfAssignment = pickle.load(file)
     return assignment
 
 
 def prepare_tensorflow(cores: float) -> Any:
-    """TensorFlow, with as many threads as the worker has cores."""
+    """Import TensorFlow with as many threads as the worker has cores."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from trainoff.engines.tensorflow import set_threads, without_neighbours
 
@@ -66,64 +63,62 @@ def prepare_tensorflow(cores: float) -> Any:
 
 
 def main() -> None:
-    lead(read_assignment(sys.argv[1]))
+    coordinate(read_assignment(sys.argv[1]))
 
 
-def lead(assignment: PsAssignment, set_up: SetUp | None = None) -> None:
-    """Lead a training to its end, then label what is asked for, until the driver hangs up.
+def coordinate(assignment: TfAssignment, build: BuildMode | None = None) -> None:
+    """Coordinate a training to its end, then answer predictions until the driver disconnects.
 
-    `set_up` stands in for the one below.
+    `build` replaces `build_mode`.
     """
     tf = prepare_tensorflow(assignment.job.cores)
     tf.config.threading.set_inter_op_parallelism_threads(len(assignment.addresses["worker"]) + 1)
     spec = tf.train.ClusterSpec(assignment.addresses)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=0)
-    leader = assignment.call()
-    leader.report_state("connected")
-    context, mode = (set_up or set_up_mode)(tf, assignment, leader)
-    leader.report_state("shipped")
+    control = assignment.connect()
+    control.say("connected")
+    context, mode = (build or build_mode)(tf, assignment, control)
+    control.say("shipped")
     resume = assignment.checkpoints.load()
     mode.warm_up()
-    put(context, resume.state if resume else context.store.initial)
-    leader.wait_for_start()
-    leader.end(mode.train(resume))
-    leader.serve_requests(lambda rows: labels(tf, assignment.job, context.store.weights(), rows))
-    os._exit(0)  # a thread may be waiting for ever for a worker that is stuck
+    restore(context, resume.state if resume else context.store.initial)
+    control.wait_for_start()
+    control.end(mode.train(resume))
+    control.answer(lambda rows: predict_labels(tf, assignment.job, context.store.weights(), rows))
+    os._exit(0)  # a thread may wait for ever for a worker that is stuck
 
 
-def set_up_mode(tf: Any, assignment: PsAssignment, leader: ControlClient) -> tuple[Any, Any]:
-    """The variables on the servers, the rows on the workers, and the mode that trains with them."""
-    from trainoff.engines.tf_cluster.gradients import DenseGradients, SparseGradients
-    from trainoff.engines.tf_cluster.pipeline import Pipeline, spans, stages
+def build_mode(tf: Any, assignment: TfAssignment, control: ControlClient) -> tuple[Any, Any]:
+    """Create the variables on the servers, load the rows on the workers, and build the mode that trains."""
+    from trainoff.engines.tf_cluster.gradients import DenseWorker, SparseWorker
+    from trainoff.engines.tf_cluster.pipeline import Pipeline, plan_stages, shard_spans
     from trainoff.engines.tf_cluster.ps_context import PackedParameters, ParameterStore, PsContext
-    from trainoff.engines.tf_cluster.ps_modes import Asynchronous, Synchronous
+    from trainoff.engines.tf_cluster.ps_modes import AsyncTraining, SyncTraining
 
     job, servers = assignment.job, len(assignment.addresses["ps"])
     if job.mode == "model-parallel":
-        placed = stages(job.model.layers, job.workers)
-        divided = ParameterStore(tf, job, servers, spans(placed))
-        context = PsContext(tf, job, divided, leader, assignment.checkpoints)
-        return context, Pipeline(context, divided, placed)
+        stages = plan_stages(job.model.layers, job.workers)
+        divided = ParameterStore(tf, job, servers, shard_spans(stages))
+        context = PsContext(tf, job, divided, control, assignment.checkpoints)
+        return context, Pipeline(context, divided, stages)
     sparse = job.model.kind == "logreg"
     store: Any = ParameterStore(tf, job, servers) if sparse else PackedParameters(tf, job, servers)
-    context = PsContext(tf, job, store, leader, assignment.checkpoints)
-    learners = [
-        (SparseGradients if sparse else DenseGradients)(tf, job, store, number) for number in range(job.workers)
-    ]
-    mode = {"async": Asynchronous, "sync": Synchronous}[job.mode]
-    return context, mode(context, learners)
+    context = PsContext(tf, job, store, control, assignment.checkpoints)
+    workers = [(SparseWorker if sparse else DenseWorker)(tf, job, store, index) for index in range(job.workers)]
+    mode = {"async": AsyncTraining, "sync": SyncTraining}[job.mode]
+    return context, mode(context, workers)
 
 
-def put(context: Any, state: list[Any]) -> None:
-    """Give every variable on the servers its value."""
-    from trainoff.engines.tf_cluster.ps_context import settle
+def restore(context: Any, state: list[Any]) -> None:
+    """Assign a state to the variables on the servers."""
+    from trainoff.engines.tf_cluster.ps_context import assign
 
     for variable, value in zip(context.store.state, state, strict=True):
-        settle(variable, value)
+        assign(variable, value)
 
 
-def labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
-    """The class of each row, by the weights; computed here."""
+def predict_labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
+    """Return the class of each row by the weights, computed in this process."""
     from trainoff.engines.tensorflow import predict
     from trainoff.engines.tensorflow.network import TfLogistic, labeller
 
@@ -133,7 +128,7 @@ def labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
 
 
 class TensorBoardWriter(ControlClient):
-    """A leader that also writes down what it tells: the loss and the samples seen, at the step."""
+    """A connection that also writes what it reports into event files: the loss and the samples seen."""
 
     def __init__(self, endpoint: Endpoint, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
         import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What a worker of tf-ps computes: it pulls weights, takes its rows and finds the gradients, dense or sparse."""
+"""What a worker of tf-ps computes: the gradients of its rows, dense or sparse, on the weights that it pulls."""
 
 from __future__ import annotations
 
@@ -11,76 +11,76 @@ import numpy as np
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.shipping import LEVELS
 from trainoff.engines.tensorflow.network import differentiate
-from trainoff.engines.tf_cluster.ps_context import PackedParameters, ParameterStore, server, worker
+from trainoff.engines.tf_cluster.ps_context import PackedParameters, ParameterStore, server_device, worker_device
 
 Tensor = Any
 
 
-class DenseGradients:
+class DenseWorker:
     """The part of the graph that belongs to one worker."""
 
-    def __init__(self, tf: Any, job: Job, store: PackedParameters, number: int) -> None:
+    def __init__(self, tf: Any, job: Job, store: PackedParameters, index: int) -> None:
         self._tf, self._model, self._store = tf, job.model, store
-        self._x, self._y = (load(tf, part, worker(number)) for part in (job.data.x_train, job.data.y_train))
-        self._kept: list[Tensor] = []
+        self._x, self._y = (load(tf, part, worker_device(index)) for part in (job.data.x_train, job.data.y_train))
+        self._buffers: list[Tensor] = []
 
     def take(self, rows: Tensor) -> list[Tensor]:
-        """The rows of a batch, out of the worker's memory."""
+        """Return the rows of a batch, from the worker's memory."""
         return [take(self._tf, self._x, rows), self._tf.gather(self._y, rows)]
 
     def pull(self, batch: list[Tensor]) -> list[Tensor]:
-        """The weights, from the servers."""
+        """Return the weights, from the servers."""
         return self._store.pull()
 
     def gradients(self, weights: list[Tensor], batch: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The mean loss of the batch, and its gradient, server by server."""
+        """Return the mean loss of the batch, and its gradient as one vector per server."""
         loss, gradient = differentiate(self._tf, self._model, weights, *batch)
         return loss, self._store.pack(gradient)
 
-    def push(self, gradients: list[Tensor], weights: list[Tensor], numbers: Tensor) -> list[Tensor]:
+    def push(self, gradients: list[Tensor], weights: list[Tensor], scalars: Tensor) -> list[Tensor]:
         """Let the servers make the step."""
-        return [self._store.move(number, gradient, numbers) for number, gradient in enumerate(gradients)]
+        return [self._store.push(server, gradient, scalars) for server, gradient in enumerate(gradients)]
 
-    def make_room(self) -> None:
-        """Room on the servers for the gradients of this worker, where steps wait for those of the others."""
-        for number, vector in enumerate(self._store.vectors):
-            with self._tf.device(server(number)):
-                self._kept.append(self._tf.Variable(self._tf.zeros_like(vector)))
+    def create_buffers(self) -> None:
+        """Create buffers on the servers for this worker's gradients, which wait there for those of the others."""
+        for server, vector in enumerate(self._store.vectors):
+            with self._tf.device(server_device(server)):
+                self._buffers.append(self._tf.Variable(self._tf.zeros_like(vector)))
 
-    def keep(self, gradients: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Leave the gradients on the servers."""
+    def write_buffers(self, gradients: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
+        """Write the gradients into the buffers."""
         done = []
-        for number, (room, gradient) in enumerate(zip(self._kept, gradients, strict=True)):
-            with self._tf.device(server(number)):
-                done.append(room.assign(gradient, read_value=False))
+        for server, (buffer, gradient) in enumerate(zip(self._buffers, gradients, strict=True)):
+            with self._tf.device(server_device(server)):
+                done.append(buffer.assign(gradient, read_value=False))
         return done
 
     @staticmethod
-    def apply(crew: list[DenseGradients], shares: Tensor, numbers: Tensor) -> list[Tensor]:
-        """One step by the gradients of all, each with its share. Built for the servers; nothing leaves them."""
-        tf, store, done = crew[0]._tf, crew[0]._store, []
-        for place in range(len(store.vectors)):
-            with tf.device(server(place)):
-                # Who was left out may be writing just now; whatever it is, nothing of it counts.
-                parts = [tf.math.multiply_no_nan(each._kept[place], shares[at]) for at, each in enumerate(crew)]
+    def apply(workers: list[DenseWorker], shares: Tensor, scalars: Tensor) -> list[Tensor]:
+        """Make one step by the stored gradients of all workers, weighted by their shares, on the servers."""
+        tf, store, done = workers[0]._tf, workers[0]._store, []
+        for server in range(len(store.vectors)):
+            with tf.device(server_device(server)):
+                # A worker that was left out may be writing to its buffer now; none of that counts.
+                parts = [tf.math.multiply_no_nan(each._buffers[server], shares[at]) for at, each in enumerate(workers)]
                 mean = tf.add_n(parts)
-            done.append(store.move(place, mean, numbers))
+            done.append(store.push(server, mean, scalars))
         return done
 
 
-class SparseGradients:
+class SparseWorker:
     """The part of the graph that belongs to one worker."""
 
-    def __init__(self, tf: Any, job: Job, store: ParameterStore, number: int) -> None:
+    def __init__(self, tf: Any, job: Job, store: ParameterStore, index: int) -> None:
         self._tf, self._store = tf, store
         x = job.data.x_train
         parts = (x.starts, x.columns, x.values, job.data.y_train)
-        self._starts, self._columns, self._values, self._y = (load(tf, part, worker(number)) for part in parts)
-        self._pieces = (store.pieces[1][0], *store.pieces[0])  # the bias, then the features, server by server
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._starts, self._columns, self._values, self._y = (load(tf, part, worker_device(index)) for part in parts)
+        self._shards = (store.shards[1][0], *store.shards[0])  # the bias, then the features, server by server
+        self._buffers: list[tuple[Tensor, Tensor]] = []
 
     def take(self, rows: Tensor) -> list[Tensor]:
-        """The non-zeros of a batch: which features they touch, and for each non-zero its feature, value and row."""
+        """Return a batch: the features it touches, for each non-zero its feature, value and row, and the labels."""
         tf = self._tf
         begins, ends = tf.gather(self._starts, rows), tf.gather(self._starts, rows + 1)
         counts = ends - begins
@@ -92,22 +92,22 @@ class SparseGradients:
         return [touched, which, tf.gather(self._values, places), owners, y]
 
     def pull(self, batch: list[Tensor]) -> list[Tensor]:
-        """The weights of the touched features with their numbers, server by server, and the bias."""
-        tf, pieces, touched = self._tf, self._store.pieces[0], batch[0]
+        """Return the bias, the touched features of each server, their weights, and their places in the batch."""
+        tf, shards, touched = self._tf, self._store.shards[0], batch[0]
         bias = self._store.pull(1)
-        if len(pieces) == 1:
-            return [bias, touched, tf.identity(pieces[0].variable.sparse_read(touched))]
-        home = tf.reduce_sum([tf.cast(touched >= piece.span[0], tf.int32) for piece in pieces[1:]], 0)
-        places = tf.dynamic_partition(tf.range(tf.size(touched)), home, len(pieces))
-        weights, asked = [], []
-        for piece, place in zip(pieces, places, strict=True):
-            asked.append(tf.gather(touched, place) - piece.span[0])
-            weights.append(tf.identity(piece.variable.sparse_read(asked[-1])))
-        return [bias, *asked, tf.dynamic_stitch(places, weights), *places]
+        if len(shards) == 1:
+            return [bias, touched, tf.identity(shards[0].variable.sparse_read(touched))]
+        home = tf.reduce_sum([tf.cast(touched >= shard.span[0], tf.int32) for shard in shards[1:]], 0)
+        places = tf.dynamic_partition(tf.range(tf.size(touched)), home, len(shards))
+        weights, features = [], []
+        for shard, place in zip(shards, places, strict=True):
+            features.append(tf.gather(touched, place) - shard.span[0])
+            weights.append(tf.identity(shard.variable.sparse_read(features[-1])))
+        return [bias, *features, tf.dynamic_stitch(places, weights), *places]
 
     def gradients(self, pulled: list[Tensor], batch: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The mean loss, and its gradients: that of the bias, and those of the touched features, server by server."""
-        tf, servers = self._tf, len(self._store.pieces[0])
+        """Return the mean loss and its gradients: by the bias, and by the touched features, server by server."""
+        tf, servers = self._tf, len(self._store.shards[0])
         touched, which, values, owners, y = batch
         bias, weights, places = pulled[0], pulled[1 + servers], pulled[2 + servers :]
         z = tf.math.unsorted_segment_sum(tf.gather(weights, which) * values, owners, tf.size(y)) + bias
@@ -117,72 +117,70 @@ class SparseGradients:
         parts = [tf.gather(gradients, place) for place in places] or [gradients]
         return loss, [tf.reduce_sum(errors, keepdims=True), *parts]
 
-    def push(self, gradients: list[Tensor], pulled: list[Tensor], numbers: Tensor) -> list[Tensor]:
+    def push(self, gradients: list[Tensor], pulled: list[Tensor], scalars: Tensor) -> list[Tensor]:
         """Let the servers make the step."""
         tf, store = self._tf, self._store
-        done = store.push(1, gradients[0], numbers)
-        for piece, asked, part in zip(store.pieces[0], pulled[1:], gradients[1:], strict=False):
-            with tf.device(server(piece.server)):
-                done.append(scatter(tf, piece.variable, asked, numbers[0] * part))
+        done = store.push(1, gradients[0], scalars)
+        for shard, features, part in zip(store.shards[0], pulled[1:], gradients[1:], strict=False):
+            with tf.device(server_device(shard.server)):
+                done.append(scatter_sub(tf, shard.variable, features, scalars[0] * part))
         return done
 
-    def make_room(self) -> None:
-        """Room on the servers for the gradients of this worker: so many as a batch touches, never all features."""
+    def create_buffers(self) -> None:
+        """Create buffers on the servers for this worker's gradients: as long as a batch needs, never all features."""
         tf = self._tf
-        for piece in self._pieces:
-            with tf.device(server(piece.server)):
+        for shard in self._shards:
+            with tf.device(server_device(shard.server)):
                 features = tf.Variable(tf.zeros([0], tf.int32), shape=[None])
-                self._kept.append((features, tf.Variable(tf.zeros([0]), shape=[None])))
+                self._buffers.append((features, tf.Variable(tf.zeros([0]), shape=[None])))
 
-    def keep(self, gradients: list[Tensor], pulled: list[Tensor]) -> list[Tensor]:
-        """Leave the gradients on the servers."""
+    def write_buffers(self, gradients: list[Tensor], pulled: list[Tensor]) -> list[Tensor]:
+        """Write the gradients into the buffers."""
         done = []
-        asked = [self._tf.zeros([1], self._tf.int32), *pulled[1 : len(self._pieces)]]
-        for piece, (features, room), which, part in zip(self._pieces, self._kept, asked, gradients, strict=True):
-            with self._tf.device(server(piece.server)):
-                done += [features.assign(which, read_value=False), room.assign(part, read_value=False)]
+        touched = [self._tf.zeros([1], self._tf.int32), *pulled[1 : len(self._shards)]]
+        for shard, (features, buffer), which, part in zip(self._shards, self._buffers, touched, gradients, strict=True):
+            with self._tf.device(server_device(shard.server)):
+                done += [features.assign(which, read_value=False), buffer.assign(part, read_value=False)]
         return done
 
     @staticmethod
-    def apply(crew: list[SparseGradients], shares: Tensor, numbers: Tensor) -> list[Tensor]:
-        """One step by the gradients of all, each with its share. Built for the servers; nothing leaves them."""
+    def apply(workers: list[SparseWorker], shares: Tensor, scalars: Tensor) -> list[Tensor]:
+        """Make one step by the stored gradients of all workers, weighted by their shares, on the servers."""
         done = []
-        for place, piece in enumerate(crew[0]._pieces):
-            with crew[0]._tf.device(server(piece.server)):
-                for number, each in enumerate(crew):
-                    done.append(each._move(place, piece.variable, numbers[0] * shares[number]))
+        for place, shard in enumerate(workers[0]._shards):
+            with workers[0]._tf.device(server_device(shard.server)):
+                for index, worker in enumerate(workers):
+                    done.append(worker._apply_buffer(place, shard.variable, scalars[0] * shares[index]))
         return done
 
-    def _move(self, place: int, variable: Tensor, rate: Tensor) -> Tensor:
-        """Apply what this worker has kept; nothing where its share is nothing, for it may be writing just now."""
-        tf, (features, gradients) = self._tf, self._kept[place]
+    def _apply_buffer(self, place: int, variable: Tensor, rate: Tensor) -> Tensor:
+        """Apply one buffer; without a share nothing, because the worker may be writing to it now."""
+        tf, (features, gradients) = self._tf, self._buffers[place]
 
         def move() -> Tensor:
-            with tf.control_dependencies([scatter(tf, variable, features.read_value(), rate * gradients.read_value())]):
+            moves = rate * gradients.read_value()
+            with tf.control_dependencies([scatter_sub(tf, variable, features.read_value(), moves)]):
                 return tf.constant(True)
 
         return tf.cond(rate > 0, move, lambda: tf.constant(False))
 
 
-def scatter(tf: Any, variable: Tensor, features: Tensor, moves: Tensor) -> Tensor:
-    """Move the weights of some features."""
+def scatter_sub(tf: Any, variable: Tensor, features: Tensor, moves: Tensor) -> Tensor:
+    """Subtract from the weights of some features."""
     return tf.raw_ops.ResourceScatterSub(resource=variable.handle, indices=features, updates=moves)
 
 
-CHUNK = 16 * 2**20  # bytes that are read at a time, beside the room for all
+CHUNK = 16 * 2**20  # bytes that are read at a time
 
 
-def take(tf: Any, held: Tensor, rows: Tensor) -> Tensor:
-    """Some rows out of what `load` put there; pictures that lie as bytes become numbers."""
-    taken = tf.gather(held, rows)
+def take(tf: Any, data: Tensor, rows: Tensor) -> Tensor:
+    """Return some rows of what `load` has loaded as numbers; pictures are held as bytes."""
+    taken = tf.gather(data, rows)
     return tf.cast(taken, tf.float32) / LEVELS if taken.dtype == tf.uint8 else taken
 
 
 def load(tf: Any, source: Any, device: str) -> Tensor:
-    """A variable on the device with the content of an array in a file, an `InFile`.
-
-    The worker there opens the file and decodes it.
-    """
+    """Return a variable on a device with the content of an `InFile`, which the process there reads and decodes."""
     dtype = np.dtype(source.dtype)
     width = prod(source.shape[1:]) * dtype.itemsize
     behind = Path(source.path).stat().st_size - source.offset

@@ -1,6 +1,6 @@
 """The mode model-parallel: the layers of the network lie on different workers, and each row passes them all.
 
-Where there are more workers than layers, the outputs of the costliest layers are divided among several.
+With more workers than layers, the outputs of the costliest layers are divided among several workers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tensorflow.network import pooled, through
 from trainoff.engines.tf_cluster.gradients import load, take
 from trainoff.engines.tf_cluster.ps_context import (
-    HERE,
+    COORDINATOR,
     ParameterStore,
     PsContext,
     Span,
     WorkerSeconds,
-    after,
-    row_numbers,
-    worker,
+    time_after,
+    worker_device,
 )
 from trainoff.models import Layer, PoolLayer
 
@@ -39,116 +38,114 @@ class PipelinePart:
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """A layer with weights, whether its outputs are pooled, and who computes it."""
+    """A layer with weights, whether its outputs are pooled, and which workers compute it."""
 
     layer: Any
     pool: bool
     parts: tuple[PipelinePart, ...]
 
 
-def stages(layers: Sequence[Layer], workers: int) -> list[PipelineStage]:
-    """Which worker has which layer, so that the one with most to do has as little as possible."""
-    own = [layer for layer in layers if not isinstance(layer, PoolLayer)]
-    pools = [isinstance(behind, PoolLayer) for layer, behind in pairwise([*layers, None]) if layer in own]
-    cost = [layer.products for layer in own]
-    if workers <= len(own):
-        crews = _whole_layers(cost, workers)
+def plan_stages(layers: Sequence[Layer], workers: int) -> list[PipelineStage]:
+    """Assign the layers to workers so that the one with the most work has as little as possible."""
+    weighted = [layer for layer in layers if not isinstance(layer, PoolLayer)]
+    pools = [isinstance(behind, PoolLayer) for layer, behind in pairwise([*layers, None]) if layer in weighted]
+    cost = [layer.products for layer in weighted]
+    if workers <= len(weighted):
+        assigned = _whole_layers(cost, workers)
     else:
-        crews = _divided_layers(cost, [layer.outputs for layer in own], workers)
-    return [
-        PipelineStage(layer, pool, tuple(_parts(layer.outputs, crew)))
-        for layer, pool, crew in zip(own, pools, crews, strict=True)
-    ]
+        assigned = _divided_layers(cost, [layer.outputs for layer in weighted], workers)
+    stages = []
+    for layer, pool, indices in zip(weighted, pools, assigned, strict=True):
+        edges = [layer.outputs * at // len(indices) for at in range(len(indices) + 1)]
+        parts = (PipelinePart(index, span) for index, span in zip(indices, pairwise(edges), strict=True))
+        stages.append(PipelineStage(layer, pool, tuple(parts)))
+    return stages
 
 
 def _whole_layers(cost: Sequence[int], workers: int) -> list[list[int]]:
-    """For each layer its one worker: neighbouring layers lie together."""
+    """Return for each layer its one worker; a worker's layers are neighbours."""
 
     def groups(cuts: tuple[int, ...]) -> list[Sequence[int]]:
         return [cost[first:last] for first, last in pairwise((0, *cuts, len(cost)))]
 
     best = min(combinations(range(1, len(cost)), workers - 1), key=lambda cuts: max(map(sum, groups(cuts))))
-    return [[number] for number, group in enumerate(groups(best)) for _ in group]
+    return [[worker] for worker, group in enumerate(groups(best)) for _ in group]
 
 
 def _divided_layers(cost: Sequence[int], outputs: Sequence[int], workers: int) -> list[list[int]]:
-    """For each layer its workers: the costliest get more, up to one for each output."""
+    """Return for each layer its workers: the costliest get more, up to one for each output."""
     counts = [1] * len(cost)
     for _ in range(workers - len(cost)):
-        open_ones = [at for at in range(len(cost)) if counts[at] < outputs[at]]
-        counts[max(open_ones, key=lambda at: cost[at] / counts[at])] += 1
-    numbers = iter(range(workers))
-    return [[next(numbers) for _ in range(count)] for count in counts]
+        divisible = [at for at in range(len(cost)) if counts[at] < outputs[at]]
+        counts[max(divisible, key=lambda at: cost[at] / counts[at])] += 1
+    indices = iter(range(workers))
+    return [[next(indices) for _ in range(count)] for count in counts]
 
 
-def _parts(outputs: int, crew: Sequence[int]) -> list[PipelinePart]:
-    edges = [outputs * at // len(crew) for at in range(len(crew) + 1)]
-    return [PipelinePart(number, span) for number, span in zip(crew, pairwise(edges), strict=True)]
-
-
-def spans(found: Sequence[PipelineStage]) -> list[list[Span]]:
-    """Into which spans the weights and the biases are divided."""
-    return [[part.span for part in stage.parts] for stage in found for _ in ("weights", "bias")]
+def shard_spans(stages: Sequence[PipelineStage]) -> list[list[Span]]:
+    """Return the spans into which the weights and biases are divided."""
+    return [[part.span for part in stage.parts] for stage in stages for _ in ("weights", "bias")]
 
 
 class Pipeline:
-    """One graph over all workers and servers; every operation of it is placed by hand."""
+    """One graph over all workers and servers, with every operation placed explicitly."""
 
-    def __init__(self, context: PsContext, store: ParameterStore, found: Sequence[PipelineStage]) -> None:
-        self._context, self._store, self._stages = context, store, found
-        data, self._tf = context.job.data, context.tf
-        self._x = {part.worker: load(context.tf, data.x_train, worker(part.worker)) for part in found[0].parts}
-        self._last = found[-1].parts[0].worker
-        self._y = load(context.tf, data.y_train, worker(self._last))
+    def __init__(self, context: PsContext, store: ParameterStore, stages: Sequence[PipelineStage]) -> None:
+        self._context, self._store, self._stages = context, store, stages
+        tf, data = context.tf, context.job.data
+        self._tf = tf
+        self._x = {part.worker: load(tf, data.x_train, worker_device(part.worker)) for part in stages[0].parts}
+        self._last = stages[-1].parts[0].worker
+        self._y = load(tf, data.y_train, worker_device(self._last))
         self._workers = context.job.workers
-        self._busy: list[list[Tensor]] = [[] for _ in range(self._workers)]
-        signature = [context.tf.TensorSpec([None], context.tf.int32), context.tf.TensorSpec([2])]
-        # Not tf.function, which would read all clocks one after the other, and so let one part wait for the next.
-        self._function = context.tf.compat.v1.wrap_function(self._step, signature)
-        self._spent = WorkerSeconds(self._workers)
+        self._computing: list[list[Tensor]] = [[] for _ in range(self._workers)]
+        signature = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([2])]
+        # Not tf.function, which would read all clocks one after the other, so that one part would wait for the next.
+        self._function = tf.compat.v1.wrap_function(self._step, signature)
+        self._seconds = WorkerSeconds(self._workers)
 
-    def _step(self, rows: Tensor, numbers: Tensor) -> Tensor:
+    def _step(self, rows: Tensor, scalars: Tensor) -> Tensor:
         tf = self._tf
-        self._busy = [[] for _ in range(self._workers)]
-        passed = []
+        self._computing = [[] for _ in range(self._workers)]
+        passes = []
         outputs: list[Tensor] = []
-        for number, stage in enumerate(self._stages):
-            passed.append([self._forward(number, stage, part, rows, outputs) for part in stage.parts])
-            outputs = [output for *_, output in passed[-1]]
+        for index, stage in enumerate(self._stages):
+            passes.append([self._forward(index, stage, part, rows, outputs) for part in stage.parts])
+            outputs = [output for *_, output in passes[-1]]
         loss, gradient = self._loss(rows, outputs)
         done: list[Tensor] = []
-        for number in reversed(range(len(self._stages))):
-            parts = zip(self._stages[number].parts, passed[number], strict=True)
-            back = [self._backward(number, part, run, gradient, numbers) for part, run in parts]
+        for index in reversed(range(len(self._stages))):
+            parts = zip(self._stages[index].parts, passes[index], strict=True)
+            back = [self._backward(index, part, forward, gradient, scalars) for part, forward in parts]
             done += [step for _, steps in back for step in steps]
-            gradient = [each for into, _ in back for each in into]
-        loss += tf.add_n([tf.zeros([]), *self._penalties(passed)])
-        with tf.device(HERE), tf.control_dependencies(done):
-            busy = [tf.add_n([tf.zeros([], tf.float64), *map(tf.identity, each)]) for each in self._busy]
-            return tf.stack([tf.cast(loss, tf.float64), *busy])
+            gradient = [each for by_inputs, _ in back for each in by_inputs]
+        loss += tf.add_n([tf.zeros([]), *self._penalties(passes)])
+        with tf.device(COORDINATOR), tf.control_dependencies(done):
+            seconds = [tf.add_n([tf.zeros([], tf.float64), *map(tf.identity, each)]) for each in self._computing]
+            return tf.stack([tf.cast(loss, tf.float64), *seconds])
 
     def _forward(
-        self, number: int, stage: PipelineStage, part: PipelinePart, rows: Tensor, before: list[Tensor]
+        self, index: int, stage: PipelineStage, part: PipelinePart, rows: Tensor, before: list[Tensor]
     ) -> tuple[Any, ...]:
-        """What a part puts out, with the tape to go back by."""
+        """Return the tape, the inputs, the weights and the outputs of a part."""
         tf, store = self._tf, self._store
-        with tf.device(worker(part.worker)):
-            came = tf.concat(before, -1) if before else take(tf, self._x[part.worker], rows)
-            weights = [store.pull(2 * number + at, part.span) for at in (0, 1)]
-            start = after(tf, [came, *weights])
+        with tf.device(worker_device(part.worker)):
+            inputs = tf.concat(before, -1) if before else take(tf, self._x[part.worker], rows)
+            weights = [store.pull(2 * index + at, part.span) for at in (0, 1)]
+            start = time_after(tf, [inputs, *weights])
             with tf.control_dependencies([start]):
-                came = tf.identity(came)
+                inputs = tf.identity(inputs)
             with tf.GradientTape() as tape:
-                tape.watch([came, *weights])
-                output = through(tf, stage.layer, came, *weights)
+                tape.watch([inputs, *weights])
+                output = through(tf, stage.layer, inputs, *weights)
                 output = pooled(tf, output) if stage.pool else output
-            self._busy[part.worker].append(after(tf, [output]) - start)
-            return tape, came, weights, output
+            self._computing[part.worker].append(time_after(tf, [output]) - start)
+            return tape, inputs, weights, output
 
     def _loss(self, rows: Tensor, scores: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The mean cross-entropy, and its gradient by the scores."""
+        """Return the mean cross-entropy, and its gradient by the scores."""
         tf = self._tf
-        with tf.device(worker(self._last)), tf.GradientTape() as tape:
+        with tf.device(worker_device(self._last)), tf.GradientTape() as tape:
             z = tf.concat(scores, -1)
             tape.watch(z)
             y = tf.gather(self._y, rows)
@@ -156,56 +153,53 @@ class Pipeline:
             return loss, [tape.gradient(loss, z)]
 
     def _backward(
-        self, number: int, part: PipelinePart, run: tuple[Any, ...], gradient: list[Tensor], numbers: Tensor
+        self, index: int, part: PipelinePart, forward: tuple[Any, ...], gradient: list[Tensor], scalars: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Make the step of a part; returns the gradient by what came in, and the operations."""
+        """Make the step of a part; returns the gradient by its inputs, and the operations."""
         tf, store, l2 = self._tf, self._store, self._context.job.model.l2
-        tape, came, weights, output = run
-        with tf.device(worker(part.worker)):
-            mine = [each[..., slice(*part.span)] for each in gradient]
-            start = after(tf, mine)
+        tape, inputs, weights, output = forward
+        with tf.device(worker_device(part.worker)):
+            by_outputs = [each[..., slice(*part.span)] for each in gradient]
+            start = time_after(tf, by_outputs)
             with tf.control_dependencies([start]):
-                total = tf.reshape(tf.add_n(mine), tf.shape(output))
-            sources = [came, *weights] if number else weights  # nobody asks for the gradient by the rows themselves
-            *into, matrix, bias = tape.gradient(output, sources, output_gradients=total)
-            gradients = [matrix, bias]
-            if l2:
-                gradients[0] += l2 * weights[0]
-            self._busy[part.worker].append(after(tf, [*into, *gradients]) - start)
+                total = tf.reshape(tf.add_n(by_outputs), tf.shape(output))
+            sources = [inputs, *weights] if index else weights  # the gradient by the rows is not needed
+            *by_inputs, matrix, bias = tape.gradient(output, sources, output_gradients=total)
+            gradients = [matrix + l2 * weights[0] if l2 else matrix, bias]
+            self._computing[part.worker].append(time_after(tf, [*by_inputs, *gradients]) - start)
             done = [
                 step
                 for at, each in enumerate(gradients)
-                for step in store.push(2 * number + at, each, numbers, part.span)
+                for step in store.push(2 * index + at, each, scalars, part.span)
             ]
-            return into, done
+            return by_inputs, done
 
-    def _penalties(self, passed: list[list[tuple[Any, ...]]]) -> list[Tensor]:
-        """The L2 term of the loss, worker by worker."""
+    def _penalties(self, passes: list[list[tuple[Any, ...]]]) -> list[Tensor]:
+        """Return the L2 terms of the loss, each computed by its worker."""
         tf, l2 = self._tf, self._context.job.model.l2
-        found = []
-        for stage, runs in zip(self._stages, passed, strict=True) if l2 else ():
-            for part, (_, _, weights, _) in zip(stage.parts, runs, strict=True):
-                with tf.device(worker(part.worker)):
-                    found.append(l2 * tf.nn.l2_loss(weights[0]))
-        return found
+        penalties = []
+        for stage, forwards in zip(self._stages, passes, strict=True) if l2 else ():
+            for part, (_, _, weights, _) in zip(stage.parts, forwards, strict=True):
+                with tf.device(worker_device(part.worker)):
+                    penalties.append(l2 * tf.nn.l2_loss(weights[0]))
+        return penalties
 
     def warm_up(self) -> None:
-        """Make a step that is forgotten."""
+        """Make a step without effect, for TensorFlow to compile."""
         self._run(1, (0.0, 0.0))
 
-    def _run(self, step: int, numbers: tuple[float, float]) -> list[float]:
-        rows = row_numbers(self._context.job.order.batch(step))
-        result: list[float] = self._function(self._tf.constant(rows), self._tf.constant(numbers)).numpy().tolist()
+    def _run(self, step: int, scalars: tuple[float, float]) -> list[float]:
+        """Make a step; returns the loss, and the seconds that each worker computed."""
+        rows = self._context.job.order.batch(step).astype("int32")
+        result: list[float] = self._function(self._tf.constant(rows), self._tf.constant(scalars)).numpy().tolist()
         return result
 
     def train(self, resume: Checkpoint | None) -> Report:
-        """All steps after the checkpoint."""
-        context, order = self._context, self._context.job.order
-        first = len(resume.done) + 1 if resume else 1
-        context.leader.snapshot_schedule.taken(order.samples_after(first - 1))
-        for step in range(first, order.steps + 1):
-            loss, *busy = self._run(step, context.numbers(step))
-            for number, seconds in enumerate(busy):
-                self._spent.book(number, seconds, seconds)  # transfers cannot be told from waiting
-            context.checkpoints.step_done(context.leader, step, loss, context.store.weights, context.store.state)
-        return self._spent.report({})
+        """Make all steps after the checkpoint."""
+        context = self._context
+        for step in range(context.first_step(resume), context.job.order.steps + 1):
+            loss, *computing = self._run(step, context.scalars(step))
+            for worker, seconds in enumerate(computing):
+                self._seconds.add(worker, seconds, seconds)  # transfers cannot be told from waiting
+            context.step_done(step, loss)
+        return self._seconds.report({})

@@ -1,7 +1,7 @@
 """A TensorFlow server: the process of a parameter server or a worker. `python -m ...serve JOB TASK THREADS HOST`.
 
-It only runs what a coordinator sends it, so of TensorFlow it loads the library and the few modules around the server:
-a seventh of the time and under half of the memory that `import tensorflow` takes.
+It only runs what a coordinator sends, so it loads the library and the few modules around the server: a seventh of the
+time and under half of the memory of `import tensorflow`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def main() -> None:
 
 
 def serve(job: str, task: int, threads: int, address: str) -> Any:
-    """Start a server that computes with so many threads; port 0 is any that is free."""
+    """Start a server with a number of threads; port 0 means any free port."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     light_tensorflow()
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.training import server_lib
 
-    # Two at a time, so that a long operation does not hold up what only passes on or reads.
-    settings = config_pb2.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2)
-    return server_lib.Server({job: {task: address}}, job_name=job, task_index=task, config=settings)
+    # Two operations at a time, so that a long one does not delay those that only send or read.
+    config = config_pb2.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2)
+    return server_lib.Server({job: {task: address}}, job_name=job, task_index=task, config=config)
 
 
 if __name__ == "__main__":

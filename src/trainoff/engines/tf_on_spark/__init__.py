@@ -1,8 +1,8 @@
 """tf-on-spark: TensorFlow on the executors of a Spark cluster, by Yahoo's tensorflowonspark.
 
 cluster  the TensorFlow cluster on the executors: membership, and what starts and watches each process there
-node     the TensorFlow process on an executor, and training from rows that Spark pushes
-feed     rows and questions on their way from Spark to the TensorFlow processes
+node     the TensorFlow process on an executor, and training on rows that Spark pushes
+feed     rows and requests that Spark sends to the TensorFlow processes
 compat   Yahoo's package, with the parts replaced that do not work
 """
 
@@ -21,7 +21,7 @@ from trainoff.engines.shared.shipping import InFile, compact, pack_rows, unpack_
 from trainoff.engines.shared.storage import Storage, needs_host_network, refuses_storage
 from trainoff.engines.spark import SparkEngine
 from trainoff.engines.tensorflow import TensorFlow
-from trainoff.engines.tf_cluster import TfPs, refuses_division
+from trainoff.engines.tf_cluster import ASYNC_DIFFERS, KNOB_MODES, TfPs, refuses_split
 from trainoff.engines.tf_on_spark.feed import blocks
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from trainoff.data import Matrix
     from trainoff.engines.spark.session import SparkConnection
-    from trainoff.engines.tf_on_spark.feed import Pushed
+    from trainoff.engines.tf_on_spark.feed import PushResult
     from trainoff.study import Trial
 
 
@@ -74,10 +74,8 @@ class TfOnSpark(SparkEngine):
     }
 
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
-        """What belongs to another mode or feed is as if it had not been said."""
-        idle = set()
-        if values["mode"] != "async":
-            idle |= {"max_staleness", "staleness_aware"}
+        """Reset the knobs of other modes and feeds to their defaults."""
+        idle = {name for name in self.knobs if KNOB_MODES.get(name, values["mode"]) != values["mode"]}
         if values["mode"] == "sync":
             idle.add("ps")
         if values["feed"] != "spark":
@@ -101,7 +99,7 @@ class TfOnSpark(SparkEngine):
         if trial.mode == "model-parallel":
             if trial.params["feed"] == "spark":
                 return 'in model-parallel mode only the first worker needs rows; use feed = "tensorflow"'
-            if refused := refuses_division(trial):
+            if refused := refuses_split(trial):
                 return refused
         return super().refuses(trial)
 
@@ -112,11 +110,11 @@ class TfOnSpark(SparkEngine):
         if trial.params["feed"] == "spark":
             return "Spark pushes the rows in the order of its partitions, so batches are made of other rows"
         if trial.mode == "async" and trial.workers > 1:
-            return "each worker's gradient is of weights that others may have changed meanwhile"
+            return ASYNC_DIFFERS
         return None
 
     def others(self, job: Job) -> int:
-        """Parameter servers have executors of their own, and the coordinator has."""
+        """Parameter servers have executors of their own, and so has the coordinator."""
         return 0 if job.mode == "sync" else int(job.params["ps"]) + 1
 
     def open(self, job: Job, watch: Watch) -> None:
@@ -124,20 +122,24 @@ class TfOnSpark(SparkEngine):
 
         assert self.session
         self._pushing: Future[Any] | None = None
-        self._idle = False  # whether all is well, and nothing under way on the executors
-        self._aside = ThreadPoolExecutor(1)
+        self._idle = False  # whether nothing has failed, and no job runs on the executors
+        self._thread = ThreadPoolExecutor(1)
         with watch.phase("ship"), self.session.failures():
-            self._ship(job)
-        self._gather(job, watch)
+            self._storage = storage_of(job)
+            if self._storage:
+                self._storage.put(job.data.x_train, job.data.y_train)
+            elif job.params["feed"] == "tensorflow":
+                broadcast(self.session, job)
+        self._form_cluster(job, watch)
         if job.params["feed"] == "spark":
-            # Not before parameter servers have taken their executors: the rows should lie where they are needed.
+            # Not before parameter servers have taken their executors: the rows must be where they are needed.
             with watch.phase("ship"), self.session.failures():
-                self._rows, self._sizes = lay_out(self.session, job, self._storage)
-            self._counts = self._divided(job)
+                self._rows, self._sizes = distribute(self.session, job, self._storage)
+            self._batches = self._batches_per_epoch(job)
         self._idle = True
 
-    def _divided(self, job: Job) -> list[int]:
-        """Into how many batches each partition is cut in an epoch: all into as many, or each into its share."""
+    def _batches_per_epoch(self, job: Job) -> list[int]:
+        """Return into how many batches each partition is split: one per step, or its share of the steps."""
         from trainoff.engines.tf_on_spark.feed import apportion
 
         steps = job.order.steps_per_epoch
@@ -149,45 +151,36 @@ class TfOnSpark(SparkEngine):
             )
         return counts
 
-    def _gather(self, job: Job, watch: Watch) -> None:
-        """Form the TensorFlow cluster, up to the sign to start."""
+    def _form_cluster(self, job: Job, watch: Watch) -> None:
+        """Form the TensorFlow cluster, and wait until it can train."""
         from trainoff.engines.shared.control_channel import ControlServer
         from trainoff.engines.tf_on_spark.cluster import TfOnSparkCluster
 
         assert self.session
         with watch.phase("cluster_start"):
             self._cluster = TfOnSparkCluster(self.session, 0 if job.mode == "sync" else job.params["ps"])
-            self._line = ControlServer(self._cluster.host, self._check)
+            self._control = ControlServer(self._cluster.host, self._check)
             reads = None if job.params["feed"] == "spark" else self._storage
             self._cluster.start(self._assignment(job, watch), reads)
             if job.params["tensorboard"]:
                 watch.page("tensorboard", *self._cluster.tensorboard)
-            self._line.wait_for("connected", READY_S)
+            self._control.wait_for("connected", READY_S)
         with watch.phase("ship"):
-            self._line.wait_for("shipped", READY_S)
+            self._control.wait_for("shipped", READY_S)
         with watch.phase("compile"):
-            self._line.wait_for("ready", READY_S)
-
-    def _ship(self, job: Job) -> None:
-        """Bring the rows to the store, or, if TensorFlow is to read them, to the executors."""
-
-        assert self.session
-        self._storage = storage_of(job)
-        if self._storage:
-            self._storage.put(job.data.x_train, job.data.y_train)
-        elif job.params["feed"] == "tensorflow":
-            broadcast(self.session, job)
+            self._control.wait_for("ready", READY_S)
 
     def _assignment(self, job: Job, watch: Watch) -> Any:
         from trainoff.engines.shared.recovery import CheckpointWriter
-        from trainoff.engines.tf_cluster.coordinator import PsAssignment
+        from trainoff.engines.tf_cluster.coordinator import TfAssignment
 
         checkpoints = CheckpointWriter(Path("checkpoint.npz"), 0)
         events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
-        return PsAssignment(with_places(job), watch.snapshot_schedule, self._line.endpoint, {}, checkpoints, events)
+        schedule = watch.snapshot_schedule
+        return TfAssignment(with_local_rows(job), schedule, self._control.number, {}, checkpoints, events)
 
     def _check(self) -> None:
-        """Raise what went wrong on the executors, if something did."""
+        """Raise the error of a process or job on the executors that has failed."""
         assert self.session
         self._cluster.check()
         if self._pushing and self._pushing.done():
@@ -200,35 +193,33 @@ class TfOnSpark(SparkEngine):
         assert self.session
         self._idle = False
         if job.params["feed"] == "spark":
-            self._pushing = self._aside.submit(self._push, job)
-        weights, report = self._line.follow(job, watch)
+            self._pushing = self._thread.submit(self._push, job)
+        weights, report = self._control.follow(job, watch)
         self._weights = flatten(weights)
         for name, value in report["counts"].items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
         if self._pushing:
-            self._tell_of_the_feed(watch, job)
-        self.session.report(watch)
+            self._report_feed(watch, job, self._pushing.result())
+        self.session.tell(watch)
         self._idle = True
 
-    def _push(self, job: Job) -> list[Pushed]:
-        """Have Spark push every epoch; returns what became of every partition."""
-        from trainoff.engines.tf_on_spark.feed import Push, push
+    def _push(self, job: Job) -> list[PushResult]:
+        """Have Spark push every epoch; returns the result of every partition."""
+        from trainoff.engines.tf_on_spark.feed import PushTask, push
 
-        order, sizes, width = job.order, self._sizes, job.data.x_train.shape[1]
-        pushed: list[Pushed] = []
+        order, width = job.order, job.data.x_train.shape[1]
+        access, block_rows = self._cluster.access, job.params["block_rows"]
+        results: list[PushResult] = []
         for epoch in range(order.epochs):
-            access, block_rows = self._cluster.access, job.params["block_rows"]
-            asked = Push(access, epoch, order.seed, sizes, self._counts, block_rows, width)
-            pushed += self._rows.barrier().mapPartitionsWithIndex(partial(push, asked)).collect()
-        return pushed
+            task = PushTask(access, epoch, order.seed, self._sizes, self._batches, block_rows, width)
+            results += self._rows.barrier().mapPartitionsWithIndex(partial(push, task)).collect()
+        return results
 
-    def _tell_of_the_feed(self, watch: Watch, job: Job) -> None:
-        assert self._pushing
-        pushed = self._pushing.result()
-        watch.count("fed_bytes", sum(each.size for each in pushed))
-        watch.count("push_s", sum(each.seconds for each in pushed))
+    def _report_feed(self, watch: Watch, job: Job, results: list[PushResult]) -> None:
+        watch.count("fed_bytes", sum(each.size for each in results))
+        watch.count("push_s", sum(each.seconds for each in results))
         how = "into one batch for every step" if job.mode == "sync" else "into its share of the steps"
         watch.note(
             "feed",
@@ -239,24 +230,25 @@ class TfOnSpark(SparkEngine):
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
 
-        from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, PredictClient, ask
+        from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, PredictTask, request_predictions
 
         assert self.session
         cluster, context = self._cluster, self.session.context
         self._idle = False
-        asking = PredictClient(cluster.access, context.broadcast(self._weights))
+        task = PredictTask(cluster.access, context.broadcast(self._weights))
         parts = [np.asarray(x[first : first + BLOCK_ROWS]) for first in range(0, len(x), BLOCK_ROWS)]
-        found = cluster.each(partial(ask, asking), context.parallelize(parts, self.session.job.workers))
-        asking.weights.destroy()
+        rdd = context.parallelize(parts, self.session.job.workers)
+        labels = cluster.map_partitions(partial(request_predictions, task), rdd)
+        task.weights.destroy()
         self._idle = True
-        return np.concatenate(found)
+        return np.concatenate(labels)
 
     def close(self) -> None:
         try:
-            if hasattr(self, "_line"):
-                self._line.close()
+            if hasattr(self, "_control"):
+                self._control.close()
             if hasattr(self, "_cluster"):
-                self._cluster.end(politely=self._idle)
+                self._cluster.end(idle=self._idle)
         finally:
             super().close()
 
@@ -265,45 +257,45 @@ FOLDER = "trainoff-rows"  # in that of an executor
 
 
 def storage_of(job: Job) -> Storage | None:
-    """Where the rows lie, if that is said."""
+    """Return the storage of the rows, if the job names one."""
     if not (url := job.params["storage"]):
         return None
     rows = len(job.data.y_train)
     return Storage(url, job.params["format"], f"{job.data.name.replace('/', '_')}-{job.data.identity[:12]}-{rows}")
 
 
-def with_places(job: Job) -> Job:
-    """The job for TensorFlow's processes: where its rows lie, or would lie, in the folder of their executor."""
-    places: dict[str, Any] = {
+def with_local_rows(job: Job) -> Job:
+    """Return the job for TensorFlow's processes, with the rows as files in the folder of their executor."""
+    files: dict[str, Any] = {
         name: InFile(f"{FOLDER}/{name}", 0, rows.shape, rows.dtype.str)
         for name, rows in (("x_train", job.data.x_train), ("y_train", job.data.y_train))
     }
     lean = without_rows(job)
-    return replace(lean, data=replace(lean.data, **places))
+    return replace(lean, data=replace(lean.data, **files))
 
 
 def broadcast(session: SparkConnection, job: Job) -> None:
     """Send all rows to every executor."""
-    sent = session.context.broadcast(pack_rows(job))
-    every = session.context.parallelize(range(session.executors), session.executors).barrier()
-    every.mapPartitions(partial(_unpack, sent)).collect()
+    sent = session.context.broadcast(with_rows(job))
+    one_each = session.context.parallelize(range(session.executors), session.executors).barrier()
+    one_each.mapPartitions(partial(_unpack, sent)).collect()
     sent.destroy()
 
 
-def lay_out(session: SparkConnection, job: Job, storage: Storage | None) -> tuple[Any, list[int]]:
-    """The rows as an RDD in the memory of the executors, a partition for every worker, and how many each has."""
+def distribute(session: SparkConnection, job: Job, storage: Storage | None) -> tuple[Any, list[int]]:
+    """Distribute the rows as a persistent RDD with a partition per worker; returns it with the partitions' sizes."""
     if storage:
         shares = storage.shares(len(job.data.y_train), job.workers)
         rows = session.context.parallelize(shares, job.workers).mapPartitions(partial(_read, storage))
     else:
-        every = blocks(compact(job.data.x_train), job.data.y_train, job.workers)
-        rows = session.context.parallelize(every, job.workers)
+        parts = blocks(compact(job.data.x_train), job.data.y_train, job.workers)
+        rows = session.context.parallelize(parts, job.workers)
     rows = rows.persist()
     return rows, rows.barrier().mapPartitions(_count).collect()
 
 
 def _unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
-    """Leave the rows in the executor's folder. Run by Spark on every executor."""
+    """Write the rows into the executor's folder. Run by Spark on every executor."""
     yield from parts
     folder, data = Path(FOLDER), unpack_rows(sent.value).data
     folder.mkdir(exist_ok=True)
@@ -312,12 +304,12 @@ def _unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
 
 
 def _read(storage: Storage, shares: Iterator[Any]) -> Iterator[Any]:
-    """The rows of a worker's share, in blocks. Run by Spark."""
+    """Read the rows of a worker's share, in blocks. Run by Spark."""
     for part, first, last in chain.from_iterable(shares):
         x, y = storage.read(part)
         yield from blocks(x[first:last], y[first:last], 1)
 
 
-def _count(found: Iterator[Any]) -> Iterator[int]:
-    """How many rows a partition has. Run by Spark."""
-    yield sum(len(y) for _, y in found)
+def _count(parts: Iterator[Any]) -> Iterator[int]:
+    """Count the rows of a partition. Run by Spark."""
+    yield sum(len(y) for _, y in parts)

@@ -1,7 +1,4 @@
-"""Yahoo's tensorflowonspark, with those of its parts replaced that stood in the way.
-
-docs/engines/tf-on-spark.md lists them. They are few, and all are here.
-"""
+"""Yahoo's tensorflowonspark, with the parts replaced that do not work. docs/engines/tf-on-spark.md lists them."""
 
 from __future__ import annotations
 
@@ -29,37 +26,37 @@ from typing import Any
 from trainoff.clusters.local import address_towards
 
 MODULES = ("TFCluster", "TFManager", "TFSparkNode", "reservation", "util")
-SIGNATURE = 32  # bytes of an HMAC with SHA-256
-MOST_BYTES = 2**24  # of a message about a node
-PATIENCE_S = 10.0
+SIGNATURE_BYTES = 32  # of an HMAC with SHA-256
+MAX_BYTES = 2**24  # of a message about a node
+TIMEOUT_S = 10.0
 MANAGER = Path("manager.pid")  # in the folder of an executor
 
 Parts = Iterator[int]
 
 
 def load() -> types.SimpleNamespace:
-    """The package's modules, without TensorFlow: they import it for functions that are not used here.
+    """Import the package's modules without TensorFlow, which they import for functions that are not used here.
 
-    In every Python process of Spark that would be six seconds of computing and half a gigabyte.
+    It would take every Python process of Spark six seconds of CPU time and half a gigabyte.
     """
-    stand_in = "tensorflow" not in sys.modules
-    if stand_in:
+    replaced = "tensorflow" not in sys.modules
+    if replaced:
         sys.modules["tensorflow"] = types.ModuleType("tensorflow")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pkg_resources is deprecated, and says so
             package = types.SimpleNamespace(**{name: import_module(f"tensorflowonspark.{name}") for name in MODULES})
     finally:
-        if stand_in:
+        if replaced:
             del sys.modules["tensorflow"]
     logging.getLogger("tensorflowonspark").setLevel(logging.ERROR)  # it logs the keys to its queues
     return package
 
 
-def mend(host: str, secret: bytes) -> types.SimpleNamespace:
-    """The package's modules for one process, mended.
+def patch(host: str, secret: bytes) -> types.SimpleNamespace:
+    """Patch the package's modules for one process.
 
-    `host` is the driver's address, `secret` is known to the trial alone.
+    `host` is the driver's address; `secret` is known to the trial alone.
     """
     package = load()
     # Any host that could reach the driver's port could have it execute a pickle. Now messages are signed.
@@ -81,11 +78,11 @@ def _send(secret: bytes) -> Callable[..., None]:
 
 def _receive(secret: bytes) -> Callable[..., Any]:
     def receive(_: Any, sock: socket.socket) -> Any:
-        sock.settimeout(PATIENCE_S)  # a caller that says nothing should not keep the others waiting
-        (length,) = struct.unpack(">I", _exactly(sock, 4))
-        if length > MOST_BYTES:
+        sock.settimeout(TIMEOUT_S)  # so that a silent client does not block the others
+        (length,) = struct.unpack(">I", _read_exactly(sock, 4))
+        if length > MAX_BYTES:
             raise ConnectionError("a message that is too long to be one of ours")
-        signature, data = _exactly(sock, SIGNATURE), _exactly(sock, length)
+        signature, data = _read_exactly(sock, SIGNATURE_BYTES), _read_exactly(sock, length)
         if not hmac.compare_digest(signature, hmac.digest(secret, data, "sha256")):
             raise ConnectionError("a message that was not signed by this trial")
         return pickle.loads(data)
@@ -93,7 +90,7 @@ def _receive(secret: bytes) -> Callable[..., Any]:
     return receive
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def _read_exactly(sock: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         if not (part := sock.recv(count - len(data))):
@@ -102,34 +99,34 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def run_on_executors(package: types.SimpleNamespace, host: str, secret: bytes) -> None:
-    """Have the executors mend the package, too, before they use it. For the driver."""
-    package.TFSparkNode.run = lambda *given, **named: partial(_at_executor, host, secret, given, named)
+def patch_executors(package: types.SimpleNamespace, host: str, secret: bytes) -> None:
+    """Have the executors patch the package, too, before they use it. Run in the driver."""
+    package.TFSparkNode.run = lambda *args, **kwargs: partial(_run_node, host, secret, args, kwargs)
 
 
-def _at_executor(host: str, secret: bytes, given: tuple[Any, ...], named: dict[str, Any], parts: Parts) -> Any:
-    """What the package runs on every executor."""
-    package = mend(host, secret)
-    os.environ.setdefault("PYTHONPATH", "")  # it looks for TensorBoard there without asking whether there is any
-    multiprocessing.set_start_method("fork", force=True)  # it starts functions inside of functions as processes
-    # Sockets have addresses of at most 107 characters, and a trial's folder may be deep.
-    current_process()._config["tempdir"] = "."  # type: ignore[attr-defined]  # there is no other way to say it
-    _mend_managers(package)
-    return package.TFSparkNode.run(*given, **named)(parts)
+def _run_node(host: str, secret: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Parts) -> Any:
+    """Do what the package does on every executor. Run by Spark."""
+    package = patch(host, secret)
+    os.environ.setdefault("PYTHONPATH", "")  # where it looks for TensorBoard, set or not
+    multiprocessing.set_start_method("fork", force=True)  # it starts nested functions as processes
+    # The addresses of sockets have at most 107 characters, and a trial's folder may be deep.
+    current_process()._config["tempdir"] = "."  # type: ignore[attr-defined]  # there is no public way to set it
+    _patch_managers(package)
+    return package.TFSparkNode.run(*args, **kwargs)(parts)
 
 
-def _mend_managers(package: types.SimpleNamespace) -> None:
-    """Let its managers listen on the address of this machine alone, and leave the number of their process behind."""
-    kind, here = package.TFManager.TFManager, package.util.get_ip_address()
+def _patch_managers(package: types.SimpleNamespace) -> None:
+    """Have its managers listen on the address of this machine alone, and write the PID of their process to a file."""
+    kind, host = package.TFManager.TFManager, package.util.get_ip_address()
 
-    def make(manager: Any, address: Any = None, authkey: Any = None) -> None:
-        BaseManager.__init__(manager, (here, 0) if address == ("", 0) else address, authkey)
+    def init(manager: Any, address: Any = None, authkey: Any = None) -> None:
+        BaseManager.__init__(manager, (host, 0) if address == ("", 0) else address, authkey)
 
     def start(manager: Any) -> None:
         BaseManager.start(manager)
         MANAGER.write_text(str(manager._process.pid))
 
-    kind.__init__, kind.start = make, start
+    kind.__init__, kind.start = init, start
 
 
 def end_manager() -> None:
@@ -148,7 +145,7 @@ class Access:
     secret: bytes
 
     def manager(self) -> Any:
-        """The package's manager on this executor, which holds the queues to its TensorFlow process."""
-        package = mend(self.host, self.secret)
-        here, executor = package.util.get_ip_address(), package.util.read_executor_id()
-        return package.TFSparkNode._get_manager(self.nodes, here, executor)
+        """Return the package's manager on this executor, which holds the queues to its TensorFlow process."""
+        package = patch(self.host, self.secret)
+        host, executor = package.util.get_ip_address(), package.util.read_executor_id()
+        return package.TFSparkNode._get_manager(self.nodes, host, executor)
