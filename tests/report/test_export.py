@@ -188,7 +188,7 @@ def test_mlflow_holds_a_run_per_trial_and_no_run_twice(folder, monkeypatch):
     client.create_run(experiment.experiment_id, tags=broken)  # as an export that was killed would leave it
     store(folder, trained("numpy-3", seed=3))
     assert "3 records exported" in (told := export(folder, "mlflow"))
-    assert "2 of them there already" in told
+    assert "2 of them already present" in told
     names = sorted(run.info.run_name for run in client.search_runs([experiment.experiment_id]))
     assert names == [
         "numpy,single,workers=1,seed=1",
@@ -212,8 +212,8 @@ def test_mistakes_are_one_sentence(tmp_path, folder):
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))  # it does not listen
         address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-        nobody = refusal(folder, "mlflow", "--uri", address)
-    assert nobody.endswith(f"{address}: no MLflow server answers there; start one, or leave --uri out\n")
+        error = refusal(folder, "mlflow", "--uri", address)
+    assert error.endswith(f"{address}: no MLflow server answers at this address; start one, or leave --uri out\n")
     (tmp_path / "empty").mkdir()
     assert "no records here yet; `trainoff run STUDY` makes some" in refusal(tmp_path / "empty", "csv")
     assert "there is no such folder" in refusal(tmp_path / "nowhere", "csv")

@@ -1,4 +1,4 @@
-"""TensorBoard's event files: a run per trial, by TensorBoard's own writer and without TensorFlow."""
+"""Export to TensorBoard: an event file per trial, by TensorBoard's own writer and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from trainoff.report.export import ExportFolder, TrackedRun, needs, tracked
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
 
-VERSION = "brain.Event:2"  # what an event file begins with
+VERSION = "brain.Event:2"  # the first event of a file
 
 
-def write(place: ExportFolder, folder: Path, records: Sequence[Record], say: Progress) -> list[str]:
-    """One folder with an event file per trial; returns what to tell of them."""
+def write(target: ExportFolder, folder: Path, records: Sequence[Record], progress: Progress) -> list[str]:
+    """Write a folder with an event file per trial; return the end of the summary and the command that opens it."""
     with needs("tensorboard"):
         from tensorboard.summary.writer.record_writer import RecordWriter
-    found = tracked(folder, records)
-    for number, run in enumerate(found, 1):
-        # TensorBoard takes the files of a folder in the order of their names; there is one, and it is rewritten whole.
-        with place.file(f"{run.name}/events.out.tfevents.{run.start:.0f}.trainoff") as path, path.open("wb") as file:
+    runs = tracked(folder, records)
+    for number, run in enumerate(runs, 1):
+        # TensorBoard joins the files of a folder in the order of their names, so there is only one.
+        with target.file(f"{run.name}/events.out.tfevents.{run.start:.0f}.trainoff") as path, path.open("wb") as file:
             writer = RecordWriter(file)
             for event in _events(run):
                 writer.write(event.SerializeToString())
-        say("writing event files", number, len(found))
-    return ["", f"Look: tensorboard --logdir {place.folder}"]
+        progress("writing event files", number, len(runs))
+    return ["", f"Open it: tensorboard --logdir {target.folder}"]
 
 
 def _events(run: TrackedRun) -> Iterator[Event]:
@@ -42,12 +42,12 @@ def _events(run: TrackedRun) -> Iterator[Event]:
         yield Event(wall_time=at, step=samples, summary=Summary(value=[Summary.Value(tag=name, simple_value=value)]))
     step = run.record.samples_seen or 0
     for name, value in run.figures().items():
-        one = Summary.Value(tag=f"final/{name}", simple_value=value)
-        yield Event(wall_time=run.end, step=step, summary=Summary(value=[one]))
+        final = Summary.Value(tag=f"final/{name}", simple_value=value)
+        yield Event(wall_time=run.end, step=step, summary=Summary(value=[final]))
 
 
 def _settings(run: TrackedRun) -> Any:
-    """What TensorBoard's HPARAMS page shows of a run."""
+    """Return what the HPARAMS page of TensorBoard shows of a run."""
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
     known = {"study": run.record.study, "status": run.record.status, **run.settings()}
@@ -59,8 +59,5 @@ def _settings(run: TrackedRun) -> Any:
 
 
 def _simple(value: Any) -> bool | int | float | str:
-    return (
-        value
-        if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
-        else str(value)
-    )
+    finite = isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    return value if finite else str(value)
