@@ -83,7 +83,7 @@ class DaskLocalSgdEngine(LocalSgdEngine, DaskEngine):
 
         assert self.session
         partitioned = self.partitioned and job.mode != "search" and job.workers > 1
-        self.pool = DaskWorkerPool(self.session, job, self.maker, partitioned=partitioned)
+        self.pool = DaskWorkerPool(self.session, job, self.make_learner, partitioned=partitioned)
         with watch.phase("data_load"):
             self.pool.store_rows()
         if job.mode != "search":
@@ -160,7 +160,7 @@ class DaskTorch(DdpDriver, DaskEngine):
         client, addresses = self.session.client, self.session.addresses
         host = host_of(addresses[0])
         ((port,),) = client.run(free_ports, [host], workers=addresses[:1]).values()
-        assignment = DdpAssignment(without_rows(job), self.line.number, watch.snapshot_schedule)
+        assignment = DdpAssignment(without_rows(job), self.line.endpoint, watch.snapshot_schedule)
         for rank, address in enumerate(addresses):
             group = {"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": job.workers}
             task = client.submit(run_worker, assignment, shares[rank], group, workers=[address], pure=False)
@@ -208,7 +208,7 @@ def run_worker(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str,
 
     try:
         ddp_worker.join(assignment.job.cores)
-        _, control = ddp_worker.learn(assignment, fetch)
+        _, control = ddp_worker.train(assignment, fetch)
         if control:
             control.close()
         dist.barrier()

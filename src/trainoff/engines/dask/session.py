@@ -203,7 +203,7 @@ class DaskConnection:
         worker = self._cluster.workers[index]
         return WorkerFailed(worker.role, f"the worker ended with code {worker.exit_code}", worker.tail())
 
-    def tell(self, watch: Watch) -> None:
+    def report(self, watch: Watch) -> None:
         """Report the lost workers."""
         if self.lost:
             watch.count("workers_lost", self.lost)

@@ -42,8 +42,9 @@ UNFINISHED: Any = object()  # in place of a result
 class DaskWorkerPool:
     """An actor per worker. With `partitioned`, every worker has a part of the rows; else each has all of them."""
 
-    def __init__(self, session: DaskConnection, job: Job, maker: Maker, *, partitioned: bool) -> None:
-        self._session, self._job, self._maker, self._partitioned = session, job, maker, partitioned
+    def __init__(self, session: DaskConnection, job: Job, make_learner: LearnerFactory, *, partitioned: bool) -> None:
+        self._session, self._job, self._partitioned = session, job, partitioned
+        self._make_learner = make_learner
         self._lean = without_rows(job)
         self.workers = job.workers
         self.sparse = job.model.kind == "logreg"  # few of many weights change
@@ -85,7 +86,7 @@ class DaskWorkerPool:
 
     def _start_actor(self, worker: int) -> Any:
         """Start an actor; raises WorkerLost if a worker is gone, for whose rows Dask would wait for ever."""
-        args = (self._rows[worker], self._lean, self._maker, worker)
+        args = (self._rows[worker], self._lean, self._make_learner, worker)
         options = {"partitioned": self._partitioned, "sparse": self.sparse}
         address = [self._session.addresses[worker]]
         actor = self._session.client.submit(WorkerActor, *args, **options, actor=True, workers=address, pure=False)
@@ -159,17 +160,13 @@ class DaskWorkerPool:
         """Try every candidate by joblib, which can spread no more than that; returns the weights of the best."""
         import joblib
 
-        tried, lean, make_learner, share = (
-            factors(self._job.params["candidates"]),
-            self._lean,
-            self._make_learner,
-            self._shares[0],
-        )
+        tried, lean, share = factors(self._job.params["candidates"]), self._lean, self._shares[0]
+        make_learner = self._make_learner
 
         def attempts() -> list[RateCandidate]:
             options = {"client": self._session.client, "workers": self._session.addresses}
             with joblib.parallel_config("dask", **options):
-                tasks = (joblib.delayed(_attempt)(maker, lean, share, factor) for factor in tried)
+                tasks = (joblib.delayed(_attempt)(make_learner, lean, share, factor) for factor in tried)
                 candidates: list[RateCandidate] = joblib.Parallel(n_jobs=len(tried))(tasks)
                 return candidates
 
@@ -180,7 +177,7 @@ class DaskWorkerPool:
         return select_best(with_heartbeat(attempts, beat), self._job, watch)
 
 
-def _attempt(maker: Maker, lean: Job, share: WorkerRows, factor: float) -> Any:
+def _attempt(make_learner: LearnerFactory, lean: Job, share: WorkerRows, factor: float) -> Any:
     """Train one candidate. Run by joblib on a worker."""
     x, y = load(share)
     return train_candidate(
@@ -203,15 +200,22 @@ class WorkerActor:
     """
 
     def __init__(
-        self, rows: tuple[Any, Any], job: Job, maker: Maker, worker: int, *, partitioned: bool, sparse: bool
+        self,
+        rows: tuple[Any, Any],
+        job: Job,
+        make_learner: LearnerFactory,
+        worker: int,
+        *,
+        partitioned: bool,
+        sparse: bool,
     ) -> None:
         x, y = rows
         self._sparse = sparse
         self._job = replace(job, data=replace(job.data, x_train=x, y_train=y))
         self._portion = (
-            OfItsOwn(job.order, worker, len(y)) if partitioned else OfEveryBatch(job.order, worker, job.workers)
+            LocalRows(job.order, worker, len(y)) if partitioned else BatchShare(job.order, worker, job.workers)
         )
-        self._learner = maker(self._job)
+        self._learner = make_learner(self._job)
         self._weights = flatten(job.weights)
 
     def work(self, weights: Any, first: int, last: int) -> RoundResult | TaskFailure:
@@ -255,7 +259,7 @@ def store_rows(job: Job, partitioned: bool) -> list[WorkerRows]:
         storage.put(data.x_train, data.y_train)
         shares = storage.shares(rows, 1) * job.workers
     if not job.params["storage"]:
-        job.cluster.bring([job.folder / "rows"])
+        job.cluster.send_files([job.folder / "rows"])
     return [WorkerRows(storage, parts) for parts in shares]
 
 

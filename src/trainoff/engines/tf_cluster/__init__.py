@@ -82,7 +82,7 @@ class TfClusterEngine(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         self._job, self._watch = job, watch
         with watch.phase("ship"):
-            self._worker_job = hand_over(self.worker_job(job))
+            self._worker_job = to_files(self.worker_job(job))
         self._checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
         self._lost_workers = LostWorkers()
@@ -93,7 +93,7 @@ class TfClusterEngine(Engine):
 
     def _prepare(self, watch: Watch) -> bool:
         """Start all processes and wait until they can train; False if one was lost, and all must be restarted."""
-        self._heartbeat.await_beat()
+        self._heartbeat.reset()
         with watch.phase("cluster_start"):
             ready = self._survives(self._start_processes) and self._survives(self._wait_for, "connected")
         with watch.phase("ship"):
@@ -105,7 +105,7 @@ class TfClusterEngine(Engine):
         """Do some work; False if a process was lost meanwhile."""
         try:
             work(*args)
-        except (LeaderLost, TrainoffError) as error:
+        except (RestartRequired, TrainoffError) as error:
             self._recover(error)
             return False
         return True
@@ -114,7 +114,7 @@ class TfClusterEngine(Engine):
         self._control.wait_for(state, crowded(READY_S, self._job.workers))
 
     def _start_processes(self) -> None:
-        self._control = ControlServer(self._job.cluster.here.address, self._check)
+        self._control = ControlServer(self._job.cluster.driver_node.address, self._check)
         self.start(self._job)
 
     def start(self, job: Job) -> None:
@@ -133,7 +133,7 @@ class TfClusterEngine(Engine):
         path = self._job.folder / "assignment"
         path.touch(mode=0o600)  # it holds the secret of the control channel
         schedule = self._watch.snapshot_schedule
-        given = TfAssignment(self._worker_job, schedule, self._control.number, addresses, self._checkpoints)
+        given = TfAssignment(self._worker_job, schedule, self._control.endpoint, addresses, self._checkpoints)
         path.write_bytes(pickle.dumps(given))
         return path
 
@@ -145,27 +145,27 @@ class TfClusterEngine(Engine):
                 if not ready:
                     self._start_processes()
                     self._wait_for("ready")
-                self._heartbeat.await_beat()
-                self._heartbeat.beating = True
+                self._heartbeat.reset()
+                self._heartbeat.active = True
                 _, report = self._control.follow(job, watch, self._on_step)
                 break
-            except (LeaderLost, TrainoffError) as error:
+            except (RestartRequired, TrainoffError) as error:
                 self._recover(error)
                 ready = False
-        self._heartbeat.beating, self._finished = False, True
+        self._heartbeat.active, self._finished = False, True
         for name, value in self._lost_workers.counts(report["counts"]).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
 
     def _on_step(self, step: int) -> None:
-        if self._heartbeat.feel(step):
-            self._lost_workers.over(self._heartbeat.heard)
+        if self._heartbeat.step_done(step):
+            self._lost_workers.recovered(self._heartbeat.last)
 
     def _recover(self, error: Exception) -> None:
         """End the other processes for a restart from the last checkpoint; raise if a restart would not help."""
         noticed = time.monotonic()
-        self._lost_workers.begin(self._heartbeat.heard)
+        self._lost_workers.record_loss(self._heartbeat.last)
         if self._lost_workers.count > MAX_RESTARTS or not (
             isinstance(error, TrainingStuck) or self._process_was_killed()
         ):
@@ -174,7 +174,7 @@ class TfClusterEngine(Engine):
         self._stop()
         resume = self._checkpoints.load()
         kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
-        self._lost_workers.redo(self._heartbeat.step - kept)
+        self._lost_workers.add_redone(self._heartbeat.step - kept)
         self._watch.lost(gone, max(0, seen(self._heartbeat.step) - seen(kept)), time.monotonic() - noticed)
         self._heartbeat.active, self._heartbeat.step = False, kept
 
@@ -183,11 +183,11 @@ class TfClusterEngine(Engine):
         required: tuple[str, ...] = ALL_ROLES  # until it trains
         if self._finished:
             required = (self.chief,)
-        elif self._heartbeat.beating:
+        elif self._heartbeat.active:
             required = self.required_roles(self._job.mode)
         for process in self._processes:
             if process.exit_code not in (None, 0) and process.role.startswith(required):
-                raise LeaderLost(f"{process.role} ended with code {process.exit_code}")
+                raise RestartRequired(f"{process.role} ended with code {process.exit_code}")
         self._heartbeat.check()
 
     def _process_was_killed(self) -> bool:
@@ -209,7 +209,7 @@ class TfClusterEngine(Engine):
         return error
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        labels: NDArray[np.int64] = self._control.ask(in_file(x, self._job.folder, "x_predict"))
+        labels: NDArray[np.int64] = self._control.request(in_file(x, self._job.folder, "x_predict"))
         return labels
 
     def _stop(self) -> None:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from trainoff.data.batch_order import share
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import ControlClient
-from trainoff.engines.shared.shipping import take_over
-from trainoff.engines.shared.watch import by_worker
+from trainoff.engines.shared.shipping import from_files
+from trainoff.engines.shared.watch import seconds_by_worker
 from trainoff.engines.tensorflow import predict, warm_up
 from trainoff.engines.tensorflow.network import TfLogistic, TfNetwork, step_numbers
 from trainoff.engines.tf_cluster.coordinator import TfAssignment, prepare_tensorflow, read_assignment
@@ -150,7 +150,7 @@ def main() -> None:
     assignment, rank = read_assignment(sys.argv[1]), int(sys.argv[2])
     network, control = run_worker(prepare_tensorflow(assignment.job.cores), assignment, rank)
     if control:
-        control.answer(lambda rows: predict(network.labels, rows.mapped()))
+        control.serve_requests(lambda rows: predict(network.labels, rows.mapped()))
 
 
 def run_worker(
@@ -162,9 +162,9 @@ def run_worker(
     """
     allreduce, control = join(tf, assignment, rank)
     fetch()
-    job = take_over(assignment.job)
+    job = from_files(assignment.job)
     if control:
-        control.say("shipped")
+        control.report_state("shipped")
     network_class = MirroredLogistic if job.model.kind == "logreg" else MirroredNetwork
     network = network_class(tf, job, allreduce)
     warm_up(job, network)
@@ -177,7 +177,7 @@ def join(tf: Any, assignment: TfAssignment, rank: int) -> tuple[AllReduce, Contr
     allreduce = AllReduce(tf, assignment.addresses["worker"], rank)
     control = assignment.connect() if rank == 0 else None
     if control:
-        control.say("connected")
+        control.report_state("connected")
     return allreduce, control
 
 
@@ -211,7 +211,7 @@ def end(allreduce: AllReduce, control: ControlClient | None, times: NDArray[np.f
     gathered = allreduce.all_gather(times)
     if control:
         names = [f"worker-{rank}" for rank in range(allreduce.workers)]
-        control.end({"counts": {}, "breakdowns": by_worker(gathered, names)})
+        control.end({"counts": {}, "breakdowns": seconds_by_worker(gathered, names)})
 
 
 if __name__ == "__main__":

@@ -76,15 +76,15 @@ def coordinate(assignment: TfAssignment, build: BuildMode | None = None) -> None
     spec = tf.train.ClusterSpec(assignment.addresses)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=0)
     control = assignment.connect()
-    control.say("connected")
+    control.report_state("connected")
     context, mode = (build or build_mode)(tf, assignment, control)
-    control.say("shipped")
+    control.report_state("shipped")
     resume = assignment.checkpoints.load()
     mode.warm_up()
     restore(context, resume.state if resume else context.store.initial)
     control.wait_for_start()
     control.end(mode.train(resume))
-    control.answer(lambda rows: predict_labels(tf, assignment.job, context.store.weights(), rows))
+    control.serve_requests(lambda rows: predict_labels(tf, assignment.job, context.store.weights(), rows))
     os._exit(0)  # a thread may wait for ever for a worker that is stuck
 
 

@@ -129,12 +129,12 @@ class AsyncTraining:
         for thread in self._threads:
             thread.start()
         while True:
-            idle = scheduler.wait(BEAT_S)
+            idle = scheduler.wait(REPORT_S)
             self._drop_lost_workers()
             if progress := scheduler.progress():
                 updates, samples = progress
                 if context.checkpoints.due(updates):
-                    context.control.hurry()
+                    context.control.report_now()
                 context.control.progress(updates, self._loss, context.store.weights, samples)
             if idle and scheduler.over:
                 return self._report()

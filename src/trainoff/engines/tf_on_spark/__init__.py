@@ -177,7 +177,7 @@ class TfOnSpark(SparkEngine):
         checkpoints = CheckpointWriter(Path("checkpoint.npz"), 0)
         events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
         schedule = watch.snapshot_schedule
-        return TfAssignment(with_local_rows(job), schedule, self._control.number, {}, checkpoints, events)
+        return TfAssignment(with_local_rows(job), schedule, self._control.endpoint, {}, checkpoints, events)
 
     def _check(self) -> None:
         """Raise the error of a process or job on the executors that has failed."""
@@ -202,7 +202,7 @@ class TfOnSpark(SparkEngine):
             watch.breakdown(name, values)
         if self._pushing:
             self._report_feed(watch, job, self._pushing.result())
-        self.session.tell(watch)
+        self.session.report(watch)
         self._idle = True
 
     def _push(self, job: Job) -> list[PushResult]:
@@ -276,7 +276,7 @@ def with_local_rows(job: Job) -> Job:
 
 def broadcast(session: SparkConnection, job: Job) -> None:
     """Send all rows to every executor."""
-    sent = session.context.broadcast(with_rows(job))
+    sent = session.context.broadcast(pack_rows(job))
     one_each = session.context.parallelize(range(session.executors), session.executors).barrier()
     one_each.mapPartitions(partial(_unpack, sent)).collect()
     sent.destroy()

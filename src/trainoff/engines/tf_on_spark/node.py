@@ -156,7 +156,7 @@ def train_on_feed(tf: Any, assignment: TfAssignment, rank: int, feed: FeedReader
     allreduce, control = join(tf, assignment, rank)
     job = assignment.job
     if control:
-        control.say("shipped")
+        control.report_state("shipped")
     network = FeedNetwork(tf, job, allreduce)
     no_rows = np.zeros((0, width(job)), np.float32), np.zeros(0, np.int64)
     network.train_on(1, no_rows, 0.0)  # for TensorFlow to compile
