@@ -45,31 +45,19 @@ def test_variables_are_placed_evenly_on_the_servers(model, servers):
     assert all(load)
 
 
-<<<<<<< HEAD
 def test_few_workers_hold_several_layers_each():
-    placed = stages(Cnn((28, 28), (8, 16), 5, (64, 10)).layers, 2)
+    placed = plan_stages(Cnn((28, 28), (8, 16), 5, (64, 10)).layers, 2)
     assert [part.worker for stage in placed for part in stage.parts] == [0, 1, 1, 1]
     assert [stage.pool for stage in placed] == [True, True, False, False]
 
 
 def test_many_workers_split_a_layers_outputs():
-    placed = stages(Mlp((784, 800, 10)).layers, 4)
+    placed = plan_stages(Mlp((784, 800, 10)).layers, 4)
     assert [[(part.worker, part.span) for part in stage.parts] for stage in placed] == [
-=======
-def test_layers_lie_together_where_workers_are_few():
-    stages = plan_stages(Cnn((28, 28), (8, 16), 5, (64, 10)).layers, 2)
-    assert [part.worker for stage in stages for part in stage.parts] == [0, 1, 1, 1]
-    assert [stage.pool for stage in stages] == [True, True, False, False]
-
-
-def test_outputs_are_divided_where_workers_are_many():
-    stages = plan_stages(Mlp((784, 800, 10)).layers, 4)
-    assert [[(part.worker, part.span) for part in stage.parts] for stage in stages] == [
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
         [(0, (0, 266)), (1, (266, 533)), (2, (533, 800))],
         [(3, (0, 10))],
     ]
-    assert shard_spans(stages)[1] == [(0, 266), (266, 533), (533, 800)]
+    assert shard_spans(placed)[1] == [(0, 266), (266, 533), (533, 800)]
 
 
 def test_a_worker_takes_its_own_batches_first_and_then_those_of_others():
@@ -91,44 +79,24 @@ class CountingCondition(threading.Condition):
         return super().wait(timeout)
 
 
-<<<<<<< HEAD
 def test_a_worker_waits_while_its_update_would_make_another_too_stale():
-    scheduler = AsyncScheduler(ORDER, 3, lambda updates, samples: False, most_stale=1)
-    scheduler._change = condition = CountingCondition()
-    scheduler.take(0)
-    scheduler.take(1)  # each of the two may now miss the update of the other
-    waiting = threading.Thread(target=scheduler.take, args=(2,), daemon=True)
-    waiting.start()
-    assert condition.waits.acquire(timeout=HANGS_S)
-    assert list(scheduler.flying) == [0, 1]
-    scheduler.done(0)
-    assert condition.waits.acquire(timeout=HANGS_S), "it checks again, and waits again"
-    assert list(scheduler.flying) == [1], "the second one has missed as many as it may"
-    scheduler.done(1)
-=======
-def test_a_worker_waits_if_it_would_make_another_too_stale():
     scheduler = AsyncScheduler(ORDER, 3, lambda updates, samples: False, max_staleness=1)
-    scheduler._changed = queue = Queue()
+    scheduler._changed = condition = CountingCondition()
     scheduler.next_batch(0)
-    scheduler.next_batch(1)  # the first one may now miss this update, and this one the first's
+    scheduler.next_batch(1)  # each of the two may now miss the update of the other
     waiting = threading.Thread(target=scheduler.next_batch, args=(2,), daemon=True)
     waiting.start()
-    assert queue.came.acquire(timeout=HANGS_S)
+    assert condition.waits.acquire(timeout=HANGS_S)
     assert list(scheduler.in_flight) == [0, 1]
     scheduler.finish(0)
-    assert queue.came.acquire(timeout=HANGS_S), "it looks again, and waits again"
+    assert condition.waits.acquire(timeout=HANGS_S), "it checks again, and waits again"
     assert list(scheduler.in_flight) == [1], "the second one has missed as many as it may"
     scheduler.finish(1)
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     waiting.join(HANGS_S)
     assert list(scheduler.in_flight) == [2]
 
 
-<<<<<<< HEAD
 def test_a_pause_begins_with_the_update_that_requests_it():
-=======
-def test_a_pause_begins_with_the_update_that_asks_for_it():
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     scheduler = AsyncScheduler(ORDER, 2, lambda updates, samples: updates == 1)
     scheduler.next_batch(0)
     scheduler.next_batch(1)
@@ -146,25 +114,14 @@ def test_a_pause_begins_with_the_update_that_asks_for_it():
 def test_the_batch_of_a_lost_worker_goes_to_another():
     scheduler = AsyncScheduler(ORDER, 2, lambda updates, samples: False, done=range(1, 21))
     assert scheduler.samples == 103 + 90
-<<<<<<< HEAD
-    assert scheduler.take(0) == (21, 21)
-    scheduler.lose(0)
-    assert scheduler.take(0) is None
-    assert scheduler.take(1) == (22, 22)
-    assert scheduler.done(1)
-    assert not scheduler.done(0), "an update of a lost worker does not count"
-    assert scheduler.take(1) == (21, 22)
-    scheduler.done(1)
-=======
     assert scheduler.next_batch(0) == (21, 21)
     scheduler.drop(0)
     assert scheduler.next_batch(0) is None
     assert scheduler.next_batch(1) == (22, 22)
     assert scheduler.finish(1)
-    assert not scheduler.finish(0), "what a lost worker still says does not count"
+    assert not scheduler.finish(0), "an update of a lost worker does not count"
     assert scheduler.next_batch(1) == (21, 22)
     scheduler.finish(1)
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     assert scheduler.over
     assert scheduler.samples == 206
     assert scheduler.redone == 1

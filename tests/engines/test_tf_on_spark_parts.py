@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The parts of tf-on-spark that need no Spark: batches of rows, their transfer, the membership of nodes."""
-=======
-"""The parts of tf-on-spark that need no Spark: splitting rows, what is sent, membership."""
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
 
 import pickle
 import socket
@@ -32,21 +28,12 @@ def rows(count):
 
 
 def pushes(sizes, batches, block_rows=7, seed=1):
-<<<<<<< HEAD
     """Return what every partition pushes in an epoch, as lists of batches."""
-    push = Push(compat.Access(None, "", b""), 0, seed, sizes, batches, block_rows, 1)
+    push = PushTask(compat.Access(None, "", b""), 0, seed, sizes, batches, block_rows, 1)
     pushed = []
     for partition, size in enumerate(sizes):
-        mixed = mix(iter(blocks(*rows(size), 1)), np.random.default_rng(seed))
-        items = cut(mixed, push.sizes(partition), block_rows, 1)
-=======
-    """What every partition pushes in an epoch, as lists of batches."""
-    task = PushTask(compat.Access(None, "", b""), 0, seed, sizes, batches, block_rows, 1)
-    pushed = []
-    for partition, size in enumerate(sizes):
-        shuffled = shuffle(iter(blocks(*rows(size), 1)), np.random.default_rng(seed))
-        items = split_batches(shuffled, task.sizes(partition), block_rows, 1)
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
+        mixed = shuffle(iter(blocks(*rows(size), 1)), np.random.default_rng(seed))
+        items = split_batches(mixed, push.sizes(partition), block_rows, 1)
         pushed.append(list(chain.from_iterable(items)))
     return pushed
 
@@ -72,13 +59,8 @@ def test_asynchronous_steps_are_apportioned_by_rows(sizes, data):
         assert count <= size, "no batch is empty"
 
 
-<<<<<<< HEAD
 def test_an_empty_partition_pushes_empty_batches():
-    batches = list(chain.from_iterable(cut(iter(()), [0, 0, 0], 10, 5)))
-=======
-def test_a_partition_without_a_single_block_still_takes_part():
     batches = list(chain.from_iterable(split_batches(iter(()), [0, 0, 0], 10, 5)))
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     assert [x.shape for x, _ in batches] == [(0, 5)] * 3
 
 
@@ -88,17 +70,10 @@ def test_rows_are_shuffled_every_epoch():
     assert orders[0] != sorted(orders[0])
 
 
-<<<<<<< HEAD
 def test_every_partition_has_as_many_blocks():
     found = blocks(*rows(2501), 2)
     assert len(found) == 4
     assert [sum(len(y) for _, y in found[:2]), sum(len(y) for _, y in found[2:])] == [1251, 1250]
-=======
-def test_blocks_are_as_many_for_every_partition():
-    parts = blocks(*rows(2501), 2)
-    assert len(parts) == 4
-    assert [sum(len(y) for _, y in parts[:2]), sum(len(y) for _, y in parts[2:])] == [1251, 1250]
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
 
 
 def test_grey_pictures_are_transferred_as_bytes_without_loss():
@@ -133,32 +108,23 @@ class FileMaker:
 
 @pytest.fixture
 def server():
-<<<<<<< HEAD
     """The patched reservation server of tensorflowonspark for one node, and its address."""
-    patched = compat.mend("127.0.0.1", b"secret")
+    patched = compat.patch("127.0.0.1", b"secret")
     found = patched.reservation.Server(1)
     yield patched.reservation, found, found.start()
     found.stop()
-=======
-    """The package's server of reservations for one node, patched, and its address."""
-    package = compat.patch("127.0.0.1", b"secret")
-    reservations = package.reservation.Server(1)
-    yield package.reservation, reservations, reservations.start()
-    reservations.stop()
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
 
 
 def test_nodes_of_the_trial_can_register(server):
-    reservation, reservations, address = server
+    reservation, found, address = server
     assert address[0] == "127.0.0.1"
     client = reservation.Client(address)
     client.register({"node": 1})
     assert client.get_reservations() == [{"node": 1}]
-    assert reservations.reservations.done()
+    assert found.reservations.done()
     client.close()
 
 
-<<<<<<< HEAD
 def test_messages_without_the_trials_signature_are_not_unpickled(server, tmp_path):
     _, found, address = server
     data = pickle.dumps(FileMaker(tmp_path / "executed"))
@@ -166,20 +132,10 @@ def test_messages_without_the_trials_signature_are_not_unpickled(server, tmp_pat
         with socket.create_connection(address) as connection, suppress(ConnectionResetError):
             connection.sendall(message + bytes(64))
             assert connection.recv(1) == b"", "it closes the connection"
-=======
-def test_a_message_that_the_trial_did_not_sign_is_not_unpickled(server, tmp_path):
-    _, reservations, address = server
-    data = pickle.dumps(Evidence(tmp_path / "executed"))
-    for message in (struct.pack(">I", len(data)) + data, struct.pack(">I", len(data)) + bytes(32) + data):
-        with socket.create_connection(address) as sock, suppress(ConnectionResetError):
-            sock.sendall(message + bytes(64))
-            assert sock.recv(1) == b"", "it hangs up"
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     assert not (tmp_path / "executed").exists()
-    assert not reservations.reservations.done()
+    assert not found.reservations.done()
 
 
-<<<<<<< HEAD
 def test_loading_tensorflowonspark_does_not_import_tensorflow():
     code = (
         "import sys; from trainoff.engines.tf_on_spark.compat import load; load(); print('tensorflow' in sys.modules)"
@@ -189,59 +145,26 @@ def test_loading_tensorflowonspark_does_not_import_tensorflow():
 
 def test_the_end_of_a_process_is_reported_with_its_last_output():
     membership = Membership("127.0.0.1")
-    healthy, failing = call(membership.number, "tf-worker-0"), call(membership.number, "tf-worker-1")
+    healthy, failing = register(membership.endpoint, "tf-worker-0"), register(membership.endpoint, "tf-worker-1")
     membership.check()
     failing.send(NodeEnded(1, "Traceback ...\nValueError: why"))
-=======
-def test_the_package_is_loaded_without_tensorflow():
-    program = (
-        "import sys; from trainoff.engines.tf_on_spark.compat import load; load(); print('tensorflow' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + HANGS_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_process_that_ends_is_reported_with_the_end_of_its_log():
-    membership = Membership("127.0.0.1")
-    lives = register(membership.endpoint, "tf-worker-0")
-    fails = register(membership.endpoint, "tf-worker-1")
-    membership.check()
-    fails.send(NodeEnded(1, "Traceback ...\nValueError: why"))
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     with pytest.raises(WorkerFailed, match="ValueError: why") as caught:
         wait_for(membership.check)
     assert caught.value.role == "tf-worker-1"
     assert caught.value.log.endswith("why")
     assert membership.lost is None
     membership.close()
-<<<<<<< HEAD
     assert healthy.poll(HANGS_S), "closing the membership disconnects all"
 
 
 def test_a_process_that_disconnects_is_reported_as_lost():
-=======
-    assert lives.poll(HANGS_S), "closing the membership ends all processes"
-
-
-def test_a_process_whose_connection_ends_is_lost():
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     membership = Membership("127.0.0.1")
     register(membership.endpoint, "tf-ps-0").close()
     wait_for(lambda: membership.lost == "tf-ps-0")
     membership.close()
 
 
-<<<<<<< HEAD
 def test_a_client_without_the_secret_is_rejected():
-=======
-def test_a_process_without_the_secret_is_not_registered():
->>>>>>> b71d472 (Name distributed TensorFlow's and Dask's parts by the field's words)
     membership = Membership("127.0.0.1")
     with pytest.raises(Exception, match="digest"):
         register(Endpoint("127.0.0.1", membership.endpoint.port, b"guess"), "tf-ps-0")
