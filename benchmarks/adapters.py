@@ -64,7 +64,7 @@ def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> 
     job = make_job(trial, cast(Cluster, None), folder)
     (folder / "events").touch()
     watch = Watch(Channel(folder / "events"), folder)
-    watch.expect(job.order, job.model.parameters, job.order.rows, None)
+    watch.prepare(job.order, job.model.parameters, job.order.rows, None)
     engine = engines.get(name)
     engine.open(job, watch)
     bare: Any = importlib.import_module(f"bare.{name}_loop")

@@ -12,7 +12,7 @@ import pytest
 
 from trainoff.data import Order
 from trainoff.engines.shared.snapshots import SnapshotBuffer
-from trainoff.engines.shared.watch import ATOMIC, Channel, Diverged, StopRule, TrialWatch
+from trainoff.engines.shared.watch import PIPE_BUF, Channel, Diverged, StopRule, TrialWatch
 from trainoff.runner.events import TrialState, make_event
 
 
@@ -40,7 +40,7 @@ def pipe(tmp_path):
 @pytest.fixture
 def watch(tmp_path, pipe):
     watching = TrialWatch(Channel(pipe.path), tmp_path)
-    watching.expect(Order("x", rows=100, batch_size=10, epochs=5, seed=1), 6, snapshot_every=150, stop=None)
+    watching.prepare(Order("x", rows=100, batch_size=10, epochs=5, seed=1), 6, snapshot_every=150, stop=None)
     return watching
 
 
@@ -146,7 +146,7 @@ def test_a_snapshot_must_fit_the_network(watch):
 
 
 def test_a_long_training_has_at_most_a_hundred_snapshots(watch):
-    watch.expect(Order("x", rows=1000, batch_size=1, epochs=10, seed=1), 6, snapshot_every=1, stop=None)
+    watch.prepare(Order("x", rows=1000, batch_size=1, epochs=10, seed=1), 6, snapshot_every=1, stop=None)
     snapshots = 0
     for step in range(1, 10_001):
         watch.progress(step)
@@ -179,7 +179,7 @@ def test_a_long_traceback_is_cut_at_its_beginning(pipe):
     (event,) = pipe.events()
     assert event["traceback"].endswith("the end")
     assert event["reason"] == "because"
-    assert len(json.dumps(event)) < ATOMIC
+    assert len(json.dumps(event)) < PIPE_BUF
 
 
 def test_the_stop_rule_agrees_with_scikit_learns():

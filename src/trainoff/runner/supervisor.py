@@ -26,7 +26,7 @@ import psutil
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab.cluster import LabPlan
 from trainoff.clusters.local import GRACE_S, die_with_parent
-from trainoff.engines.shared.watch import ALONE, LAB, OWN_NETWORK, Channel
+from trainoff.engines.shared.watch import LAB, LOOPBACK_ONLY, TRIAL_NETWORK, Channel
 from trainoff.errors import TrainoffError
 from trainoff.runner.faults import FAULT, HEAL, FaultInjector, ProcessTargets
 from trainoff.runner.lab.supervisor import Lab, LabTargets
@@ -75,7 +75,7 @@ class Supervisor:
         self._network = config.namespaces and config.network
         self._lab = Lab(config.lab, Path(config.folder)) if config.lab else None
         if self._network:
-            os.environ[OWN_NETWORK] = LAB if self._lab else ALONE
+            os.environ[TRIAL_NETWORK] = LAB if self._lab else LOOPBACK_ONLY
         sockets = Sockets(self._lab.ears(), between=True) if self._lab else None
         self._sampler = Sampler(config.namespaces, self._network, sockets)
         targets = LabTargets(config.trainer, self._lab) if self._lab else ProcessTargets(config.trainer)

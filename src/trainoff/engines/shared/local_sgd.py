@@ -1,7 +1,7 @@
-"""Training by rounds: weights go out, every worker makes some steps of its own, their weights are averaged.
+"""Local SGD in rounds: workers get the weights and make some local steps, then the driver averages their weights.
 
-The same for Spark and for Dask: `desk` is what a worker does, `drive` what the driver does, `search` tries many
-learning rates instead. How weights and work travel is each cluster's own.
+Spark and Dask share the algorithm and bring a `WorkerPool` each, which sends weights and work. The mode `search` trains
+one candidate per learning rate instead.
 """
 
 from __future__ import annotations
@@ -28,39 +28,34 @@ from trainoff.models import Weights, flatten, unflatten
 from trainoff.study.study import derive
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    import numpy as np
-    from numpy.typing import NDArray
-
     from trainoff.data import Matrix
     from trainoff.study import Trial
 
-    class Connection(Protocol):
-        """A connection to a cluster, which can explain failures and tell what became of the workers."""
+Floats = NDArray[np.float32]
 
-        def failures(self) -> AbstractContextManager[None]: ...
-        def report(self, watch: Watch) -> None: ...
+
+class Connection(Protocol):
+    """A connection to a cluster, which explains failures and reports the workers' losses."""
+
+    def failures(self) -> AbstractContextManager[None]: ...
+    def report(self, watch: Watch) -> None: ...
 
 
 class WorkerPool(Protocol):
-    """The workers of a training, wherever they are."""
+    """The workers of a training."""
 
     workers: int
-    sparse: bool  # whether only those weights travel that a round has changed
+    sparse: bool  # whether only changed weights are sent
 
     def round(self, weights: Floats, first: int, last: int) -> Sequence[RoundResult]:
-        """Everybody goes on from the weights with the steps from first to last; what each brings back, in order."""
+        """Make the steps from first to last on every worker; return the results in the order of the workers."""
 
-
-class SearchingWorkerPool(WorkerPool, Protocol):
-    """A pool that can search, too."""
-
-    def search(self, watch: Watch) -> Floats: ...
+    def search(self, watch: Watch) -> Floats:
+        """Train the candidates of the mode `search`; return the best weights."""
 
 
 def train(pool: WorkerPool, job: Job, watch: Watch, tau: int) -> Floats:
-    """All rounds of the job, each of `tau` steps; returns the weights they lead to."""
+    """Train in rounds of `tau` steps; return the weights."""
     weights = flatten(job.weights)
     rounds = seen = 0
     timeline = Timeline(watch, time.time())
@@ -85,7 +80,7 @@ def train(pool: WorkerPool, job: Job, watch: Watch, tau: int) -> Floats:
 
 
 def average(before: Floats, done: Sequence[RoundResult]) -> tuple[Floats, float]:
-    """The mean of the weights that the workers came to, and of their losses, each counted by its rows."""
+    """Return the means of the workers' weights and losses, weighted by their rows."""
     busy = [work for work in done if work.rows]
     shares = np.array([work.rows for work in busy]) / sum(work.rows for work in busy)
     sparse = bool(busy) and isinstance(busy[0].weights, SparseUpdate)
@@ -102,15 +97,15 @@ TAU = Knob(int, 10, "steps that every worker makes before the weights are averag
 
 
 class LocalSgdEngine(Engine):
-    """Every worker makes tau steps of its own in numpy, then their weights are averaged."""
+    """Local SGD with numpy: every worker makes tau steps, then their weights are averaged."""
 
     models = frozenset({"mlp", "logreg"})
     modes: ClassVar[tuple[str, ...]] = ("local", "sync")
     knobs: ClassVar[Mapping[str, Knob]] = {"tau": TAU}
-    pool: SearchingWorkerPool
+    pool: WorkerPool
 
     def size(self, trial: Trial) -> int:
-        """How many workers average their weights."""
+        """Return how many workers average their weights."""
         return trial.workers
 
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +116,7 @@ class LocalSgdEngine(Engine):
 
     @staticmethod
     def make_learner(job: Job) -> LocalLearner:
-        """What learns on a worker."""
+        """Return a worker's learner."""
         from trainoff.engines.numpy import make_learner
 
         learner: LocalLearner = make_learner(job)
@@ -134,13 +129,9 @@ class LocalSgdEngine(Engine):
             connection.report(watch)
 
     def fit(self, job: Job, watch: Watch) -> None:
-        """Train, and keep what came of it."""
-
-        self.keep(job, train(self.pool, job, watch, job.params["tau"]))
-
-    def keep(self, job: Job, weights: Floats) -> None:
-        from trainoff.models import unflatten
-
+        """Train and keep the weights for `predict`."""
+        search = job.mode == "search"
+        weights = self.pool.search(watch) if search else train(self.pool, job, watch, job.params["tau"])
         self._trained = job, unflatten(job.model, weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
@@ -150,12 +141,12 @@ class LocalSgdEngine(Engine):
         return learner.labels(x)
 
     def predictor(self, job: Job) -> LocalLearner:
-        """What finds the classes of rows, in the driver."""
+        """Return the driver's learner, which predicts."""
         return self.make_learner(job)
 
 
 class SklearnLocalSgdEngine(LocalSgdEngine):
-    """The same with scikit-learn's classifiers, `partial_fit` by `partial_fit`; or a search for the learning rate."""
+    """Local SGD with scikit-learn's `partial_fit`, or a search for the learning rate."""
 
     modes = ("local", "sync", "search")
     knobs: ClassVar[Mapping[str, Knob]] = {
@@ -199,15 +190,9 @@ class SklearnLocalSgdEngine(LocalSgdEngine):
         learner: LocalLearner = make_learner(job, NullWatch())
         return learner
 
-    def fit(self, job: Job, watch: Watch) -> None:
-        if job.mode != "search":
-            super().fit(job, watch)
-        else:
-            self.keep(job, self.pool.search(watch))
-
 
 def differs(trial: Trial, workers: int) -> str | None:
-    """Why averaging the weights of so many workers is not what the reference does, or None where it is."""
+    """Return why averaging the workers' weights is not what the reference does, or None if it is."""
     if workers == 1:
         return None
     if trial.params["tau"] > 1:
@@ -217,11 +202,11 @@ def differs(trial: Trial, workers: int) -> str | None:
     return None
 
 
-MOST_TASKS = 100  # of every worker; the rest is only added up
+MOST_TASKS = 100  # of every worker; further ones are only summed
 
 
 class Timeline:
-    """Tells the watch what the workers did, since training began at some time."""
+    """Reports to the watch when the workers were busy."""
 
     def __init__(self, watch: Watch, start: float) -> None:
         self._watch, self._start = watch, start
@@ -229,7 +214,7 @@ class Timeline:
         self._rounds, self._gc_s = 0, 0.0
 
     def add(self, done: Sequence[RoundResult], sent: float, back: float) -> None:
-        """One round is over, which was sent out and came back at these times of the driver's clock."""
+        """Add a round, sent out and returned at these times of the driver's clock."""
         self._rounds += 1
         for number, work in enumerate(done):
             self._busy[f"worker-{number}"] += work.ended - work.began
@@ -239,52 +224,49 @@ class Timeline:
                 self._watch.task(f"worker-{number}", work.began - ahead, work.ended - ahead)
 
     def report(self) -> None:
-        """Training is over."""
+        """Report the sums."""
         self._watch.breakdown("computing_s", self._busy)
         self._watch.count("python_gc_s", self._gc_s)
 
 
 def clock_offset(work: RoundResult, sent: float, back: float) -> float:
-    """How far a worker's clock is ahead of the driver's: not at all, if its work lies between sending and coming back.
+    """Return how far a worker's clock is ahead of the driver's.
 
-    Else the work is taken to lie in the middle.
+    That is 0 if its work lies between sending and return; otherwise the work is assumed to lie in the middle.
     """
     if sent <= work.began and work.ended <= back:
         return 0.0
     return (work.began + work.ended - sent - back) / 2
 
 
-Floats = NDArray[np.float32]
-
-
 class LocalLearner(Protocol):
-    """What sits at a desk."""
+    """A worker's model and optimiser."""
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
-        """Learn from these rows; returns the loss before, if it is known."""
+        """Make a step on these rows; return the loss before it, if it is known."""
 
     def put(self, weights: Weights) -> None:
-        """Go on from these weights."""
+        """Set the weights."""
 
     @property
     def weights(self) -> Weights: ...
 
     def labels(self, x: Any) -> NDArray[np.int64]:
-        """The class of each row."""
+        """Return the class of each row."""
 
 
 LearnerFactory = Callable[[Job], LocalLearner]
 
 
 class RowSelection(Protocol):
-    """Which rows a worker learns from in a step, by their places in what it has."""
+    """Selects the rows of a worker's step, by their indices in its data."""
 
     def rows(self, step: int) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True)
 class BatchShare:
-    """The worker has all rows, and takes its slice of every global batch."""
+    """A slice of every global batch, for a worker that has all rows."""
 
     order: Order
     worker: int
@@ -296,56 +278,56 @@ class BatchShare:
 
 @dataclass(frozen=True)
 class LocalRows:
-    """The worker has so many rows of its own, and walks through them in an order of its own, as fast as the others."""
+    """Batches of the worker's own rows, shuffled in every epoch; all workers make the same number of steps."""
 
-    order: Order  # of all rows; says how many steps make an epoch
+    order: Order  # of all rows; defines the steps of an epoch
     worker: int
     count: int
 
     def rows(self, step: int) -> NDArray[np.int64]:
         epoch, place = divmod(step - 1, self.order.steps_per_epoch)
-        return share(_own_epoch(self, epoch), place, self.order.steps_per_epoch)
+        return share(_local_epoch(self, epoch), place, self.order.steps_per_epoch)
 
 
-@lru_cache(maxsize=64)  # a process may hold the desks of several workers
-def _own_epoch(portion: LocalRows, epoch: int) -> NDArray[np.int64]:
-    order = portion.order
-    seed = derive("own order", order.dataset, order.seed, portion.worker, epoch)
-    return np.random.default_rng(seed).permutation(portion.count)
+@lru_cache(maxsize=64)  # a process may hold several workers
+def _local_epoch(selection: LocalRows, epoch: int) -> NDArray[np.int64]:
+    order = selection.order
+    seed = derive("own order", order.dataset, order.seed, selection.worker, epoch)
+    return np.random.default_rng(seed).permutation(selection.count)
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a worker brings back."""
+    """A worker's result of one round."""
 
     rows: int
-    loss: float  # the mean over the rows; NaN where the learner does not know it
-    weights: Any  # one vector, or a `Change` of it
+    loss: float  # the mean over the rows; NaN if the learner does not know it
+    weights: Any  # a vector, or a `SparseUpdate` of it
     began: float  # by the clock of the worker's machine
     ended: float
-    gc_s: float  # of that time, what Python's garbage collection took
+    gc_s: float  # spent in Python's garbage collection
 
 
 def make_steps(
-    learner: LocalLearner, job: Job, portion: RowSelection, weights: Floats, first: int, last: int
+    learner: LocalLearner, job: Job, selection: RowSelection, weights: Floats, first: int, last: int
 ) -> RoundResult:
-    """Go on from these weights with the steps from first to last."""
-    began, collected = time.time(), collecting.seconds
+    """Make the steps from first to last, starting from these weights."""
+    began, gc_before = time.time(), gc_timer.seconds
     learner.put(unflatten(job.model, weights))
     rows, loss = 0, 0.0
     with np.errstate(over="ignore", invalid="ignore"):  # the driver's watch notices
         for step in range(first, last + 1):
-            mine = portion.rows(step)
+            mine = selection.rows(step)
             if len(mine):  # the last batch of an epoch may have fewer rows than there are workers
                 before = learner.step(step, mine, float(job.rates[step - 1]))
                 loss += len(mine) * (np.nan if before is None else before)
                 rows += len(mine)
     after = flatten(learner.weights).astype(np.float32, copy=False)
-    return RoundResult(rows, loss / max(rows, 1), after, began, time.time(), collecting.seconds - collected)
+    return RoundResult(rows, loss / max(rows, 1), after, began, time.time(), gc_timer.seconds - gc_before)
 
 
-class Collecting(threading.local):
-    """How long Python's garbage collection has taken in this thread, which is a worker's own."""
+class GcTimer(threading.local):
+    """The seconds of Python's garbage collection in this thread, which belongs to one worker."""
 
     seconds = since = 0.0
 
@@ -357,36 +339,36 @@ class Collecting(threading.local):
             self.seconds += now - self.since
 
 
-collecting = Collecting()
-gc.callbacks.append(collecting)
+gc_timer = GcTimer()
+gc.callbacks.append(gc_timer)
 
 
 class NullWatch:
-    """A watch for learners that speak: here nobody listens."""
+    """A watch that ignores the phases of a learner on a worker."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         return nullcontext()
 
 
-HELD_BACK = 10  # one row in so many judges the candidates
+HELD_OUT = 10  # one row in ten validates the candidates
 
 
 @dataclass(frozen=True)
 class RateCandidate:
-    """A network that was trained with a multiple of the study's learning rate."""
+    """A network trained with a multiple of the study's learning rate."""
 
     factor: float
-    accuracy: float  # on the rows that were held back
+    accuracy: float  # on the held-out rows
     weights: Floats
 
 
 def factors(count: int) -> list[float]:
-    """So many multiples of the learning rate, by factors of two around 1."""
+    """Return multiples of the learning rate: powers of two around 1."""
     return [2.0 ** (number - count // 2) for number in range(count)]
 
 
 def select_best(found: Sequence[RateCandidate], job: Job, watch: Watch) -> Floats:
-    """The weights of the best candidate, after telling the watch of it."""
+    """Report the best candidate to the watch; return its weights."""
     best = max(found, key=lambda candidate: candidate.accuracy)
     seen = len(found) * training_part(job).order.rows * job.order.epochs
     watch.progress(job.order.steps, None, seen)
@@ -398,47 +380,47 @@ def select_best(found: Sequence[RateCandidate], job: Job, watch: Watch) -> Float
 
 
 def training_part(job: Job) -> Job:
-    """The job on as many rows as are left when some are held back."""
-    rows = max(1, job.order.rows - job.order.rows // HELD_BACK)
+    """Return the job on the rows that are not held out."""
+    rows = max(1, job.order.rows - job.order.rows // HELD_OUT)
     return replace(job, order=replace(job.order, rows=rows, batch_size=min(job.order.batch_size, rows)))
 
 
 def train_candidate(make_learner: LearnerFactory, job: Job, factor: float) -> RateCandidate:
-    """Train one candidate and judge it. Run on a worker, which has all rows."""
+    """Train and validate one candidate on a worker, which has all rows."""
     job = training_part(job)
     job = replace(job, rates=job.rates * factor)
-    # Drawn at random, because the rows of a file may be in the order of their classes.
-    mixed = np.random.default_rng(job.order.seed).permutation(len(job.data.y_train))
-    kept, judging = mixed[: job.order.rows], mixed[job.order.rows :]
+    # At random, because the rows of a file may be ordered by class.
+    shuffled = np.random.default_rng(job.order.seed).permutation(len(job.data.y_train))
+    kept, held_out = shuffled[: job.order.rows], shuffled[job.order.rows :]
     learner = make_learner(job)
-    with np.errstate(over="ignore", invalid="ignore"):  # a rate that is too large loses by itself
+    with np.errstate(over="ignore", invalid="ignore"):  # a rate that is too large diverges, and loses
         for step, rows in job.order.batches():
             learner.step(step, kept[rows], float(job.rates[step - 1]))
     data = job.data
     weights = flatten(learner.weights).astype(np.float32, copy=False)
-    if not len(judging) or not np.isfinite(weights).all():
+    if not len(held_out) or not np.isfinite(weights).all():
         return RateCandidate(factor, 0.0, weights)
-    x = data.x_train[judging]
-    right = learner.labels(x if data.sparse else expand(np.asarray(x))) == data.y_train[judging]
+    x = data.x_train[held_out]
+    right = learner.labels(x if data.sparse else expand(np.asarray(x))) == data.y_train[held_out]
     return RateCandidate(factor, float(np.mean(right)), weights)
 
 
 @dataclass(frozen=True)
 class SparseUpdate:
-    """Some places of a vector, and their new values."""
+    """The changed elements of a vector."""
 
-    places: NDArray[np.int32]
+    indices: NDArray[np.int32]
     values: Floats
 
     @staticmethod
     def between(before: Floats, after: Floats) -> SparseUpdate:
-        places = np.flatnonzero(before != after).astype(np.int32)
-        return SparseUpdate(places, after[places])
+        indices = np.flatnonzero(before != after).astype(np.int32)
+        return SparseUpdate(indices, after[indices])
 
     def apply(self, weights: Floats) -> None:
-        """Make the change in a vector."""
-        weights[self.places] = self.values
+        """Apply the update to a vector."""
+        weights[self.indices] = self.values
 
     def add_to(self, mean: Floats, before: Floats, part: np.float32) -> None:
-        """Add a part of the change from `before` to a mean."""
-        mean[self.places] += part * (self.values - before[self.places])
+        """Add a fraction of the update to a mean."""
+        mean[self.indices] += part * (self.values - before[self.indices])

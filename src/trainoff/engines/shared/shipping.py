@@ -1,4 +1,4 @@
-"""A job on its way to other processes: as files to map, without its rows, pictures as bytes; trainoff's source."""
+"""Sending a job to other processes: its rows as memory-mapped files, as compact bytes, or left out."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WEIGHT_BYTES = 4  # a float32
 
 
 def allreduce_bytes(job: Job, workers: int) -> int:
-    """What an agreement must move: around a ring every worker but one passes each number on, to sum and to tell it."""
+    """Return the least bytes that an all-reduce of the gradients sends: that of a ring, to reduce and to distribute."""
     return int(2 * (workers - 1) * WEIGHT_BYTES * job.model.parameters)
 
 
 def pack_rows(job: Job) -> Job:
-    """The job with the training rows in memory, as few bytes as they can be, and no test rows; see `arrived`."""
+    """Return the job with compact training rows in memory and no test rows; `unpack_rows` restores them."""
     data = job.data
-    return _sent(
+    return _detach(
         job,
         x_train=in_memory(data.x_train) if data.sparse else compact(data.x_train),
         y_train=np.array(data.y_train),
@@ -36,26 +36,26 @@ def pack_rows(job: Job) -> Job:
 
 
 def unpack_rows(job: Job) -> Job:
-    """The job on a worker, with its rows as they were."""
+    """Return the job with the rows as they were before `pack_rows`."""
     data = job.data
     return job if data.sparse else replace(job, data=replace(data, x_train=expand(np.asarray(data.x_train))))
 
 
 def without_rows(job: Job) -> Job:
-    """The job for processes that find the rows where they run."""
-    return _sent(job, **dict.fromkeys(("x_train", "y_train", "x_test", "y_test")))
+    """Return the job without rows, for processes that get them by other means."""
+    return _detach(job, **dict.fromkeys(PARTS))
 
 
-def _sent(job: Job, **rows: Any) -> Job:
-    nowhere: Any = None  # workers have no cluster
-    return replace(job, data=replace(job.data, **rows), cluster=nowhere, folder=Path())
+def _detach(job: Job, **rows: Any) -> Job:
+    no_cluster: Any = None
+    return replace(job, data=replace(job.data, **rows), cluster=no_cluster, folder=Path())
 
 
 def in_memory(x: Any) -> Any:
-    """The rows without the file they are mapped from."""
-    if hasattr(x, "compact"):
+    """Return a copy of rows that are mapped from a file."""
+    if isinstance(x, Csr):
         part = x.compact()
-        return replace(part, **{name: np.array(getattr(part, name)) for name in ("starts", "columns", "values")})
+        return Csr(np.array(part.starts), np.array(part.columns), np.array(part.values), part.width)
     return np.array(x)
 
 
@@ -65,7 +65,7 @@ PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 @dataclass(frozen=True)
 class InFile:
-    """An array that lies in a file as it lies in memory, from some byte on."""
+    """The place of an array in a file."""
 
     path: str
     offset: int
@@ -73,13 +73,13 @@ class InFile:
     dtype: str
 
     def mapped(self) -> NDArray[Any]:
-        """The array, read-only."""
+        """Return the array, memory-mapped and read-only."""
         return np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
 
 
 @dataclass(frozen=True)
 class SparseInFiles:
-    """Sparse rows, each of their arrays in a file."""
+    """The places of sparse rows' arrays in files."""
 
     starts: InFile
     columns: InFile
@@ -94,9 +94,9 @@ Rows = InFile | SparseInFiles
 
 
 def in_file(rows: Any, folder: Path, name: str) -> Rows:
-    """Where the rows lie; those that lie in no file yet are written into the folder."""
+    """Return where the rows lie in files; write them into the folder if they are in none."""
     if isinstance(rows, Csr):
-        # Slices share the arrays of the whole, so starts alone says which part is meant.
+        # Slices share the arrays of the whole; `starts` alone selects the part.
         arrays = (_array(getattr(rows, part), folder, f"{name}.{part}") for part in ARRAYS)
         return SparseInFiles(next(arrays), next(arrays), next(arrays), rows.width)
     return _array(rows, folder, name)
@@ -115,30 +115,30 @@ def _array(array: NDArray[Any], folder: Path, name: str) -> InFile:
 
 
 def parts_of(rows: Rows) -> list[InFile]:
-    """The arrays that rows are made of."""
+    """Return the arrays that rows consist of."""
     return [rows] if isinstance(rows, InFile) else [getattr(rows, part) for part in ARRAYS]
 
 
 def to_files(job: Job) -> Job:
-    """The job for another process: without what only the driver has, its rows as places in files."""
-    nowhere: Any = None
+    """Return the job for another process, with its rows as places in files; send these to the cluster's nodes."""
+    no_cluster: Any = None
     rows: dict[str, Any] = {name: in_file(getattr(job.data, name), job.folder, name) for name in PARTS}
     job.cluster.send_files({Path(part.path) for each in rows.values() for part in parts_of(each)})
-    return replace(job, data=replace(job.data, **rows), cluster=nowhere)
+    return replace(job, data=replace(job.data, **rows), cluster=no_cluster)
 
 
 def from_files(job: Job) -> Job:
-    """The job in that process: its rows are mapped from the files, those that were handed over."""
-    rows = {name: found.mapped() for name in PARTS if (found := getattr(job.data, name)) is not None}
+    """Return the job of `to_files` with its rows mapped."""
+    rows = {name: place.mapped() for name in PARTS if (place := getattr(job.data, name)) is not None}
     return replace(job, data=replace(job.data, **rows))
 
 
 LEVELS = 255  # of grey
-CHUNK = 4096  # rows that are looked at together
+CHUNK = 4096  # rows converted together
 
 
 def compact(x: Any) -> Any:
-    """The rows as bytes if every number is a whole 255th, so that nothing is lost; else as they are."""
+    """Return the rows as bytes if every number is a multiple of 1/255, else a copy of them."""
     small = np.empty(x.shape, np.uint8)
     for first in range(0, len(x), CHUNK):
         part = np.asarray(x[first : first + CHUNK])
@@ -150,12 +150,12 @@ def compact(x: Any) -> Any:
 
 
 def expand(x: NDArray[Any]) -> NDArray[np.float32]:
-    """The rows as they were before."""
+    """Return the rows as they were before `compact`."""
     return x if x.dtype != np.uint8 else np.divide(x, np.float32(LEVELS), dtype=np.float32)
 
 
 def gather_rows(x: NDArray[Any], rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-    """Put some rows into the buffer, as they were before. The rows are known to exist."""
+    """Copy rows of compact or plain data into a buffer. Their indices must be valid."""
     if x.dtype == np.uint8:
         np.divide(x[rows], np.float32(LEVELS), out=out, dtype=np.float32)
     else:
@@ -163,22 +163,22 @@ def gather_rows(x: NDArray[Any], rows: NDArray[np.int64], out: NDArray[np.float3
 
 
 def inspect_python(modules: Sequence[str]) -> Callable[[], dict[str, Any]]:
-    """What a worker's Python tells of itself. Sent as it is, because trainoff may not be there to be imported."""
-    wanted = ("trainoff", *modules)
+    """Return a function that describes a worker's Python. It is sent by value: trainoff may be missing there."""
+    required = ("trainoff", *modules)
 
-    def tell() -> dict[str, Any]:
+    def describe() -> dict[str, Any]:
         import importlib.util
         import platform
         import sys
 
-        lacks = [name for name in wanted if importlib.util.find_spec(name) is None]
+        lacks = [name for name in required if importlib.util.find_spec(name) is None]
         return {"python": sys.executable, "version": platform.python_version(), "host": platform.node(), "lacks": lacks}
 
-    return tell
+    return describe
 
 
 def source_archive(folder: Path) -> str:
-    """trainoff itself as a zip file, made in a folder."""
+    """Make a zip file of trainoff's source in a folder; return its path."""
     source = Path(trainoff.__file__).parent
     shutil.copytree(source, folder / "package" / "trainoff", ignore=shutil.ignore_patterns("__pycache__"))
     return shutil.make_archive(str(folder / "trainoff"), "zip", folder / "package")

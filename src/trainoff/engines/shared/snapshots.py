@@ -1,4 +1,4 @@
-"""Snapshots on their way to files: as little work as possible, because training waits meanwhile."""
+"""Snapshots: when one is due, and how it is written with little work, because training waits for it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from trainoff.models import Weights
 
 
-BLOCK = 4096  # what direct writing is done in; a file's end is padded to it
+BLOCK = 4096  # unit of direct I/O; the file is padded to it
 
 
 class SnapshotBuffer:
-    """Room for all weights as one vector, made once, from which each snapshot is written.
+    """A buffer for all weights as one vector, from which each snapshot is written.
 
-    Written past the kernel's cache where the file system allows it: filling the cache with pages that nobody reads
-    before the trial has ended costs many times the CPU time of the writing itself.
+    Direct I/O is used where the file system allows it: filling the page cache costs many times the CPU time of the
+    writing itself, and the pages are not read before the trial has ended.
     """
 
     def __init__(self, parameters: int) -> None:
@@ -31,10 +31,10 @@ class SnapshotBuffer:
 
         self._pages = mmap.mmap(-1, -(-parameters * 4 // BLOCK) * BLOCK)
         self.flat: NDArray[np.float32] = np.frombuffer(self._pages, np.float32, parameters)
-        self.flat[...] = 0  # touch the memory now and not at the first snapshot
+        self.flat[...] = 0  # touches the memory now, not at the first snapshot
 
     def fill(self, weights: Weights) -> None:
-        """Copy the weights in, one after the other."""
+        """Copy the weights into the buffer."""
         import numpy as np
 
         size = sum(part.size for part in weights)
@@ -44,38 +44,38 @@ class SnapshotBuffer:
 
     @property
     def finite(self) -> bool:
-        """Whether all weights are numbers."""
+        """Whether no weight is NaN or infinite."""
         import numpy as np
 
         return bool(np.isfinite(self.flat.max()) and np.isfinite(self.flat.min()))
 
     def write(self, path: Path) -> None:
-        """Put what was filled in into a new file."""
+        """Write the buffer into a new file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         for direct in (getattr(os, "O_DIRECT", 0), 0):
             try:
                 self._write(os.open(path, flags | direct, 0o644))
                 return
             except OSError:
-                if not direct:  # a file system without direct writing gets a second chance, a full one does not
+                if not direct:  # the first attempt may fail for want of direct I/O
                     raise
 
     def _write(self, file: int) -> None:
         try:
-            left = memoryview(self._pages)
-            while left:
-                left = left[os.write(file, left) :]
+            rest = memoryview(self._pages)
+            while rest:
+                rest = rest[os.write(file, rest) :]
         finally:
             os.close(file)
 
 
-CERTIFIED_STEPS = (1, 20)  # after these steps the weights are held against the reference
-MOST_SNAPSHOTS = 100  # longer trainings are looked at less often, all engines alike
+CERTIFIED_STEPS = (1, 20)  # after these steps the weights are compared with the reference
+MOST_SNAPSHOTS = 100  # of a training, for all engines alike
 
 
 @dataclass
 class SnapshotSchedule:
-    """Says when a snapshot is wanted: at the certified steps, every so many samples, and at the end."""
+    """When snapshots are taken: after the certified steps, every `snapshot_every` samples, and at the end."""
 
     order: Order
     snapshot_every: int
@@ -87,9 +87,10 @@ class SnapshotSchedule:
         self._next = self._every
 
     def wanted(self, step: int, samples_seen: int) -> bool:
+        """Return whether a snapshot is due."""
         return samples_seen >= self._next or step in CERTIFIED_STEPS or step >= self.order.steps
 
     def taken(self, samples_seen: int) -> None:
-        """A snapshot was taken; the next one is wanted later."""
+        """Record a snapshot and schedule the next one."""
         while self._next <= samples_seen:
             self._next += self._every

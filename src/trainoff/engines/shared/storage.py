@@ -1,7 +1,7 @@
-"""Training rows in a store that all machines can reach: a folder of Parquet or TFRecord files at an address.
+"""Training rows in a shared store: a folder of Parquet or TFRecord files at an address.
 
-The address is one that pyarrow can open (file://, s3://, gs://, hdfs://) or else fsspec. TensorFlow's own wheels can
-open none but local files, so nothing here asks them to.
+pyarrow opens the address (file://, s3://, gs://, hdfs://), or else fsspec. TensorFlow's wheels open local files only,
+so they are not used for that.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 PART_ROWS = 10_000  # in one file
-WIDTH = "width"  # how many features sparse rows have, in the metadata of their file
-TYPE = "type"  # of the numbers of dense rows, there too
-COMPLETE = "_SUCCESS"  # an empty file, as Spark leaves one
+WIDTH = "width"  # the number of features of sparse rows, in the file's metadata
+TYPE = "type"  # the dtype of dense rows, there too
+COMPLETE = "_SUCCESS"  # an empty file, as Spark writes it
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The rows of one dataset at an address. Both kinds of files hold a row as bytes `x` and a number `y`."""
+    """The rows of one dataset at an address. Both kinds of files hold a row as bytes `x` and a label `y`."""
 
     url: str
     kind: str  # parquet or tfrecord
-    name: str  # of the dataset, different for different content
+    name: str  # of the dataset and its content
 
     @cached_property
-    def _place(self) -> tuple[FileSystem, str]:
+    def _folder(self) -> tuple[FileSystem, str]:
         files, path = open_storage(self.url)
         return files, f"{path.rstrip('/')}/{self.name}.{self.kind}"
 
     def parts(self) -> list[str]:
-        """The files that are there, in the order of their rows; none if they are not complete."""
+        """Return the files in the order of their rows; none if they are not complete."""
         from pyarrow.fs import FileSelector
 
-        files, path = self._place
+        files, path = self._folder
         found = [each.path for each in files.get_file_info(FileSelector(path, allow_not_found=True))]
         names = sorted(each for each in found if each.endswith(self.kind))
         return names if any(each.endswith(COMPLETE) for each in found) else []
 
     def put(self, x: Any, y: Any) -> None:
-        """Write the rows, unless they are there."""
+        """Write the rows unless the store has them."""
         if self.parts():
             return
-        files, path = self._place
+        files, path = self._folder
         try:
             files.create_dir(path, recursive=True)
         except OSError as error:
@@ -70,11 +70,11 @@ class Storage:
         files.open_output_stream(f"{path}/{COMPLETE}").close()
 
     def read(self, part: str) -> tuple[Any, NDArray[np.int64]]:
-        """The rows of one file, as they travel, and their classes. Sparse ones come as `Csr`."""
-        return _READ[self.kind](self._place[0], part)
+        """Return the rows of one file as stored, and their classes. Sparse rows are a `Csr`."""
+        return _READ[self.kind](self._folder[0], part)
 
     def shares(self, rows: int, workers: int) -> list[list[tuple[str, int, int]]]:
-        """All rows shared out: for every worker files, and from which row to which in each."""
+        """Divide the rows among workers: return each worker's files, with the first and last row in each."""
         parts = self.parts()
         edges = [share * rows // workers for share in range(workers + 1)]
         found = []
@@ -85,7 +85,7 @@ class Storage:
         return found
 
     def fetch(self, folder: Path) -> None:
-        """Write all rows into files of this machine, `x_train` and `y_train`, as they lie in memory."""
+        """Write all rows into local files, `x_train` and `y_train`, in their layout in memory."""
         if not (parts := self.parts()):
             raise TrainoffError(f"storage = {self.url!r} has no complete {self.name}, as seen from {platform.node()}")
         folder.mkdir(exist_ok=True)
@@ -97,36 +97,36 @@ class Storage:
 
 
 def refuses_storage(url: str | None) -> str | None:
-    """Why rows cannot be laid there, in one sentence, or None."""
+    """Return why rows cannot be stored at an address, or None."""
     if (url or "").startswith("memory:"):
-        return "every process has a memory: of its own; name a store that all of them can reach"
+        return "every process has its own memory:; name a store that all processes can reach"
     if CREDENTIALS.search(url or ""):
-        return "storage holds a key, which would stand in every record; set AWS_ACCESS_KEY_ID and its like instead"
+        return "storage holds a key, which every record would show; set AWS_ACCESS_KEY_ID and the like instead"
     return None
 
 
 def needs_host_network(url: str | None) -> str | None:
-    """Why a trial with rows there must reach the host's network, in one sentence, or None if they lie here."""
+    """Return why a trial with rows at an address needs the host's network, or None if they are local."""
     local = (url or "/").startswith(("/", "file://"))
     return None if local else "the store of its rows is on the host's network"
 
 
 def open_storage(url: str) -> tuple[FileSystem, str]:
-    """The file system of an address, and the path in it; an error in one sentence if there is none."""
+    """Return the file system of an address and the path in it; raise TrainoffError if it cannot be opened."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
     if "://" not in url and not url.startswith("/"):
-        raise TrainoffError(f"storage = {url!r} cannot be opened: it is no address, such as s3://bucket/rows")
+        raise TrainoffError(f"storage = {url!r} cannot be opened: it is not an address such as s3://bucket/rows")
     try:
         try:
             files, path = FileSystem.from_uri(url)
-        except pa.ArrowInvalid:  # not one of pyarrow's own
+        except pa.ArrowInvalid:  # not a file system of pyarrow
             import fsspec
 
             found, path = fsspec.core.url_to_fs(url)
             files = PyFileSystem(FSSpecHandler(found))
-        files.get_file_info(path)  # whether it can be asked at all
+        files.get_file_info(path)  # raises if it cannot be reached
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         raise TrainoffError(f"storage = {url!r} cannot be opened: {str(error).splitlines()[0]}") from error
     return files, path
@@ -145,7 +145,7 @@ def _write_parquet(files: Any, path: str, x: Any, y: Any) -> None:
         }
         table = pa.table({**lists, "y": pa.array(y)}).replace_schema_metadata({WIDTH: str(x.width)})
     else:
-        # As bytes, which are written and read many times as fast as lists of numbers.
+        # Bytes are written and read many times as fast as lists of numbers.
         raw, kind = pa.py_buffer(np.ascontiguousarray(x)), pa.binary(x.shape[1] * x.itemsize)
         rows = pa.FixedSizeBinaryArray.from_buffers(kind, len(x), [None, raw])
         table = pa.table({"x": rows, "y": pa.array(y)}).replace_schema_metadata({TYPE: x.dtype.str})

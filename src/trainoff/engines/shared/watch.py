@@ -1,4 +1,4 @@
-"""The watch that engines are given, the channel on which a trial's processes write events, and the training loop."""
+"""The watch that engines report to, the channel for a trial's events, and the training loop."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ if TYPE_CHECKING:
 
 
 PHASES = ("import", "cluster_start", "data_load", "ship", "compile", "train", "test", "teardown")
-BEAT_S = 0.5  # how often progress is written at most
-ATOMIC = 4096  # what a pipe takes from several writers without mixing their lines (PIPE_BUF)
+PROGRESS_S = 0.5  # between two progress events
+PIPE_BUF = 4096  # bytes that are written to a pipe atomically
 
 
 class Diverged(Exception):
-    """The loss or the weights are no longer numbers."""
+    """The loss or a weight is NaN or infinite."""
 
 
 class Channel:
-    """The way events take out of a trial; any process of the trial may hold one."""
+    """The pipe on which any process of a trial writes events."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises OSError where nobody listens: waiting for a runner that has died would be for ever."""
+        """Raise OSError if no process reads the pipe: to wait for a runner that has died would block for ever."""
         self._pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         os.set_blocking(self._pipe, True)
 
     @classmethod
     def from_environment(cls) -> Channel:
-        """The channel of the trial that this process belongs to, for workers."""
+        """Return the channel of the trial to which this worker belongs."""
         return cls(os.environ["TRAINOFF_EVENTS"])
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Write one event with the time. Where the line would not fit, the longest text loses its beginning."""
+        """Write one event with the time. If the line is too long, the longest text is truncated at its beginning."""
         event = {"t": time.monotonic(), "kind": kind, **fields}
         line = json.dumps(event)
-        while len(line) >= ATOMIC:
+        while len(line) >= PIPE_BUF:
             texts = [key for key in fields if isinstance(event[key], str) and event[key]]
             if not texts:
-                raise ValueError(f"an event of {len(line)} bytes does not fit; at most {ATOMIC} do")
+                raise ValueError(f"an event of {len(line)} bytes does not fit; at most {PIPE_BUF} do")
             longest = max(texts, key=lambda key: len(event[key]))
             event[longest] = event[longest][len(event[longest]) // 4 + 1 :]
             line = json.dumps(event)
-        with suppress(BrokenPipeError):  # nobody listens any more; the supervisor sees to the end
+        with suppress(BrokenPipeError):  # the runner is gone, and the supervisor ends the trial
             os.write(self._pipe, line.encode() + b"\n")
 
 
 class TrialWatch:
-    """The watch of a real trial: books phases, beats, stores snapshots in files, applies the stop rule."""
+    """The watch of a real trial: emits phases and progress, writes snapshots, applies the stop rule."""
 
     def __init__(self, channel: Channel, folder: Path) -> None:
         self.should_stop = False
@@ -72,14 +72,14 @@ class TrialWatch:
         self._phases = ["import"]
         self._train_start = self._paused_s = 0.0
         self._pause_start: float | None = None
-        self._travelled: int | None = None  # bytes over the network before the pause
+        self._bytes_before: int | None = None  # over the network before the pause
         self._step = self._samples_seen = self._snapshots = 0
         self._loss: float | None = None
-        self._next_beat = 0.0
+        self._next_progress = 0.0
 
-    def expect(self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
-        """TrainStep what training will look like: which steps there are, how many weights, how often to look."""
-        self._order, self._room = order, SnapshotBuffer(parameters)
+    def prepare(self, order: Order, parameters: int, snapshot_every: int, stop: Mapping[str, Any] | None) -> None:
+        """Prepare for a training: its steps, its number of weights, its snapshots and its stop rule."""
+        self._order, self._buffer = order, SnapshotBuffer(parameters)
         self.snapshot_schedule = SnapshotSchedule(order, snapshot_every)
         self._channel.emit("expected", samples=order.samples_after(order.steps))
         self._stop = StopRule(stop["tol"], stop["patience"]) if stop else None
@@ -91,7 +91,7 @@ class TrialWatch:
 
     @property
     def current(self) -> str:
-        """The phase that time is booked on now."""
+        """The current phase."""
         return self._phases[-1]
 
     @contextmanager
@@ -106,24 +106,24 @@ class TrialWatch:
             raise
         finally:
             if name == "train":
-                self._beat()
+                self._emit_progress()
             self._phases.pop()
-            self._say_phase()
+            self._emit_phase()
 
     def _enter(self, name: str) -> None:
         self._phases.append(name)
-        self._say_phase()
+        self._emit_phase()
         if name == "train":
             self._train_start = time.monotonic()
 
-    def _say_phase(self) -> None:
+    def _emit_phase(self) -> None:
         self._channel.emit(
             "phase", name=self._phases[-1], process_cpu_s=time.process_time(), network_bytes=network_bytes()
         )
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
         rows = -self._samples_seen
-        self._pause_start = None  # a snapshot that was due but never came stops no clock
+        self._pause_start = None  # a snapshot that was due but not taken pauses nothing
         self._step, self._loss = step, loss
         self._samples_seen = self._order.samples_after(step) if samples_seen is None else samples_seen
         rows += self._samples_seen
@@ -133,11 +133,11 @@ class TrialWatch:
             epoch_ends = step % self._order.steps_per_epoch == 0
             self.should_stop = self._stop.seen(loss, rows, epoch_ends)
         now = time.monotonic()
-        if now >= self._next_beat:
-            self._next_beat = now + BEAT_S
-            self._beat()
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_S
+            self._emit_progress()
 
-    def _beat(self) -> None:
+    def _emit_progress(self) -> None:
         self._channel.emit("progress", step=self._step, samples_seen=self._samples_seen, loss=self._loss)
 
     def due(self, settle: Callable[[], object] | None = None) -> bool:
@@ -145,17 +145,17 @@ class TrialWatch:
         if wanted:
             if settle:
                 settle()
-            self._pause_start, self._travelled = time.monotonic(), network_bytes()
+            self._pause_start, self._bytes_before = time.monotonic(), network_bytes()
         return wanted
 
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
         if self._pause_start is None:
-            self._travelled = network_bytes()
+            self._bytes_before = network_bytes()
         start = self._pause_start or time.monotonic()
-        self._room.fill(weights)
+        self._buffer.fill(weights)
         self._snapshots += 1
         name = f"snapshot-{self._snapshots:04d}.f32"
-        self._room.write(self._folder / name)
+        self._buffer.write(self._folder / name)
         self.snapshot_schedule.taken(samples_seen)
         self._channel.emit(
             "snapshot",
@@ -165,13 +165,13 @@ class TrialWatch:
             loss=self._loss,
             file=name,
         )
-        if not self._room.finite:
+        if not self._buffer.finite:
             raise Diverged(f"a weight is no longer finite after step {self._step}")
         pause = time.monotonic() - start
         self._paused_s += pause
         self._pause_start = None
-        travelled = (network_bytes() or 0) - (self._travelled or 0)
-        self._channel.emit("pause", seconds=pause, network_bytes=travelled)
+        sent = (network_bytes() or 0) - (self._bytes_before or 0)
+        self._channel.emit("pause", seconds=pause, network_bytes=sent)
 
     def lost(self, who: str, redone: int = 0, ago_s: float = 0.0) -> None:
         self._channel.emit("lost", role=who, samples=redone, ago_s=round(ago_s, 3))
@@ -185,7 +185,7 @@ class TrialWatch:
         self._channel.emit("objective", step=step, samples_seen=samples_seen, train_s=train_s, loss=loss)
 
     def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
-        for part, value in figures.items():  # one by one, because there may be more than an event has room for
+        for part, value in figures.items():  # one by one: together they may not fit into an event
             if not math.isfinite(value):
                 raise ValueError(f"breakdown({name!r}, {{{part!r}: {value}}}): a figure is a finite number")
             self._channel.emit("breakdown", name=name, part=part, value=float(value))
@@ -214,7 +214,7 @@ class StopRule:
         self._rows = 0
 
     def seen(self, loss: float, rows: int, epoch_ends: bool) -> bool:
-        """Add the mean loss of a batch; says at the end of an epoch whether to stop."""
+        """Add the mean loss of a batch; return at the end of an epoch whether to stop."""
         self._sum += loss * rows
         self._rows += rows
         if not epoch_ends:
@@ -226,21 +226,18 @@ class StopRule:
         return self._without > self._patience
 
 
-OWN_NETWORK = "TRAINOFF_OWN_NETWORK"  # set by the supervisor for the trial's processes
-ALONE, LAB = "loopback", "lab"  # of what kind it is
-OF_SUPERVISOR = Path("/proc/1/net/dev")  # where a lab's nodes are joined
+TRIAL_NETWORK = "TRAINOFF_OWN_NETWORK"  # set by the supervisor for the trial's processes
+LOOPBACK_ONLY, LAB = "loopback", "lab"  # the kinds of network
+SUPERVISOR_DEVICES = Path("/proc/1/net/dev")  # with the lab's bridge
 
 
 def network_bytes() -> int | None:
-    """All bytes over the trial's network since it began; None where others use the network, too.
-
-    In a lab these are the bytes between nodes.
-    """
-    kind = os.environ.get(OWN_NETWORK)
+    """Return the bytes over the trial's network since it began (in a lab: between nodes); None if it is shared."""
+    kind = os.environ.get(TRIAL_NETWORK)
     if kind is None:
         return None
     if kind == LAB:
-        return sum(sent for sent, _ in carried(OF_SUPERVISOR).values())
+        return sum(sent for sent, _ in carried(SUPERVISOR_DEVICES).values())
     import psutil
 
     return int(psutil.net_io_counters(nowrap=False).bytes_recv)
@@ -249,14 +246,14 @@ def network_bytes() -> int | None:
 TrainStep = Callable[[int, "NDArray[np.int64]", float], "float | None"]
 
 
-def train_loop(job: Job, watch: Watch, learn: TrainStep, weights: Callable[[], Weights]) -> None:
-    """Make every step of the job and tell the watch of it.
+def train_loop(job: Job, watch: Watch, train_step: TrainStep, weights: Callable[[], Weights]) -> None:
+    """Make every step of the job and report it to the watch.
 
-    `learn(step, rows, rate)` makes one and returns the loss before it, if it is known; `weights()` fetches the weights
-    for a snapshot.
+    `train_step(step, rows, rate)` makes one and returns the loss before it, if it is known; `weights()` fetches the
+    weights for a snapshot.
     """
     for step, rows in job.order.batches():
-        watch.progress(step, learn(step, rows, float(job.rates[step - 1])))
+        watch.progress(step, train_step(step, rows, float(job.rates[step - 1])))
         if watch.due():
             watch.snapshot(job.order.samples_after(step), weights())
         if watch.should_stop:
@@ -264,17 +261,17 @@ def train_loop(job: Job, watch: Watch, learn: TrainStep, weights: Callable[[], W
 
 
 def seconds_by_worker(every: NDArray[np.float64], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The seconds of each worker, by what it did, given those of every worker in every step, and their names.
+    """Return the seconds of each worker by activity, given the times of every worker in every step.
 
-    Of every step there are its seconds, those of agreeing, and those of waiting for rows where somebody feeds them.
-    Nobody can agree faster than whoever comes last; the others wait for him.
+    The times of a step are its seconds, those of synchronising and, where rows are fed, those of waiting for them. The
+    worker that comes last synchronises fastest; what the others take longer is waiting.
     """
     import numpy as np
 
-    agreeing = every[..., 1]
+    syncing = every[..., 1]
     parts = {
-        "computing_s": (every[..., 0] - agreeing).sum(1),
-        "communicating_s": np.full(len(every), agreeing.min(0).sum()),
+        "computing_s": (every[..., 0] - syncing).sum(1),
+        "communicating_s": np.full(len(every), syncing.min(0).sum()),
     }
     if every.shape[-1] > 2:
         parts["feeding_s"] = every[..., 2].sum(1)
