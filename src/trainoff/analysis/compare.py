@@ -1,8 +1,7 @@
-"""Which of two settings is ahead, by how much and how sure: repetitions in pairs, their ratio, and the band of ties."""
+"""Compare two settings: repetitions in pairs, the ratio with its interval, and the band in which settings tie."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -11,35 +10,34 @@ from typing import Any
 
 from trainoff.analysis.figures import TIME_TO_TARGET, Figure, time_to
 from trainoff.analysis.format import count, p_value_text, percent, ratio_text
-from trainoff.analysis.groups import SettingGroup, setting_of
-from trainoff.analysis.statistics import quantile, rank_test, two_sided
+from trainoff.analysis.groups import SettingGroup, as_key, setting_of
+from trainoff.analysis.statistics import LEVEL, quantile, rank_test, two_sided
 from trainoff.records import Record
 
 RANKING = 5  # pairs below which a result is only indicative
-LEVEL = 0.95
 PAIRED_T, RANKS = "paired t on log ratios", "exact rank test"
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Figures of pairs put into a ratio: the first one's as a multiple of the other's."""
+    """The ratio that pairs of figures show: the first one's as a multiple of the other's."""
 
     ratio: float | None = None  # None: neither has a figure; infinite or 0: only one of them has
     low: float | None = None  # of the 95 % interval; of fewer than 5 pairs the smallest ratio; None without ratios
     high: float | None = None
-    p: float | None = None  # how often chance alone would show as much; None of fewer than 5 pairs
+    p: float | None = None  # None of fewer than 5 pairs
     test: str | None = None
     less: bool = False  # whether the first one's figures are the smaller ones
 
 
-def measure_ratio(both: Sequence[tuple[float, float]]) -> Ratio:
-    """The ratio that pairs of figures show, with its interval and how often chance alone would show as much."""
-    if not both:
+def measure_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """Return the ratio of pairs of figures, with its interval and p-value."""
+    if not pairs:
         return Ratio()
-    enough = len(both) >= RANKING
-    if not all(0 < min(pair) <= max(pair) < math.inf or pair == (0, 0) for pair in both):
-        return _by_order(both, enough)
-    logs = [math.log(first / second) if first != second else 0.0 for first, second in both]
+    enough = len(pairs) >= RANKING
+    if not all(0 < min(pair) <= max(pair) < math.inf or pair == (0, 0) for pair in pairs):
+        return _by_order(pairs, enough)
+    logs = [math.log(first / second) if first != second else 0.0 for first, second in pairs]
     mean = math.fsum(logs) / len(logs)
     if not enough:
         return Ratio(math.exp(mean), math.exp(min(logs)), math.exp(max(logs)), less=mean < 0)
@@ -51,9 +49,9 @@ def measure_ratio(both: Sequence[tuple[float, float]]) -> Ratio:
     return Ratio(math.exp(mean), *interval, two_sided(t, freedom), PAIRED_T, mean < 0)
 
 
-def _by_order(both: Sequence[tuple[float, float]], enough: bool) -> Ratio:
-    """Where some never got there a ratio has no interval; what counts is who was ahead of whom."""
-    a, b = zip(*both, strict=True)
+def _by_order(pairs: Sequence[tuple[float, float]], enough: bool) -> Ratio:
+    """Compare by rank, without an interval, because some runs never reached the target."""
+    a, b = zip(*pairs, strict=True)
     ahead = sum((x < y) - (x > y) for x in a for y in b)
     upper, lower = statistics.median(a), statistics.median(b)
     known = lower > 0 and not (math.isinf(upper) and math.isinf(lower))
@@ -61,43 +59,43 @@ def _by_order(both: Sequence[tuple[float, float]], enough: bool) -> Ratio:
     return Ratio(ratio, p=rank_test(a, b) if enough else None, test=RANKS if enough else None, less=ahead > 0)
 
 
-def verdict_of(found: Ratio, band: Band, higher: bool = False) -> str:
-    """The verdict on the first one: a tie inside the band, else ahead or behind where chance is unlikely."""
+def verdict_of(found: Ratio, band: Band, higher_is_better: bool = False) -> str:
+    """Return the verdict on the first setting: `tie` inside the band, else `faster` or `slower` if p is small."""
     if found.p is None:
         return "undecided"
     if found.low is not None and found.high is not None and band.holds(found.low, found.high):
         return "tie"
     if found.p < 1 - LEVEL:
-        return "faster" if found.less != higher else "slower"
+        return "faster" if found.less != higher_is_better else "slower"
     return "undecided"
 
 
-def holm(chances: Sequence[float]) -> list[float]:
-    """Chances of error of several verdicts, raised so that even one wrong verdict among them all is unlikely."""
-    order = sorted(range(len(chances)), key=chances.__getitem__)
-    raised, most = [0.0] * len(chances), 0.0
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected by Holm, so that even one wrong verdict among them all is unlikely."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    corrected, largest = [0.0] * len(p_values), 0.0
     for place, index in enumerate(order):
-        most = max(most, min(1.0, chances[index] * (len(chances) - place)))
-        raised[index] = most
-    return raised
+        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - place)))
+        corrected[index] = largest
+    return corrected
 
 
-def adjusted(found: Sequence[Ratio], chosen: float = 1.0) -> list[Ratio]:
-    """Ratios that are read together, their chances of error raised by Holm, and by `chosen` on top of it."""
-    raised = iter(holm([each.p for each in found if each.p is not None]))
-    return [each if each.p is None else replace(each, p=min(1.0, next(raised) * chosen)) for each in found]
+def adjusted(found: Sequence[Ratio], factor: float = 1.0) -> list[Ratio]:
+    """Correct the p-values of ratios that are read together by Holm, and multiply them by `factor`."""
+    corrected = iter(holm([each.p for each in found if each.p is not None]))
+    return [each if each.p is None else replace(each, p=min(1.0, next(corrected) * factor)) for each in found]
 
 
 def against_best(found: Sequence[Ratio]) -> list[Ratio]:
-    """The same where all are compared with the best of them.
+    """Correct the p-values of comparisons with the best of all.
 
-    The best was chosen by the same runs, so that any two might have been compared: every pair counts.
+    The best was chosen by the same runs, so that any two settings might have been compared: every pair counts.
     """
-    return adjusted(found, chosen=max(1.0, (sum(each.p is not None for each in found) + 1) / 2))
+    return adjusted(found, factor=max(1.0, (sum(each.p is not None for each in found) + 1) / 2))
 
 
 UNTIL_KNOWN = 0.05
-NARROWEST, WIDEST = 0.01, 0.10  # less decides nothing for anybody; more would hide what matters on a noisy machine
+NARROWEST, WIDEST = 0.01, 0.10  # a smaller difference is never important; a noisy machine must not hide larger ones
 REPEATABILITY = 1.96 * math.sqrt(2)  # standard deviations within which two runs differ in 95 % of all cases (ISO 5725)
 ENOUGH = 4  # degrees of freedom: one setting run five times, or four settings run twice
 
@@ -114,17 +112,17 @@ class Band:
         return low >= 1 / (1 + self.width) and high <= 1 + self.width
 
     def __str__(self) -> str:
-        wide = percent(round(self.width, 3))
-        return f"{wide}, from the spread of repetitions" if self.source == "repetitions" else f"{wide}, the default"
+        width = percent(round(self.width, 3))
+        return f"{width}, from the spread of repetitions" if self.source == "repetitions" else f"{width}, the default"
 
 
 DEFAULT = Band(UNTIL_KNOWN)
 
 
 def band_of(groups: Iterable[SettingGroup], figure: Figure) -> Band:
-    """How far two runs of one setting lie apart here, from repetitions in one study on one machine; else 5 %."""
+    """Return how far apart two runs of one setting lie, from repetitions in one study on one machine; else 5 %."""
     squares, freedom = 0.0, 0
-    for logs in (_logs(runs, figure) for group in groups for runs in _together(group)):
+    for logs in (_logs(runs, figure) for group in groups for runs in _same_conditions(group)):
         if len(logs) > 1:
             mean = math.fsum(logs) / len(logs)
             squares += math.fsum((log - mean) ** 2 for log in logs)
@@ -135,8 +133,8 @@ def band_of(groups: Iterable[SettingGroup], figure: Figure) -> Band:
     return Band(min(WIDEST, max(NARROWEST, width)), "repetitions")
 
 
-def _together(group: SettingGroup) -> Iterable[list[Record]]:
-    """The runs of a setting that were made under the same conditions."""
+def _same_conditions(group: SettingGroup) -> Iterable[list[Record]]:
+    """Return the runs of a setting by study and host."""
     found: dict[tuple[str, object], list[Record]] = {}
     for record in group.records:
         found.setdefault((record.study, record.environment.get("host")), []).append(record)
@@ -159,13 +157,13 @@ class Match:
     b: SettingGroup
     figure: Figure
     band: Band = DEFAULT
-    names: tuple[str, str] | None = None  # where their own would not tell them apart
+    names: tuple[str, str] | None = None  # instead of the names of the groups
     across: bool = False  # pair repetitions of different studies, too
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the repetitions of two settings say of them; `verdict` is about the first."""
+    """The result of comparing two settings; `verdict` is about the first."""
 
     a: SettingGroup
     b: SettingGroup
@@ -176,14 +174,14 @@ class Comparison:
     low: float | None
     high: float | None
     n: int  # pairs
-    p: float | None  # after Holm, where several were compared
+    p: float | None  # after Holm if several were compared
     test: str | None
-    verdict: str  # faster, slower, tie, undecided; of what is used up faster means less
-    reached: tuple[int, int]  # pairs in which each of them has a figure and got there
+    verdict: str  # faster, slower, tie, undecided; for resources, faster means less
+    reached: tuple[int, int]  # pairs in which each of them has a finite figure
 
     @property
     def indicative(self) -> bool:
-        """Too few pairs for a verdict."""
+        """Whether there are too few pairs for a verdict."""
         return self.n < RANKING
 
     @property
@@ -192,21 +190,19 @@ class Comparison:
         return _sentence(self)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; what is infinite is null, as JSON has no word for it, and `reached` tells."""
-        plain = {name: _finite(getattr(self, name)) for name in ("ratio", "low", "high", "p")}
-        told = {name: getattr(self, name) for name in ("n", "test", "verdict", "indicative", "sentence")}
-        values = [_finite(each.median(self.figure.value)) for each in (self.a, self.b)]
+        """Return the comparison for JSON; infinite values are null, and `reached` tells them from missing ones."""
         return {
             **{"a": self.names[0], "b": self.names[1], "workload": self.a.first.workload},
-            **{"figure": self.figure.name, "target": self.figure.target, "medians": values},
-            **plain,
-            **told,
+            **{"figure": self.figure.name, "target": self.figure.target},
+            "medians": [_finite(each.median(self.figure.value)) for each in (self.a, self.b)],
+            **{name: _finite(getattr(self, name)) for name in ("ratio", "low", "high", "p")},
+            **{name: getattr(self, name) for name in ("n", "test", "verdict", "indicative", "sentence")},
             **{"reached": list(self.reached), "band": asdict(self.band)},
         }
 
 
 def pairs(match: Match) -> list[tuple[float, float]]:
-    """The figures of both settings in every repetition that both have: same study, same seed, same hour."""
+    """Return the figures of both settings in every repetition that both have: same study, seed and hour."""
 
     def block(record: Record) -> tuple[object, ...]:
         return ("" if match.across else record.study), record.repetition, record.seed
@@ -217,18 +213,18 @@ def pairs(match: Match) -> list[tuple[float, float]]:
 
 
 def compare(a: SettingGroup, b: SettingGroup, figure: Figure, band: Band = DEFAULT) -> Comparison:
-    """Whether setting `a` is faster than `b` by a figure, slower, as fast, or whether that is open."""
+    """Compare setting `a` with setting `b` by a figure."""
     return compare_all([Match(a, b, figure, band)])[0]
 
 
 def compare_all(matches: Sequence[Match], adjust: Adjust = adjusted) -> list[Comparison]:
-    """Several comparisons that are read together, so that their chances of error add up."""
+    """Run several comparisons that are read together, so that their chances of error add up."""
     values = [pairs(match) for match in matches]
-    sure = adjust([measure_ratio(both) for both in values])
-    return [_compared(match, both, each) for match, both, each in zip(matches, values, sure, strict=True)]
+    ratios = adjust([measure_ratio(each) for each in values])
+    return [_comparison(match, each, ratio) for match, each, ratio in zip(matches, values, ratios, strict=True)]
 
 
-def _compared(match: Match, both: Sequence[tuple[float, float]], found: Ratio) -> Comparison:
+def _comparison(match: Match, both: Sequence[tuple[float, float]], found: Ratio) -> Comparison:
     return Comparison(
         match.a, match.b, match.figure, match.band, match.names or (match.a.name, match.b.name),
         found.ratio, found.low, found.high, len(both), found.p, found.test,
@@ -238,11 +234,11 @@ def _compared(match: Match, both: Sequence[tuple[float, float]], found: Ratio) -
 
 
 def comparisons(groups: Sequence[SettingGroup], target: float | None) -> list[Comparison]:
-    """Everybody on one board against its winner, by the time to a target; none where nobody got there."""
-    there = [group for group in groups if target is not None and group.time_to(target) is not None]
-    if target is None or not there:
+    """Compare every setting of a board with the winner by the time to a target; empty if no setting reached it."""
+    finished = [group for group in groups if target is not None and group.time_to(target) is not None]
+    if target is None or not finished:
         return []
-    winner = min(there, key=lambda group: group.time_to(target) or 0.0)
+    winner = min(finished, key=lambda group: group.time_to(target) or 0.0)
     figure = time_to(target, winner.first.metric)
     band = band_of(groups, figure)
     matches = [Match(group, winner, figure, band) for group in groups if group is not winner]
@@ -255,25 +251,25 @@ def _finite(value: float | None) -> float | None:
 
 def _sentence(found: Comparison) -> str:
     a, b = found.names
-    words, figure = found.figure.label, found.figure
+    figure = found.figure
     if not found.n:
-        return f"{a} and {b} have no repetition in common, so nothing can be said of their {words}."
-    told = _ratio_told(found) if found.low is not None else _order_told(found)
+        return f"{a} and {b} have no repetition in common, so nothing can be said of their {figure.label}."
+    text = _ratio_sentence(found) if found.low is not None else _order_sentence(found)
     if found.indicative:
-        return f"{told}; with fewer than {RANKING} pairs this is indicative."
+        return f"{text}; with fewer than {RANKING} pairs this is indicative."
     if found.verdict == "tie":
         spread = f"{ratio_text(found.ratio)} times ({_spread(found)})"
-        return f"{a} and {b} tie in their {words}: {spread} is inside the band of {found.band}."
+        return f"{a} and {b} tie in their {figure.label}: {spread} is inside the band of {found.band}."
     if found.verdict == "undecided":
-        return f"{told}: undecided, with a band of {found.band}."
+        return f"{text}: undecided, with a band of {found.band}."
     if found.low is None:
-        return f"{told}: {found.verdict} ({found.test}, p {p_value_text(found.p)})."
+        return f"{text}: {found.verdict} ({found.test}, p {p_value_text(found.p)})."
     ahead = found.verdict == "faster" and figure.better != figure.neutral
-    return f"{_ratio_told(found, ahead)}."
+    return f"{_ratio_sentence(found, ahead)}."
 
 
-def _ratio_told(found: Comparison, ahead: bool = False) -> str:
-    """The ratio in words; where the first one is `ahead` as how many times, above 1."""
+def _ratio_sentence(found: Comparison, ahead: bool = False) -> str:
+    """Return the ratio in words; with `ahead`, by how many times the first one is better, above 1."""
     a, b = found.names
     ratio, phrase = found.ratio or 0.0, found.figure.better if ahead else found.figure.neutral
     return f"{a} {phrase.format(ratio=ratio_text(1 / ratio if ahead else ratio), other=b)} ({_spread(found, ahead)})"
@@ -287,49 +283,41 @@ def _spread(found: Comparison, ahead: bool = False) -> str:
     return f"{ratio_text(low)} to {ratio_text(high)}, n = {found.n}"
 
 
-def _order_told(found: Comparison) -> str:
-    a, b = found.names
-    if found.figure.name == TIME_TO_TARGET:
-        goal = found.figure.label.removeprefix("time ")
-        return f"{a} got {goal} in {found.reached[0]} of {count(found.n, 'run')} and {b} in {found.reached[1]}"
-    medians = [found.figure.format(group.median(found.figure.value)) for group in (found.a, found.b)]
-    return f"{a} has a {found.figure.label} of {medians[0]} and {b} of {medians[1]}"
+def _order_sentence(found: Comparison) -> str:
+    (a, b), figure = found.names, found.figure
+    if figure.name == TIME_TO_TARGET:
+        to = figure.label.removeprefix("time ")
+        return f"{a} got {to} in {found.reached[0]} of {count(found.n, 'run')} and {b} in {found.reached[1]}"
+    first, second = (figure.format(group.median(figure.value)) for group in (found.a, found.b))
+    return f"{a} has a {figure.label} of {first} and {b} of {second}"
 
 
 Pair = tuple[SettingGroup, SettingGroup]
 
 
 def engine_pairs(groups: Sequence[SettingGroup], one: str, other: str) -> list[Pair]:
-    """Every setting of one engine with those of another that differ in nothing that both can be told.
+    """Pair every setting of one engine with those of another that have the same values of all keys that both have.
 
-    Where the other was tried with the same number of workers, or even in the same mode, only that one is meant.
+    Of several, those with the same number of workers are taken, and of these those in the same mode.
     """
     ours, theirs = ([group for group in groups if group.first.engine == name] for name in (one, other))
-    return [(a, b) for a in ours for b in _nearest(a, [b for b in theirs if _alike(a, b)])]
+    return [(a, b) for a in ours for b in _closest(a, [b for b in theirs if _comparable(a, b)])]
 
 
-def _alike(a: SettingGroup, b: SettingGroup) -> bool:
+def _comparable(a: SettingGroup, b: SettingGroup) -> bool:
     free = {*a.first.settled, *b.first.settled}  # an engine that has no choice is compared all the same
     shared = [key for key in a.label if key in b.label and key not in free]
     return a.first.workload == b.first.workload and all(a.label[key] == b.label[key] for key in shared)
 
 
-def _nearest(a: SettingGroup, others: Sequence[SettingGroup]) -> Sequence[SettingGroup]:
-    kinds: list[Callable[[SettingGroup], object]] = [
-        lambda group: (group.first.workers, group.first.mode),
-        lambda group: group.first.workers,
-    ]
-    for kind in kinds:
-        if found := [b for b in others if kind(b) == kind(a)]:
-            return found
-    return others
+def _closest(a: SettingGroup, others: Sequence[SettingGroup]) -> Sequence[SettingGroup]:
+    same_workers = [b for b in others if b.first.workers == a.first.workers]
+    same_mode = [b for b in same_workers if b.first.mode == a.first.mode]
+    return same_mode or same_workers or others
 
 
 def folder_pairs(first: Sequence[SettingGroup], second: Sequence[SettingGroup]) -> list[Pair]:
-    """The settings that are in both folders, each as it is in the second and in the first."""
-    before = {_key(group): group for group in first}
-    return [(group, before[_key(group)]) for group in second if _key(group) in before]
-
-
-def _key(group: SettingGroup) -> str:
-    return json.dumps(setting_of(group.first), sort_keys=True, default=str)
+    """Pair the settings that are in both folders, the one in the second folder with the one in the first."""
+    before = {as_key(setting_of(group.first)): group for group in first}
+    keys = [(group, as_key(setting_of(group.first))) for group in second]
+    return [(group, before[key]) for group, key in keys if key in before]

@@ -1,4 +1,4 @@
-"""Figures as a person reads them."""
+"""Format times, sizes, ratios and parameters for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNITS = {"memory_gb": "memory GB", "bandwidth_mbit": "bandwidth Mbit/s"}  # keys
 
 
 def seconds(value: float | None) -> str:
-    """A time: `4 ms`, `5.1 s`, `1:38`, `2:05:00`; a dash where there is none, `never` where there is no end."""
+    """Format a time: `4 ms`, `5.1 s`, `1:38`, `2:05:00`; None is a dash, infinity `never`."""
     if value is None or math.isinf(value):
         return "-" if value is None else "never"
     if value < 0.0995:
@@ -26,21 +26,21 @@ def seconds(value: float | None) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """From one time to another: `3.2 to 3.9 s`, `80 ms to 0.2 s`, `3.2 s to never`."""
+    """Format a range of times: `3.2 to 3.9 s`, `80 ms to 0.2 s`, `3.2 s to never`."""
     first, last = seconds(low), seconds(high)
     unit = last[last.rfind(" ") :] if " " in last else ""
     return last if first == last else f"{first.removesuffix(unit) if unit else first} to {last}"
 
 
 def about(value: float) -> str:
-    """A time that is only estimated: `40 s`, `4 min`, `2.5 h`."""
+    """Format an estimated time: `40 s`, `4 min`, `2.5 h`."""
     if value < 90:
         return f"{max(1, round(value))} s" if value < 10 else f"{round(value, -1):.0f} s"
     return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.1f} h"
 
 
 def size(value: float | None) -> str:
-    """A number of bytes: `41 MB`, `2.4 GB`; a dash where there is none or nothing."""
+    """Format a number of bytes: `41 MB`, `2.4 GB`; None and 0 are a dash."""
     if not value:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):
@@ -51,95 +51,95 @@ def size(value: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """A sum of money: `$1.25`, `$0.017`, `$0.00042`; a dash where it is not known, `never` where there is no end."""
+    """Format US dollars: `$1.25`, `$0.017`, `$0.00042`; None is a dash, infinity `never`."""
     if value is None or math.isinf(value):
         return "-" if value is None else "never"
     return f"${value:,.2f}" if value >= 0.995 or not value else f"${value:.{1 - math.floor(math.log10(value))}f}"
 
 
 def percent(share: float) -> str:
-    """A share as per cent, as exactly as it was given: `97%`, `94.5%`."""
+    """Format a share as per cent without rounding: `97%`, `94.5%`."""
     return f"{100 * share:.6g}%"
 
 
 def target_text(metric: str, target: float) -> str:
-    """A target as people say it: `97%` of accuracy, `20% error`, `auc 0.75`."""
+    """Format a target: `97%` of accuracy, `20% error`, `auc 0.75`."""
     if metric == "accuracy":
         return percent(target)
     return f"{percent(target)} error" if metric == "error" else f"{metric} {target:g}"
 
 
 def quality(value: float | None) -> str:
-    """How good a model is, to four places; a dash where it is not known."""
+    """Format the value of a metric to four places; None is a dash."""
     return "-" if value is None else f"{value:.4f}"
 
 
 def value_text(value: object) -> str:
-    """The value of a parameter; a fault as what is done, unlike nodes as how many there are of each."""
+    """Format the value of a parameter; a list of nodes as the number of each kind."""
     if isinstance(value, list) and value and all(isinstance(node, dict) for node in value):
-        return " + ".join(f"{len(list(alike))} of {_node(node)}" for node, alike in groupby(value))
+        return " + ".join(f"{len(list(same))} of {_node(node)}" for node, same in groupby(value))
     return fault_text(value) if isinstance(value, dict) and "action" in value else str(value)
 
 
 def display_value(value: object) -> str:
-    """The value of a parameter as boards and sentences have it: `15,000`, `4`, `0.4`; `all` where none was set."""
+    """Format the value of a parameter for tables and sentences: `15,000`, `4`, `0.4`; None is `all`."""
     if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer():
         return f"{value:,.0f}"
     return "all" if value is None else value_text(value)
 
 
 def key_text(key: str) -> str:
-    """The key of a parameter, in words: `batch size`, `memory GB`."""
+    """Format the key of a parameter: `batch size`, `memory GB`."""
     return UNITS.get(key, key.replace("_", " "))
 
 
 def settings_text(values: Mapping[str, object]) -> str:
-    """Keys and values, in words: `cores 2, batch size 128`."""
+    """Format keys and values: `cores 2, batch size 128`."""
     return ", ".join(f"{key_text(key)} {display_value(value)}" for key, value in values.items())
 
 
 def node_size(cores: float, memory_gb: float | None) -> str:
-    """How large a node is: `1 core`, `2 cores and 5.5 GB`; nothing where nobody said it."""
-    told = "1 core" if cores == 1 else f"{cores:g} cores" if cores else ""
-    return " and ".join(part for part in (told, f"{memory_gb:g} GB" if memory_gb else "") if part)
+    """Format the size of a node: `1 core`, `2 cores and 5.5 GB`; empty if it is not known."""
+    cpus = "1 core" if cores == 1 else f"{cores:g} cores" if cores else ""
+    return " and ".join(part for part in (cpus, f"{memory_gb:g} GB" if memory_gb else "") if part)
 
 
 def _node(facts: Mapping[str, Any]) -> str:
-    """A node of a lab: `0.1 core, 1.3 GB`."""
+    """Format a node of a lab: `0.1 cores, 1.3 GB`."""
     parts = {"cores": f"{facts.get('cores', 1):g} cores", "memory_gb": f"{facts.get('memory_gb') or 0:g} GB"}
     rest = [f"{key.replace('_', ' ')} {value}" for key, value in facts.items() if key not in parts]
-    return ", ".join([*(word for key, word in parts.items() if facts.get(key)), *rest])
+    return ", ".join([*(part for key, part in parts.items() if facts.get(key)), *rest])
 
 
-def fault_text(asked: Mapping[str, Any]) -> str:
-    """What is done to a node, less what is usual: `kill-process`, `pause for 10 s`, `slow node 1 to 25% at 0%`."""
-    parts = [str(asked["action"])]
-    if asked.get("node", LAST) != LAST:
-        parts.append(f"node {asked['node']}")
-    if "share" in asked:
-        parts.append(f"to {percent(asked['share'])}")
-    if "bandwidth_mbit" in asked:
-        parts.append(f"to {asked['bandwidth_mbit']:g} Mbit/s")
-    if asked.get("for_s"):
-        parts.append(f"for {asked['for_s']:g} s")
-    at = asked.get("at", ALWAYS["at"])
+def fault_text(fault: Mapping[str, Any]) -> str:
+    """Format a fault without its defaults: `kill-process`, `pause for 10 s`, `slow node 1 to 25% at 0%`."""
+    parts = [str(fault["action"])]
+    if fault.get("node", LAST) != LAST:
+        parts.append(f"node {fault['node']}")
+    if "share" in fault:
+        parts.append(f"to {percent(fault['share'])}")
+    if "bandwidth_mbit" in fault:
+        parts.append(f"to {fault['bandwidth_mbit']:g} Mbit/s")
+    if fault.get("for_s"):
+        parts.append(f"for {fault['for_s']:g} s")
+    at = fault.get("at", ALWAYS["at"])
     if at != ALWAYS["at"]:
         parts.append(f"at {at}" if isinstance(at, str) else f"at {percent(at)}")
     return " ".join(parts)
 
 
-def count(number: int, word: str) -> str:
-    """A number with its noun: `1 trial`, `13 trials`."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+def count(number: int, noun: str) -> str:
+    """Format a number with its noun: `1 trial`, `13 trials`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Names in a sentence: `a`, `a and b`, `a, b and c`."""
+    """Join names for a sentence: `a`, `a and b`, `a, b and c`."""
     return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
 
 
 def ratio_text(ratio: float | None) -> str:
-    """A ratio to two digits, or two places near 1: `0.48`, `1.05`, `2.1`, `12`."""
+    """Format a ratio to two digits, or two places near 1: `0.48`, `1.05`, `2.1`, `12`; None is a dash."""
     if ratio is None:
         return "-"
     if ratio < 1.195:
@@ -148,5 +148,5 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def p_value_text(p: float | None) -> str:
-    """A probability behind its sign: `= 0.031`, `< 0.001`."""
+    """Format a p-value with its relation: `= 0.031`, `< 0.001`."""
     return "unknown" if p is None else "< 0.001" if p < 0.001 else f"= {p:.2g}"
