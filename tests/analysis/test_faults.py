@@ -105,7 +105,7 @@ def test_without_faults_nothing_is_said_of_them(tmp_path):
     assert "fault" not in console.file.getvalue()
     folder = write_study_folder(tmp_path / "made", [undisturbed_record("torch-ddp")])
     (workload,) = gather(folder).workloads
-    assert workload.faults is None
+    assert workload.faults.rows == []
     assert "faults" not in workload.charts[0].data
 
 

@@ -38,6 +38,7 @@ from trainoff.analysis import (
     usual_settings,
     worker_lines,
 )
+from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
 from trainoff.analysis.bottleneck import node_rows
 from trainoff.analysis.format import (
     count,
@@ -76,6 +77,14 @@ class ReportFailure:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Headings, each with whether its column is numeric, and rows, each an engine and its cells."""
+
+    headings: Sequence[tuple[str, bool]]
+    rows: Sequence[tuple[str, Sequence[str]]]
+
+
+@dataclass(frozen=True)
 class WorkloadSection:
     """The section of one workload."""
 
@@ -88,9 +97,9 @@ class WorkloadSection:
     board: Board
     charts: Sequence[Chart]
     workers: Sequence[tuple[str, str]]
-    faults: FaultTable | None
-    certificates: Sequence[dict[str, str]]
-    nodes: Sequence[NodeRow]
+    faults: Table
+    certificates: Table
+    nodes: Table
     failures: Sequence[ReportFailure]
     more_failures: int
 
@@ -189,8 +198,8 @@ def _section(
         board=board(order, headline_target(of_workload), noise, row_styles),
         charts=charts_of(context),
         workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:MOST_CHARTED])],
-        faults=faults(order),
-        certificates=certificates(order[:MOST_CHARTED]),
+        faults=fault_table(order),
+        certificates=certificate_table(order[:MOST_CHARTED]),
         nodes=node_table(order[:MOST_CHARTED]),
         failures=[_failure(group, record) for group, record in failed[:MOST_FAILURES]],
         more_failures=max(0, len(failed) - MOST_FAILURES),
@@ -434,50 +443,32 @@ def _certificate(record: Record) -> str:
     return f"{found['verdict']}{distance}{f' ({reason})' if reason else ''}"
 
 
-@dataclass(frozen=True)
-class NodeRow:
-    """The figures of one emulated node of a setting."""
-
-    engine: str
-    setting: str
-    cells: Sequence[str]
-
-
-def node_table(order: Sequence[SettingGroup]) -> list[NodeRow]:
-    """Return the emulated nodes of every setting, of its first run."""
-    return [
-        NodeRow(group.first.engine, group.name, cells)
-        for group in order
-        for cells in node_rows(group.good[0] if group.good else group.first)
-    ]
-
-
-@dataclass(frozen=True)
-class FaultTable:
-    """The effects of faults: headings, each with whether its column is numeric, and rows of an engine and cells."""
-
-    headings: Sequence[tuple[str, bool]]
-    rows: Sequence[tuple[str, Sequence[str]]]
-
-
-def faults(order: Sequence[SettingGroup]) -> FaultTable | None:
-    """Return the effects of faults by setting; None if no fault was injected."""
-    if not (found := fault_effects(order)):
-        return None
-    shown = columns(found)
-    return FaultTable(
+def fault_table(order: Sequence[SettingGroup]) -> Table:
+    """Return the effects of faults by setting."""
+    effects = fault_effects(order)
+    shown = columns(effects)
+    return Table(
         [(column.heading, column.figures) for column in shown],
-        [(one.group.first.engine, [column.cell(one) for column in shown]) for one in found],
+        [(effect.group.first.engine, [column.cell(effect) for column in shown]) for effect in effects],
     )
 
 
-def certificates(order: Sequence[SettingGroup]) -> list[dict[str, str]]:
+def node_table(order: Sequence[SettingGroup]) -> Table:
+    """Return the emulated nodes of the first run of every setting."""
+    rows = [
+        (group.first.engine, [group.name, *cells])
+        for group in order
+        for cells in node_rows(group.good[0] if group.good else group.first)
+    ]
+    return Table([(heading, False) for heading in ("setting", *NODE_HEADINGS)], rows)
+
+
+def certificate_table(order: Sequence[SettingGroup]) -> Table:
     """Return the distance of every setting from the reference after 1 and 20 steps."""
     rows = []
     for group in order:
         found = (group.good or group.records)[0].equivalence
-        if found.get("verdict"):
+        if verdict := found.get("verdict"):
             steps = ", ".join(f"{distance:.2g} at step {step}" for step, distance in (found.get("steps") or {}).items())
-            rows.append({"name": group.name, "engine": group.first.engine, "verdict": str(found["verdict"]),
-                         "distance": steps, "reason": str(found.get("reason") or "")})  # fmt: skip
-    return rows
+            rows.append((group.first.engine, [group.name, str(verdict), steps, str(found.get("reason") or "")]))
+    return Table([(heading, False) for heading in ("setting", "verdict", "distance", "reason")], rows)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.analysis import by_workload, groups, ranked
-from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
 from trainoff.data import cache
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
@@ -41,7 +40,6 @@ def render(content: Content, live: bool = False) -> str:
     return environment.get_template("page.html").render(
         content=content,
         live=live,
-        node_headings=NODE_HEADINGS,
         meanings=MEANINGS,
         charts=as_script([_as_json(chart) for chart in charts]),
         style=(TEMPLATES / "style.css").read_text(),

@@ -243,6 +243,12 @@ def y_choices(rows: Rows, axes: Mapping[str, tuple[str, str]]) -> list[ChartChoi
     ]
 
 
+def layer(data: str, mark: Spec, encoding: Spec, only: str | None = None) -> Spec:
+    """Return a layer of a specification; `only` is a Vega expression that filters the rows."""
+    transform = {"transform": [{"filter": only}]} if only else {}
+    return {"data": {"name": data}, **transform, "mark": mark, "encoding": encoding}
+
+
 # As many decimal places as distinguish the best from a perfect one, and a tick from the next; the same on a whole axis.
 LEAST, SPAN = "domain('y')[0]", "(domain('y')[1] - domain('y')[0])"
 PLACES = f"clamp(ceil(-log(min({LEAST}, {SPAN} / 4)) / LN10), 2, 4)"

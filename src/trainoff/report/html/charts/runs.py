@@ -19,6 +19,7 @@ from trainoff.report.html.charts.base import (
     Rows,
     SeriesReader,
     axis_choices,
+    layer,
     quality_axis,
     short,
     with_error,
@@ -118,54 +119,32 @@ class LearningCurves(Chart):
         metric, styles = self.context.first.metric, self.context.styles
         colours, x, y = colour(styles), x_axis(), quality_axis(metric)
         tooltips = tooltip("name", "seed", "status", "samples", "train_s", "core_s", "y", y=metric)
-        lines = {
-            "data": {"name": "curves"},
-            "mark": {"type": "line", "strokeWidth": 1.7, "opacity": 0.8, "clip": True},
-            "encoding": {"x": x, "y": y, "color": colours, "detail": {"field": "trial"}, "strokeDash": dash()},
+        at = {"x": x, "y": y}
+        line = {**at, "color": colours, "detail": {"field": "trial"}, "strokeDash": dash()}
+        end = {
+            **at,
+            "color": colours,
+            "shape": shape(styles),
+            "fill": colours,
+            "fillOpacity": {"condition": {"test": "datum.status === 'ok'", "value": 1}, "value": 0},
+            "tooltip": tooltips,
         }
-        ends = {
-            "data": {"name": "curves"},
-            "transform": [{"filter": "datum.last"}],
-            "mark": {"type": "point", "size": 55, "opacity": 1},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "color": colours,
-                "shape": shape(styles),
-                "fill": colours,
-                "fillOpacity": {"condition": {"test": "datum.status === 'ok'", "value": 1}, "value": 0},
-                "tooltip": tooltips,
-            },
-        }
-        hover = {
-            "data": {"name": "curves"},
-            "mark": {"type": "point", "size": 120, "opacity": 0, "filled": True, "aria": False},
-            "encoding": {"x": x, "y": y, "tooltip": tooltips},
-        }
-        targets = {
-            "data": {"name": "targets"},
-            "mark": {"type": "rule", "strokeDash": [2, 4], "opacity": 0.6},
-            "encoding": {"y": y},
-        }
-        labels = {
-            "data": {"name": "targets"},
-            "mark": {"type": "text", "x": 3, "align": "left", "baseline": "bottom", "fontSize": 10, "opacity": 0.8},
-            "encoding": {"y": y, "text": {"field": "label"}},
-        }
-        faults = {
-            "data": {"name": "faults"},
-            "mark": {"type": "point", "size": 130, "strokeWidth": 1.5, "opacity": 1},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "color": colours,
-                "shape": {"condition": {"test": "datum.what === 'fault'", "value": "cross"}, "value": "diamond"},
-                "tooltip": tooltip("what", "name", "seed", "fault", "train_s", "noticed after", "back after", "state"),
-            },
-        }
-        with_hover = [hover] if len(self.data["curves"]) <= WITH_TOOLTIPS else []
-        with_faults = [faults] if "faults" in self.data else []
-        return {"layer": [targets, lines, labels, *with_hover, ends, *with_faults]}
+        fault_shape = {"condition": {"test": "datum.what === 'fault'", "value": "cross"}, "value": "diamond"}
+        facts = tooltip("what", "name", "seed", "fault", "train_s", "noticed after", "back after", "state")
+        fault = {**at, "color": colours, "shape": fault_shape, "tooltip": facts}
+        label = {"type": "text", "x": 3, "align": "left", "baseline": "bottom", "fontSize": 10, "opacity": 0.8}
+        invisible = {"type": "point", "size": 120, "opacity": 0, "filled": True, "aria": False}
+        layers = [
+            layer("targets", {"type": "rule", "strokeDash": [2, 4], "opacity": 0.6}, {"y": y}),
+            layer("curves", {"type": "line", "strokeWidth": 1.7, "opacity": 0.8, "clip": True}, line),
+            layer("targets", label, {"y": y, "text": {"field": "label"}}),
+        ]
+        if len(self.data["curves"]) <= WITH_TOOLTIPS:
+            layers.append(layer("curves", invisible, {**at, "tooltip": tooltips}))
+        layers.append(layer("curves", {"type": "point", "size": 55, "opacity": 1}, end, only="datum.last"))
+        if "faults" in self.data:
+            layers.append(layer("faults", {"type": "point", "size": 130, "strokeWidth": 1.5, "opacity": 1}, fault))
+        return {"layer": layers}
 
     @property
     def choices(self) -> list[ChartChoice]:

@@ -21,6 +21,7 @@ from trainoff.report.html.charts.base import (
     Rows,
     axis_choices,
     known,
+    layer,
     quality_axis,
     short,
     with_error,
@@ -137,36 +138,29 @@ class TimeToTarget(Chart):
         colours = colour(self.context.styles, False)
         y = {"field": "name", "type": "nominal", "sort": names, "axis": LISTED}
         x = {"field": "s", "type": "quantitative", "title": "seconds of training", "scale": X_SCALE, "axis": FAINT}
-        intervals = {
-            "data": {"name": "medians"},
-            "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.35},
-            "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colours},
-        }
-        medians = {
-            "data": {"name": "medians"},
-            "mark": {"type": "tick", "thickness": 3, "size": 16},
-            "encoding": {
-                "y": y,
-                "x": {**x, "field": "median"},
-                "color": colours,
-                "tooltip": tooltip("name", "median", "low", "high", "runs"),
-            },
+        interval = {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colours}
+        median = {
+            "y": y,
+            "x": {**x, "field": "median"},
+            "color": colours,
+            "tooltip": tooltip("name", "median", "low", "high", "runs"),
         }
         shapes = {"domain": [True, False], "range": ["circle", "triangle-right"]}
-        runs = {
-            "data": {"name": "runs"},
-            "mark": {"type": "point", "size": 45},
-            "encoding": {
-                "y": y,
-                "x": x,
-                "color": colours,
-                "shape": {"field": "reached", "scale": shapes, "legend": None},
-                "fillOpacity": {"condition": {"test": "datum.reached", "value": 0.9}, "value": 0},
-                "fill": colours,
-                "tooltip": tooltip("name", "seed", "s", "outcome"),
-            },
+        run = {
+            "y": y,
+            "x": x,
+            "color": colours,
+            "shape": {"field": "reached", "scale": shapes, "legend": None},
+            "fillOpacity": {"condition": {"test": "datum.reached", "value": 0.9}, "value": 0},
+            "fill": colours,
+            "tooltip": tooltip("name", "seed", "s", "outcome"),
         }
-        return {"height": step(names), "layer": [intervals, medians, runs]}
+        layers = [
+            layer("medians", {"type": "rule", "strokeWidth": 3, "opacity": 0.35}, interval),
+            layer("medians", {"type": "tick", "thickness": 3, "size": 16}, median),
+            layer("runs", {"type": "point", "size": 45}, run),
+        ]
+        return {"height": step(names), "layer": layers}
 
     @property
     def choices(self) -> list[ChartChoice]:
@@ -194,13 +188,13 @@ class Scaling(Chart):
         runs, medians = [], []
         for family, groups in self._families().items():
             for group in groups:
-                columns = {**self.context.columns(group), "family": family}
                 runs += [
                     {
-                        **columns,
+                        **self.context.columns(group),
+                        "family": family,
                         "seed": record.seed,
                         "speed": short(record.samples_per_s),
-                        "time": short(record.time_to_target.get(str(target))) if target is not None else None,
+                        "time": short(record.time_to_target.get(str(target))),
                         "train_s": short(record.train_s),
                     }
                     for record in group.good
@@ -238,20 +232,14 @@ class Scaling(Chart):
         x = {"field": "workers", "type": "quantitative", "title": "workers", "axis": axis, "scale": scale}
         y = {"field": "@y", "type": "quantitative", "title": "@y_title", "scale": {"type": "log"}}
         shared = {"x": x, "color": colour(styles)}
-        valid = [{"filter": "isValid(datum['@y'])"}]
-        lines = {
-            "data": {"name": "scaled"},
-            "transform": valid,
-            "mark": {"type": "line", "strokeWidth": 1.7, "opacity": 0.8},
-            "encoding": {**shared, "y": y, "detail": {"field": "family"}, "strokeDash": dash()},
-        }
-        points = {
-            "data": {"name": "scaling"},
-            "transform": valid,
-            "mark": {"type": "point", "filled": True, "size": 50},
-            "encoding": {**shared, "y": y, "shape": shape(styles), "tooltip": tooltip("name", "seed", "workers", "@y")},
-        }
-        return {"layer": [lines, points]}
+        valid = "isValid(datum['@y'])"
+        line = {**shared, "y": y, "detail": {"field": "family"}, "strokeDash": dash()}
+        point = {**shared, "y": y, "shape": shape(styles), "tooltip": tooltip("name", "seed", "workers", "@y")}
+        layers = [
+            layer("scaled", {"type": "line", "strokeWidth": 1.7, "opacity": 0.8}, line, only=valid),
+            layer("scaling", {"type": "point", "filled": True, "size": 50}, point, only=valid),
+        ]
+        return {"layer": layers}
 
     @property
     def choices(self) -> list[ChartChoice]:
@@ -348,23 +336,17 @@ class SettingGrid(Chart):
     def _cell(self, group: SettingGroup, target: float | None) -> Row:
         first = group.first
         cluster = "" if first.mode == "single" else f" ({first.mode}, {count(first.workers, 'worker')})"
-        result, train = group.median(lambda record: record.result), group.median(lambda record: record.train_s)
-        time = group.time_to(target) if target is not None else None
-        memory = group.median(lambda record: record.peak_memory_bytes)
-        return {
-            "row": group.setting or "default",
-            "column": first.engine + cluster,
-            "engine": first.engine,
-            "workers": first.workers,
-            "quality": short(result),
-            "quality_text": quality(result),
-            "time": short(time),
-            "time_text": seconds(time),
-            "train_s": short(train),
-            "train_s_text": seconds(train),
-            "memory": short(memory),
-            "memory_text": size(memory),
+        figures = {
+            "quality": (group.median(lambda record: record.result), quality),
+            "time": (group.time_to(target) if target is not None else None, seconds),
+            "train_s": (group.median(lambda record: record.train_s), seconds),
+            "memory": (group.median(lambda record: record.peak_memory_bytes), size),
         }
+        columns = {"row": group.setting or "default", "column": first.engine + cluster}
+        row: Row = {**columns, "engine": first.engine, "workers": first.workers}
+        for name, (value, text) in figures.items():
+            row |= {name: short(value), f"{name}_text": text(value)}
+        return row
 
     @property
     def spec(self) -> Spec:
