@@ -308,7 +308,7 @@ def test_the_command_writes_page_pictures_and_markdown(tmp_path):
     ("words", "sentence"),
     [
         (["nowhere"], "nowhere: there is no such folder"),
-        ([".", "--usd-per-core-hour", "-1"], "a price is more than nothing"),
+        ([".", "--usd-per-core-hour", "-1"], "expected a price above 0"),
         (["made", "-o", "/proc/report.html"], "the report cannot be written there"),
         (["made", "-o", "made/numpy.txt/x.html"], "the report cannot be written there"),
         (["made", "-o", "."], ".: this is a folder; name a file with -o"),
