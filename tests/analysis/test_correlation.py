@@ -1,4 +1,4 @@
-"""Correlation: lines through points, and the two figures that were published."""
+"""Correlation: fitted lines, and the two published figures."""
 
 import math
 
@@ -20,12 +20,12 @@ def test_a_power_is_a_line_of_logarithms():
     assert line.at(16.0) == pytest.approx(3.0 / 16)
 
 
-def test_a_known_answer_by_hand():
+def test_a_line_worked_by_hand():
     line = fit_line([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])
     assert (line.slope, line.intercept, line.r_squared) == pytest.approx((0.5, 1.0, 0.25))
 
 
-def test_what_does_not_change_is_not_explained():
+def test_constant_values_have_an_r_squared_of_zero():
     assert fit_line([1.0, 2.0, 3.0], [5.0, 5.0, 5.0]).r_squared == 0.0
 
 
@@ -38,7 +38,7 @@ def test_what_does_not_change_is_not_explained():
         ([0.0, 1.0, 2.0], [1.0, 2.0, 3.0], True),
     ],
 )
-def test_there_is_no_line_through_too_few_points_or_one_place(x, y, log):
+def test_there_is_no_line_through_too_few_points_or_a_single_x(x, y, log):
     assert fit_line(x, y, log) is None
 
 
@@ -47,7 +47,7 @@ def test_points_need_both_coordinates():
         fit_line([1.0, 2.0, 3.0], [1.0, 2.0])
 
 
-def test_both_published_values_come_out_of_the_published_data():
+def test_the_published_data_give_both_published_values():
     (document,) = [one for one in documents() if one.id == "002"]
     found = {
         one.against: one
@@ -60,16 +60,16 @@ def test_both_published_values_come_out_of_the_published_data():
     assert document.the_fact("R² of CPUs and train time").value == 0.853
     assert document.the_fact("R² of memory and train time").value == 0.431
     assert found["cores"].linear.slope < 0, "more cores, less time"
-    assert found["cores"].log.r_squared > found["cores"].linear.r_squared, "time is rather a power of the cores"
+    assert found["cores"].log.r_squared > found["cores"].linear.r_squared, "time is closer to a power of the cores"
 
 
-def test_clusters_of_several_nodes_are_not_mixed_with_single_ones():
+def test_clusters_of_several_nodes_are_left_out():
     assert {one.workers for one in correlations(groups(records("machines-and-clusters")))} == {1}
 
 
-def test_it_is_said_in_a_sentence_and_only_where_sizes_were_compared():
-    said = correlation_lines(groups(records("machines-and-clusters")))
-    assert said[1] == (
+def test_the_sentence_is_given_only_where_sizes_were_compared():
+    sentences = correlation_lines(groups(records("machines-and-clusters")))
+    assert sentences[1] == (
         "What explains the training time of spark-mllib on emnist-mlp, as R² over 10 sizes of nodes: "
         "cores 0.853 (0.941 by logarithms), memory 0.431 (0.592 by logarithms)."
     )

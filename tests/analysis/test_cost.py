@@ -1,4 +1,4 @@
-"""Cost in money: of every published run, to a target, and by a price book of one's own."""
+"""Cost in money: of every published run, to a target, and by another price book."""
 
 import json
 import math
@@ -6,15 +6,14 @@ import math
 import pytest
 
 from helpers.records import make_record, write_study_folder
-from helpers.running import invoke as command
-from helpers.running import only_record, study
+from helpers.running import invoke, only_record, study
 from trainoff.analysis import cost_of_trial, cost_to, costs, groups, priced, unpriced
 from trainoff.analysis.format import dollars
 from trainoff.errors import TrainoffError
 from trainoff.reproductions.published import records
 from trainoff.study.machines import PriceBook, read_prices, shipped, shipped_prices
 
-# Appendix A times Appendix C, in dollars: seconds times price by 3600, to six places, worked out apart from the code.
+# Appendix A times Appendix C, in dollars: seconds times price by 3600, to six places, computed apart from the code.
 BY_HAND = {  # spark_small, spark_large, tf_small, tf_large
     "c3.xlarge": (0.019394, None, 0.005289, 0.022515),
     "m3.xlarge": (0.026303, 0.098804, 0.007220, 0.031257),
@@ -72,7 +71,7 @@ def test_the_cheapest_published_run_is_on_the_cheapest_machine():
     assert {record.params["machine"] for record in cheapest} == {"m4.xlarge"}
 
 
-def test_the_shipped_book_has_a_date_a_source_and_the_eleven_machines():
+def test_the_shipped_price_book_has_a_date_a_source_and_eleven_machines():
     book = shipped_prices()
     assert (book.date, len(book.machines)) == ("spring 2017", 11)
     assert "Appendix C" in book.source
@@ -81,33 +80,33 @@ def test_the_shipped_book_has_a_date_a_source_and_the_eleven_machines():
     }
 
 
-def test_cost_of_the_training_of_the_trial_and_to_a_target():
+def test_the_cost_of_the_training_the_trial_and_a_target():
     record = make_record("torch", usd_per_hour=3600.0)  # a dollar a second
     assert (record.usd(record.train_s), cost_of_trial(record)) == (4.0, 6.0)
     assert (cost_to(record, 0.95), cost_to(record, 0.97)) == (1.0, 2.0)
-    assert cost_to(record, 0.5) is None, "nobody timed that"
+    assert cost_to(record, 0.5) is None, "this target was not timed"
     never = make_record("torch", usd_per_hour=3600.0, time_to_target={"0.95": 1.0, "0.97": None})
     assert cost_to(never, 0.97) == math.inf
     assert cost_of_trial(make_record("torch")) is None
     assert cost_to(make_record("torch"), 0.95) is None
 
 
-def test_settings_are_ordered_by_what_the_target_costs():
-    dear = [make_record("dear", seed, 2.0, usd_per_hour=7200.0) for seed in (1, 2, 3)]
+def test_settings_are_ordered_by_the_cost_of_the_target():
+    expensive = [make_record("expensive", seed, 2.0, usd_per_hour=7200.0) for seed in (1, 2, 3)]
     cheap = [make_record("cheap", seed, 1.5, usd_per_hour=3600.0) for seed in (1, 2, 3)]
     never = [make_record("never", 1, usd_per_hour=1.0, time_to_target={"0.95": None, "0.97": None})]
-    found = costs(groups([*dear, *cheap, *never, make_record("unknown")]), 0.97)
-    assert [cost.group.first.engine for cost in found] == ["cheap", "dear", "never"]
+    found = costs(groups([*expensive, *cheap, *never, make_record("unknown")]), 0.97)
+    assert [cost.group.first.engine for cost in found] == ["cheap", "expensive", "never"]
     assert [cost.to_target for cost in found] == pytest.approx([2 / 1.5, 2.0, math.inf])
-    assert [cost.run for cost in costs(groups(dear))] == [4.0]
+    assert [cost.run for cost in costs(groups(expensive))] == [4.0]
 
 
-def test_what_never_gets_there_costs_without_end_even_where_nothing_has_a_price():
+def test_a_target_that_is_never_reached_costs_infinitely_much():
     free = make_record("never", usd_per_hour=0.0, targets=[0.97], time_to_target={"0.97": None})
     assert cost_to(free, 0.97) == math.inf
 
 
-def test_a_book_prices_by_name_by_part_and_by_size():
+def test_a_price_book_has_prices_by_machine_by_scale_and_by_size():
     book = PriceBook(machines=shipped_prices().machines, usd_per_core_hour=0.1, usd_per_gb_hour=0.01)
     assert book.usd_per_hour("m4.xlarge", 4, 16) == 0.2
     assert book.usd_per_hour("m4.xlarge", 0.4, 3.2, scale=0.1) == pytest.approx(0.02)
@@ -117,7 +116,7 @@ def test_a_book_prices_by_name_by_part_and_by_size():
     assert shipped_prices().usd_per_hour(None, 2, 4) is None
 
 
-def test_records_take_the_prices_of_another_book_in_the_place_of_their_own():
+def test_another_price_book_replaces_the_prices_of_records():
     record = make_record("torch", usd_per_hour=1.0, cost_usd=9.0, workers=3, cores=2.0)
     (found,) = priced([record], PriceBook(usd_per_core_hour=0.6))
     assert (found.usd_per_hour, found.cost_usd) == pytest.approx((3.6, 0.004))
@@ -130,10 +129,10 @@ def test_records_take_the_prices_of_another_book_in_the_place_of_their_own():
     assert priced([unlike], PriceBook(usd_per_core_hour=0.5))[0].usd_per_hour == 2.0
 
 
-def test_what_has_no_price_is_told():
+def test_trials_without_a_price_are_named():
     assert unpriced([make_record("torch", usd_per_hour=1.0)]) is None
-    told = unpriced([make_record("torch", usd_per_hour=1.0), make_record("numpy", params={"machine": "x9.huge"})])
-    assert told == "1 of 2 trials has no price (x9.huge), so nothing is said of what it cost."
+    sentence = unpriced([make_record("torch", usd_per_hour=1.0), make_record("numpy", params={"machine": "x9.huge"})])
+    assert sentence == "1 of 2 trials has no price (x9.huge), so nothing is said of what it cost."
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_what_has_no_price_is_told():
         ("date = []\n" + MINE, "`date` must be a text"),
     ],
 )
-def test_a_bad_price_book_is_one_sentence(tmp_path, text, sentence):
+def test_a_mistake_in_a_price_book_is_a_one_line_error(tmp_path, text, sentence):
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(TrainoffError) as caught:
@@ -169,7 +168,7 @@ def test_a_bad_price_book_is_one_sentence(tmp_path, text, sentence):
     assert "\n" not in str(caught.value)
 
 
-def test_a_price_book_that_cannot_be_read_is_one_sentence(tmp_path):
+def test_a_price_book_that_cannot_be_read_is_an_error(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b"source = '\xe9'")
     for name, sentence in (
         ("nowhere.toml", "there is no such file"),
@@ -180,7 +179,7 @@ def test_a_price_book_that_cannot_be_read_is_one_sentence(tmp_path):
             read_prices(tmp_path / name)
 
 
-def test_a_book_may_say_its_date_without_quotes(tmp_path):
+def test_a_price_book_may_have_its_date_without_quotes(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("date = 2026-11-16\n" + MINE)
     book = read_prices(path)
@@ -190,33 +189,33 @@ def test_a_book_may_say_its_date_without_quotes(tmp_path):
 def test_the_commands_take_a_price_book(tmp_path):
     folder = write_study_folder(tmp_path / "made", [make_record("torch", 1, 2.0), make_record("numpy", 1)])
     (tmp_path / "mine.toml").write_text("usd_per_core_hour = 0.9\n")
-    shown = command("show", folder, "--prices", tmp_path / "mine.toml", "--json")
+    shown = invoke("show", folder, "--prices", tmp_path / "mine.toml", "--json")
     found = {record["engine"]: record["cost_usd"] for record in json.loads(shown.stdout)}
     assert found == pytest.approx({"torch": 0.0005, "numpy": 0.001})
-    assert "what digits-mlp costs in money" in command("show", folder, "--prices", tmp_path / "mine.toml").stdout
-    assert "in money" not in command("show", folder).stdout
-    both = command("report", folder, "--prices", tmp_path / "mine.toml", "--usd-per-core-hour", "1")
+    assert "what digits-mlp costs in money" in invoke("show", folder, "--prices", tmp_path / "mine.toml").stdout
+    assert "in money" not in invoke("show", folder).stdout
+    both = invoke("report", folder, "--prices", tmp_path / "mine.toml", "--usd-per-core-hour", "1")
     assert (both.returncode, both.stderr.count("\n")) == (2, 1)
     assert "give one of them" in both.stderr
     (tmp_path / "other.toml").write_text(MINE)
-    told = command("report", folder, "--prices", tmp_path / "other.toml")
-    assert "2 of 2 trials have no price (nodes of 1 core), so nothing is said of money." in told.stdout
+    reported = invoke("report", folder, "--prices", tmp_path / "other.toml")
+    assert "2 of 2 trials have no price (nodes of 1 core), so nothing is said of money." in reported.stdout
 
 
-def test_money_is_an_axis_by_itself_where_every_trial_has_a_price(tmp_path):
-    own = [make_record("torch", usd_per_hour=1.0), make_record("numpy", usd_per_hour=2.0)]
-    write_study_folder(tmp_path / "all", own)
-    write_study_folder(tmp_path / "some", [own[0], make_record("numpy")])
+def test_the_report_has_an_axis_of_money_if_every_trial_has_a_price(tmp_path):
+    priced_records = [make_record("torch", usd_per_hour=1.0), make_record("numpy", usd_per_hour=2.0)]
+    write_study_folder(tmp_path / "all", priced_records)
+    write_study_folder(tmp_path / "some", [priced_records[0], make_record("numpy")])
     for name in ("all", "some"):
-        assert command("report", tmp_path / name).returncode == 0
+        assert invoke("report", tmp_path / name).returncode == 0
         assert ("US dollars" in (tmp_path / name / "report.html").read_text()) == (name == "all")
 
 
 @pytest.mark.cluster
 @pytest.mark.lab
-def test_a_trial_on_a_machine_with_a_price_books_what_it_cost(tmp_path):
+def test_a_trial_on_a_machine_with_a_price_records_its_cost(tmp_path):
     more = '[cluster]\nkind = "lab"\nmachine = "m4.xlarge"\nscale = 0.1\nmemory_scale = 0.2\n'
-    done = command("run", study(tmp_path, "numpy", more=more), "--out", tmp_path / "results")
+    done = invoke("run", study(tmp_path, "numpy", more=more), "--out", tmp_path / "results")
     assert done.returncode == 0, done.stdout + done.stderr
     record = only_record(tmp_path / "results")
     assert record["kind"] == "measured"
@@ -225,7 +224,7 @@ def test_a_trial_on_a_machine_with_a_price_books_what_it_cost(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("usd", "told"), [(None, "-"), (math.inf, "never"), (0.0, "$0.00"), (1234.5, "$1,234.50"), (0.0169103, "$0.017")]
+    ("usd", "text"), [(None, "-"), (math.inf, "never"), (0.0, "$0.00"), (1234.5, "$1,234.50"), (0.0169103, "$0.017")]
 )
-def test_money_is_told_with_two_digits(usd, told):
-    assert dollars(usd) == told
+def test_money_has_two_significant_digits(usd, text):
+    assert dollars(usd) == text

@@ -1,4 +1,4 @@
-"""What is told of faults: the analysis, the table that `show` prints, and the marks on the report's curves."""
+"""Effects of faults: the analysis, the table that `show` prints, and the marks on the report's curves."""
 
 import io
 
@@ -26,7 +26,7 @@ from trainoff.report.html.charts.runs import fault_rows
 from trainoff.report.html.style import engine_styles
 
 
-def test_a_fault_is_compared_with_the_run_left_alone():
+def test_a_run_with_a_fault_is_compared_with_one_without():
     found = {(one.group.first.engine, one.action): one for one in fault_effects(groups(FAULT_RECORDS))}
     assert len(found) == 4
     killed = found["torch-ddp", "kill-process"]
@@ -37,10 +37,10 @@ def test_a_fault_is_compared_with_the_run_left_alone():
     assert found["torch-ddp", "pause"].slowdown == pytest.approx(1.25)
     gone = found["spark-torch", "kill-process"]
     assert (gone.state, gone.slowdown, gone.quality_lost) == ("failed", None, None)
-    assert found["dask-average", "slow"].slowdown is None, "nobody was left alone"
+    assert found["dask-average", "slow"].slowdown is None, "there is no run without a fault"
 
 
-def test_repetitions_are_taken_together_each_beside_its_own_seed():
+def test_repetitions_are_compared_by_seed():
     records = [undisturbed_record("torch-ddp", seed) for seed in (1, 2, 3)]
     records += [
         faulted_record("torch-ddp", KILL, 1, 0.5, **BACK),
@@ -53,26 +53,28 @@ def test_repetitions_are_taken_together_each_beside_its_own_seed():
     assert found.state == "recovered 2, failed 1"
 
 
-def test_of_an_error_less_is_better():
-    told = {"metric": "error", "targets": [], "time_to_target": {}}
-    base = make_record("torch-ddp", test_metrics={"error": 0.2}, **told)
+def test_a_smaller_error_is_better():
+    common = {"metric": "error", "targets": [], "time_to_target": {}}
+    base = make_record("torch-ddp", test_metrics={"error": 0.2}, **common)
     worse = make_record("torch-ddp", params={"epochs": 4, "fault": KILL}, fault={"state": "recovered"},
-                 test_metrics={"error": 0.25}, **told)  # fmt: skip
+                 test_metrics={"error": 0.25}, **common)  # fmt: skip
     (found,) = fault_effects(groups([base, worse]))
     assert found.quality_lost == pytest.approx(0.05)
 
 
-def test_engines_compete_only_where_they_were_left_alone():
+def test_engines_are_ranked_by_runs_without_faults():
     faster = faulted_record("torch-ddp", PAUSE, speed=9.0)
     assert closing_sentences(groups([*FAULT_RECORDS, faster]))[0].startswith(
         "spark-torch (sync, 2 workers) reached 97%"
     )
     only = [faster, faulted_record("torch-ddp", KILL)]
-    assert "with fault pause" in closing_sentences(groups(only))[0], "if nobody was, they compete as they are"
+    assert "with fault pause" in closing_sentences(groups(only))[0], (
+        "if all runs have a fault, they are ranked as they are"
+    )
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("params", "text"),
     [
         (KILL, "kill-process"),
         ({**KILL, "node": 2}, "kill-process node 2"),
@@ -81,11 +83,11 @@ def test_engines_compete_only_where_they_were_left_alone():
         ({"action": "limit", "at": 0.3, "bandwidth_mbit": 10.0, "for_s": 5.0}, "limit to 10 Mbit/s for 5 s"),
     ],
 )
-def test_a_fault_is_told_in_few_words(asked, words):
-    assert fault_text(asked) == words
+def test_the_short_text_of_a_fault(params, text):
+    assert fault_text(params) == text
 
 
-def test_show_sets_the_faults_side_by_side(tmp_path):
+def test_show_prints_a_table_of_faults(tmp_path):
     console = Console(file=io.StringIO(), width=130)
     print_board(FAULT_RECORDS, tmp_path, console)
     lines = console.file.getvalue().splitlines()
@@ -99,7 +101,7 @@ def test_show_sets_the_faults_side_by_side(tmp_path):
     ]
 
 
-def test_without_faults_nothing_is_said_of_them(tmp_path):
+def test_without_faults_there_is_no_table_of_faults(tmp_path):
     console = Console(file=io.StringIO(), width=130)
     print_board([undisturbed_record("torch-ddp")], tmp_path, console)
     assert "fault" not in console.file.getvalue()
@@ -109,7 +111,7 @@ def test_without_faults_nothing_is_said_of_them(tmp_path):
     assert "faults" not in workload.charts[0].data
 
 
-def test_the_curve_has_a_mark_where_the_fault_was_done_and_where_it_was_healed(tmp_path):
+def test_the_curve_has_marks_for_the_fault_and_for_its_end(tmp_path):
     folder = write_study_folder(tmp_path / "made", FAULT_RECORDS)
     found = groups(FAULT_RECORDS)
     styles = engine_styles(record.engine for record in FAULT_RECORDS)
@@ -124,6 +126,6 @@ def test_the_curve_has_a_mark_where_the_fault_was_done_and_where_it_was_healed(t
     assert "A cross is a fault" in chart.about
 
 
-def test_a_fault_that_was_not_done_has_no_mark():
-    line = [{"trial": "a.1", "train_s": 1.0, "y": 0.5, "error": 0.5}]
-    assert fault_rows(line, {"a.1": {"at_s": None, "state": "not done"}}) == []
+def test_a_fault_that_was_not_injected_has_no_mark():
+    curve = [{"trial": "a.1", "train_s": 1.0, "y": 0.5, "error": 0.5}]
+    assert fault_rows(curve, {"a.1": {"at_s": None, "state": "not done"}}) == []

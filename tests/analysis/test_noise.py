@@ -1,4 +1,4 @@
-"""The noise verdict of a trial, and the control kernel behind it."""
+"""The noise report of a trial, and the control kernel."""
 
 import os
 from types import SimpleNamespace
@@ -28,14 +28,14 @@ def run(seed=1, **noise):
     return timed_record("numpy", 1.0, seed, noise={**CALM, **noise})
 
 
-def test_a_quiet_trial_is_quiet_without_reasons():
+def test_a_quiet_trial_has_no_reasons():
     assert noise_report(run()) == noise_report(run(), [run(seed) for seed in range(2, 6)])
     assert (noise_report(run()).verdict, noise_report(run()).reasons) == ("quiet", [])
 
 
-def test_a_hand_on_its_nodes_disturbs_a_trial():
-    touched = timed_record("numpy", 1.0, 1, noise=CALM, notes={"by hand: cut node-1": "done", "blas": "fast"})
-    assert noise_report(touched).reasons == ["somebody's hand was on its nodes (cut node-1)"]
+def test_a_trial_whose_nodes_were_changed_by_hand_is_disturbed():
+    changed = timed_record("numpy", 1.0, 1, noise=CALM, notes={"by hand: cut node-1": "done", "blas": "fast"})
+    assert noise_report(changed).reasons == ["somebody's hand was on its nodes (cut node-1)"]
 
 
 @pytest.mark.parametrize(
@@ -50,40 +50,40 @@ def test_a_hand_on_its_nodes_disturbs_a_trial():
         ({"control_after": 90.0}, "the control kernel after it ran at 50% of its usual speed"),
     ],
 )
-def test_each_disturbance_is_told_with_its_figure(noise, reason):
+def test_each_disturbance_is_reported_with_its_figure(noise, reason):
     found = noise_report(run(**noise))
     assert (found.verdict, found.reasons) == ("disturbed", [reason])
 
 
-def test_the_kernel_is_compared_with_the_studys_own_median():
+def test_the_control_kernel_is_compared_with_the_studys_median():
     slow = {"control_before": 150.0, "control_after": 150.0}
     others = [run(seed) for seed in range(2, 6)]
-    assert noise_report(run(**slow)).verdict == "quiet", "alone it has nothing to be compared with"
+    assert noise_report(run(**slow)).verdict == "quiet", "there is nothing to compare it with"
     assert len(noise_report(run(**slow), others).reasons) == 2
     elsewhere = [timed_record("numpy", 1.0, seed, noise=CALM, environment={"host": "fast"}) for seed in range(2, 6)]
-    assert noise_report(run(**slow), elsewhere).verdict == "quiet", "another machine has another speed"
+    assert noise_report(run(**slow), elsewhere).verdict == "quiet", "runs on another machine are not comparable"
 
 
-def test_workers_that_wait_for_each_other_disturb_nobody():
+def test_workers_that_wait_for_each_other_are_no_disturbance():
     def spark(seed, pressure):
         return timed_record("spark", 1.0, seed, mode="sync", workers=2, noise={**CALM, "cpu_pressure": pressure})
 
     runs = [spark(seed, 0.45) for seed in range(1, 5)]
     assert noise_report(runs[0]).verdict == "quiet"
-    odd = spark(9, 0.8)
-    assert noise_report(odd, runs).reasons == ["something waited for a CPU in 80% of the time"]
-    assert [each.verdict for each in noise_reports([*runs, odd])] == ["quiet"] * 4 + ["disturbed"]
+    outlier = spark(9, 0.8)
+    assert noise_report(outlier, runs).reasons == ["something waited for a CPU in 80% of the time"]
+    assert [each.verdict for each in noise_reports([*runs, outlier])] == ["quiet"] * 4 + ["disturbed"]
 
 
-def test_a_board_says_how_many_trials_were_disturbed():
-    calm, loud = [run(seed) for seed in range(1, 4)], run(9, other_cores=1.2)
+def test_the_number_of_disturbed_trials_is_reported():
+    calm, busy = [run(seed) for seed in range(1, 4)], run(9, other_cores=1.2)
     assert disturbances(calm) == []
-    assert disturbances([*calm, loud]) == [
+    assert disturbances([*calm, busy]) == [
         "1 of 4 trials was disturbed, such as numpy with seed 9: other processes kept 1.2 cores busy."
     ]
 
 
-def test_without_samples_or_with_none_at_all_nothing_is_known():
+def test_without_samples_the_noise_is_unknown():
     assert noise_report(timed_record("numpy", 1.0, noise={"load_before": 0.1})).verdict == "unknown"
     assert noise_report(timed_record("numpy", 1.0)).verdict == "unknown"
     nulls = dict.fromkeys(CALM) | {"other_cores": 0.0}
@@ -91,7 +91,7 @@ def test_without_samples_or_with_none_at_all_nothing_is_known():
 
 
 @pytest.mark.cluster
-def test_a_record_has_the_speed_of_the_kernel_before_and_after(tmp_path):
+def test_a_record_has_the_speed_of_the_control_kernel_before_and_after(tmp_path):
     path = study(tmp_path, "numpy")
     assert trainoff("run", path, "--out", tmp_path / "out").returncode == 0
     noise = only_record(tmp_path / "out")["noise"]
@@ -105,14 +105,14 @@ def test_a_record_has_the_speed_of_the_kernel_before_and_after(tmp_path):
     assert "TRAINOFF_CONTROL_S=soon: this is no length in seconds" in wrong.stderr
 
 
-@pytest.mark.parametrize("said", ["soon", "-1", "nan", "inf"])
-def test_a_length_that_is_none_is_one_sentence(monkeypatch, said):
-    monkeypatch.setenv("TRAINOFF_CONTROL_S", said)
+@pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf"])
+def test_an_invalid_length_of_the_control_kernel_is_an_error(monkeypatch, value):
+    monkeypatch.setenv("TRAINOFF_CONTROL_S", value)
     with pytest.raises(TrainoffError, match="no length in seconds; 1 is usual"):
         machine.seconds()
 
 
-def test_what_was_measured_after_a_trial_serves_before_the_next_while_it_is_fresh(monkeypatch):
+def test_the_measurement_after_a_trial_is_reused_before_the_next_for_a_while(monkeypatch):
     speeds, now = iter([1.0, 2.0, 3.0, 4.0]), [0.0]
     monkeypatch.setattr(machine, "speed", lambda cpu, length: next(speeds))
     monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -124,7 +124,7 @@ def test_what_was_measured_after_a_trial_serves_before_the_next_while_it_is_fres
     assert kernel.before(0) == 3.0
 
 
-def test_the_kernel_does_the_same_work_every_time_and_leaves_no_trace():
+def test_the_control_kernel_does_the_same_work_every_time():
     before = os.sched_getaffinity(0)
     numbers = machine._numbers(machine.SMALL).copy()
     assert machine.speed(min(before), 0.0) > 0

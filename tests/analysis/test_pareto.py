@@ -1,4 +1,4 @@
-"""Pareto fronts, and what bounded a trial."""
+"""Pareto fronts and bottlenecks."""
 
 import numpy as np
 import pytest
@@ -14,29 +14,29 @@ def test_a_front_worked_by_hand():
     assert pareto([(1, 1)]) == [True]
 
 
-def test_a_front_is_what_the_definition_says():
+def test_a_front_fulfils_its_definition():
     points = [tuple(point) for point in np.random.default_rng(1).integers(0, 40, (200, 2)).tolist()]
-    for point, on in zip(points, pareto(points), strict=True):
-        beaten = any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in points)
-        assert on != beaten
+    for point, is_on_front in zip(points, pareto(points), strict=True):
+        dominated = any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in points)
+        assert is_on_front != dominated
 
 
-def test_fronts_are_named_and_money_is_there_only_where_a_price_is_known():
+def test_fronts_are_named_and_one_of_money_needs_a_price():
     def run(engine, train, accuracy, **more):
         return timed_record(engine, 1.0, train_s=train, test_accuracy=accuracy, cpu_s=10 / train, **more)
 
     lost = run("d", 9.0, 0.99, status="crashed")
     found = groups([run("a", 1.0, 0.9), run("b", 2.0, 0.95), run("c", 3.0, 0.92), lost])
-    drawn = {front.against: front for front in fronts(found)}
-    assert list(drawn) == ["seconds", "core-seconds"]
-    told = [(point.group.first.engine, point.cost, point.best) for point in drawn["seconds"].points]
-    assert told == [("a", 1.0, True), ("b", 2.0, True), ("c", 3.0, False)]
-    assert [point.best for point in drawn["core-seconds"].points] == [True, True, False]
+    by_cost = {front.against: front for front in fronts(found)}
+    assert list(by_cost) == ["seconds", "core-seconds"]
+    points = [(point.group.first.engine, point.cost, point.best) for point in by_cost["seconds"].points]
+    assert points == [("a", 1.0, True), ("b", 2.0, True), ("c", 3.0, False)]
+    assert [point.best for point in by_cost["core-seconds"].points] == [True, True, False]
     priced = groups([run("a", 1.0, 0.9, cost_usd=0.1), run("b", 2.0, 0.95)])
     assert [len(front.points) for front in fronts(priced) if front.against == "money"] == [1]
 
 
-def test_of_an_error_less_is_better_on_a_front_too():
+def test_a_smaller_error_is_better_on_a_front():
     runs = [
         timed_record(engine, 1.0, metric="error", test_metrics={"error": error}, train_s=train)
         for engine, error, train in (("a", 0.2, 1.0), ("b", 0.3, 2.0))
@@ -45,7 +45,7 @@ def test_of_an_error_less_is_better_on_a_front_too():
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "text"),
     [
         ({"training": {"cpu_share": 0.97}}, "CPU-bound (97% of its CPUs busy)"),
         (
@@ -64,20 +64,20 @@ def test_of_an_error_less_is_better_on_a_front_too():
         ({"counts": {"gpu_busy": 0.95}}, "GPU-bound (95% of the training its GPU was busy)"),
     ],
 )
-def test_what_bounded_a_trial_is_told_with_its_figure(more, said):
+def test_the_bottleneck_is_reported_with_its_figure(more, text):
     run = timed_record("numpy", 1.0, train_s=9.0, **more)
-    assert str(bottleneck(run)) == said
-    assert bottleneck_sentence(run) == f"In 9.0 s of training numpy was {said}."
+    assert str(bottleneck(run)) == text
+    assert bottleneck_sentence(run) == f"In 9.0 s of training numpy was {text}."
 
 
-def test_what_the_workers_tell_is_taken_from_them():
+def test_the_bottleneck_of_a_distributed_trial_is_from_its_workers():
     run = distributed_record("tf-ps", "sync", computing=2.0, communicating=7.0)
     assert bottleneck_sentence(run) == (
         "In 10.0 s of training tf-ps was network-bound (70% of the workers' time spent on calls and transfers)."
     )
 
 
-def test_what_is_not_known_is_not_said_and_a_lack_of_memory_is():
+def test_an_unknown_bottleneck_is_not_reported_and_a_lack_of_memory_is():
     assert bottleneck_sentence(timed_record("numpy", 1.0)) is None
     short = timed_record("numpy", None, status="out-of-memory", reason="worker-0 used 2.1 GiB of 2 GiB")
     assert bottleneck_sentence(short) == "numpy was memory-bound: worker-0 used 2.1 GiB of 2 GiB."

@@ -1,4 +1,4 @@
-"""The scaling model: known coefficients come back, what cannot be told is said, intervals hold what they say."""
+"""The scaling model: recovered coefficients, cautions, grades and intervals."""
 
 import math
 import re
@@ -52,7 +52,7 @@ def published(rows):
         ({"constant": 3.0, "work": 100.0, "nodes": 0.5}, (1, 2, 4, 8, 16)),
     ],
 )
-def test_known_coefficients_come_back(terms, counts):
+def test_known_coefficients_are_recovered(terms, counts):
     parts = {"constant": lambda n: 1, "work": lambda n: 1 / n, "log": math.log2, "nodes": lambda n: n}
 
     def seconds(nodes):
@@ -64,28 +64,28 @@ def test_known_coefficients_come_back(terms, counts):
     assert max(abs(error) for error in found.grade.left_out.values()) < 0.35
 
 
-def test_where_batches_grow_with_the_nodes_every_step_costs_its_messages():
+def test_batches_that_grow_with_the_nodes_have_a_cost_of_messages_per_step():
     """136 steps on one node, 8 on 17; a step takes 0.1 s, and 0.08 s more for each doubling of the nodes."""
     law = lambda nodes: 136 / nodes * (0.1 + 0.08 * math.log2(nodes))  # noqa: E731  # a law is a formula
     grows = [Measurement(nodes, 1.0, (law(nodes),), grows=True) for nodes in (1, 2, 4, 8)]
     assert fit(grows).predict(17).middle == pytest.approx(law(17), rel=0.01)
     assert formula_text(fit(grows)) == "13.6 s divided among the nodes + 10.9 s for each doubling, divided too"
-    assert abs(fit(configs(law)).predict(17).middle / law(17) - 1) > 0.2, "no law of the others is of that shape"
+    assert abs(fit(configs(law)).predict(17).middle / law(17) - 1) > 0.2, "the other terms cannot have that shape"
 
 
-def test_what_grows_is_seen_in_the_records():
+def test_growing_batches_are_recognised_in_the_records():
     sizes = {"each": [100, 200, 400], "whole": [400, 400, 400]}
-    for word, batches in sizes.items():
+    for name, batches in sizes.items():
         runs = [
-            record(f"{word}-{n}", workers=n, mode="sync", train_s=10.0 / n, params={"batch_size": batch})
+            record(f"{name}-{n}", workers=n, mode="sync", train_s=10.0 / n, params={"batch_size": batch})
             for n, batch in zip((1, 2, 4), batches, strict=True)
         ]
         (curve,) = curves(runs)
-        assert {config.grows for config in curve.measurements} == {word == "each"}
+        assert {config.grows for config in curve.measurements} == {name == "each"}
 
 
-def test_seconds_count_relative_to_their_size():
-    """At 16 nodes a second is a tenth; in plain least squares the hundred at one node would drown it."""
+def test_the_fit_minimises_relative_errors():
+    """A second of error at 16 nodes is a tenth; plain least squares would only fit the hundred at one node."""
     found = fit([Measurement(1, 1.0, (105.0,)), *configs(lambda n: 2 + 100 / n, (2, 4, 8, 16))])
     assert found.predict(16).middle == pytest.approx(2 + 100 / 16, rel=0.03)
 
@@ -105,7 +105,7 @@ def test_one_model_of_small_and_large_data_predicts_both():
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 8))
 @settings(max_examples=60)
-def test_non_negative_least_squares_are_scipys(seed, columns, rows):
+def test_non_negative_least_squares_agree_with_scipys(seed, columns, rows):
     random = np.random.default_rng(seed)
     matrix, right = random.normal(size=(rows, columns)), random.normal(size=rows)
     ours, theirs = nnls_many(matrix, right[:, None], columns)[:, 0], optimize.nnls(matrix, right)[0]
@@ -114,18 +114,18 @@ def test_non_negative_least_squares_are_scipys(seed, columns, rows):
     assert nnls(matrix, right)[1] == pytest.approx(np.linalg.norm(matrix @ ours - right) ** 2, abs=1e-9)
 
 
-def test_many_right_sides_are_solved_as_one_by_one():
+def test_many_right_hand_sides_are_solved_like_single_ones():
     random = np.random.default_rng(3)
     matrix, right = random.normal(size=(5, 3)), random.normal(size=(5, 40))
-    together, pairs = nnls_many(matrix, right, 3), nnls_many(matrix, right, 2)
+    solved, pairs = nnls_many(matrix, right, 3), nnls_many(matrix, right, 2)
     for column in range(40):
-        assert together[:, column] == pytest.approx(nnls(matrix, right[:, column])[0])
+        assert solved[:, column] == pytest.approx(nnls(matrix, right[:, column])[0])
         best = min(nnls(matrix[:, two], right[:, column])[1] for two in ((0, 1), (0, 2), (1, 2)))
         assert np.sum((matrix @ pairs[:, column] - right[:, column]) ** 2) == pytest.approx(best)
     assert np.count_nonzero(pairs, axis=0).max() == 2
 
 
-def test_columns_that_are_alike_or_nothing_do_no_harm():
+def test_equal_and_zero_columns_are_allowed():
     matrix, right = (
         np.array([[1.0, 2.0, 0.0, 1.0], [1.0, 2.0, 0.0, 2.0], [1.0, 2.0, 0.0, 3.0]]),
         np.array([3.0, 5.0, 7.0]),
@@ -151,7 +151,7 @@ def test_shapes_that_fit_alike_are_not_chosen_by_rounding(seconds, unit):
 
 
 @pytest.mark.parametrize(("counts", "most"), [((1, 2), 2), ((1, 2, 4), 2), ((1, 2, 4, 8), 3), ((1, 2, 3, 4, 5, 6), 5)])
-def test_there_is_always_something_left_to_check_by(counts, most):
+def test_there_are_fewer_terms_than_node_counts(counts, most):
     every = configs(lambda n: 3 + 40 / n + math.log2(n) + 0.5 * n, counts)
     assert most_terms(every) == most
     assert len(fit(every).terms) <= most
@@ -163,30 +163,30 @@ def test_two_node_counts_give_amdahls_law_and_no_grade():
     assert found.grade.left_out == {}
     assert found.predict(4).error is None
     assert "a third one would" in grade_text(found)
-    near, far = found.predict(4), found.predict(16)
+    close, far = found.predict(4), found.predict(16)
     assert far.high / far.middle > 1.8
-    assert near.high / near.middle < far.high / far.middle, "further away is less certain"
+    assert close.high / close.middle < far.high / far.middle, "predictions further away are less certain"
 
 
-def test_more_than_twice_the_time_on_twice_the_nodes_still_takes_some_on_one():
+def test_predictions_are_positive_even_if_time_more_than_doubles():
     model = fit([Measurement(2, 1.0, (10.0,)), Measurement(4, 1.0, (25.0,))])
     assert model.predict(1).middle > 0
     assert interpretation(model).startswith("One node is the fastest")
 
 
-def test_one_node_count_is_no_curve():
+def test_one_node_count_is_not_enough():
     with pytest.raises(ValueError, match="at least two"):
         fit(configs(lambda n: 1.0, (4,)))
 
 
-def test_work_that_grows_with_the_nodes_cannot_be_told_from_a_constant():
+def test_work_that_grows_with_the_nodes_is_reported_as_indistinguishable():
     found = fit([Measurement(nodes, 1000.0 * nodes, (7.0 + 0.1 * nodes,)) for nodes in (1, 2, 4, 8)])
     assert "work" not in found.terms
     assert any("divided among the nodes cannot be told from those constant" in each for each in found.remarks)
 
 
-def test_what_hangs_on_the_shape_alone_is_said():
-    """Runs on 1, 2, 4 and 8 nodes take what grows with every node for what grows with every doubling."""
+def test_predictions_that_depend_on_the_models_shape_have_a_caution():
+    """Runs on 1, 2, 4 and 8 nodes fit growth with every doubling nearly as well as growth with every node."""
     law = {nodes: 2 + 40 / nodes + 0.5 * nodes for nodes in (1, 2, 4, 8, 17)}
     found = fit([Measurement(nodes, 1.0, (law[nodes],)) for nodes in (1, 2, 4, 8)])
     assert found.predict(17).middle < 0.85 * law[17]
@@ -196,19 +196,19 @@ def test_what_hangs_on_the_shape_alone_is_said():
         "With 17 nodes much hangs on the shape of the model: others that fit these runs nearly as well say "
         f"{low:.1f} to {high:.1f} s. A run there, or nearer to it, would tell."
     )
-    assert shape_caution(found, 8) is None, "inside the measured all of them say the same"
+    assert shape_caution(found, 8) is None, "inside the measured range all shapes agree"
     steep = fit([Measurement(nodes, 1.0, (40 / nodes,)) for nodes in (1, 2, 4, 8)])
-    assert shape_caution(steep, 17) is None, "all that fit say the same there, too"
+    assert shape_caution(steep, 17) is None, "all shapes that fit agree there, too"
 
 
-def test_a_model_that_sees_badly_is_not_sure_that_nodes_make_no_difference():
+def test_an_inaccurate_model_does_not_claim_that_nodes_make_no_difference():
     flat = fit([Measurement(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 5.0), (2, 5.1), (4, 4.9))])
     assert interpretation(flat) == "Nodes make no difference: nothing of the time is divided among them."
     wild = fit([Measurement(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 28.0), (3, 19.0), (5, 30.0))])
     assert re.search(r"; but this model was off by up to \d+%, so it may not see it\.$", interpretation(wild))
 
 
-def test_the_published_clusters_and_how_well_they_can_be_predicted():
+def test_the_models_of_the_published_clusters():
     small, large = fit(published(60_000)), fit(published(240_000))
     assert grade_text(small).endswith("its predictions were off by under 1% at 1, -2% at 3, +1% at 5, +1% at 17.")
     assert grade_text(large).endswith("its predictions were off by +130% at 1, -35% at 3, +18% at 5, +26% at 17.")
@@ -217,21 +217,21 @@ def test_the_published_clusters_and_how_well_they_can_be_predicted():
     assert max(abs(error) for error in small.grade.left_out.values()) < 0.03
     assert large.terms.keys() == {"constant", "work"}
     assert 1.6 < large.speed_up(17) < 1.9
-    assert large.enough_nodes() in range(5, 10), "nothing much comes beyond five"
+    assert large.enough_nodes() in range(5, 10), "more than five bring little"
     assert {n: round(error, 2) for n, error in large.grade.left_out.items()} == {1: 1.3, 3: -0.35, 5: 0.18, 17: 0.26}
     assert large.predict(32).error == pytest.approx(large.grade.beyond)
     low, high = large.predict(32).low, large.predict(32).high
     assert low < 679.941 < high
 
 
-def test_runs_that_were_held_out_grade_the_model():
+def test_held_out_runs_grade_the_model():
     found = graded(fit(configs(lambda n: 2 + 20 / n)), configs(lambda n: (2 + 20 / n) * 1.25, (17,)))
     assert found.grade.held_out == {(17, 1.0): pytest.approx(-0.2)}
     assert "held out it was off by -20% at 17" in grade_text(found)
     assert found.grade.worst == pytest.approx(0.2, abs=0.01)
 
 
-def test_the_best_number_of_nodes_and_what_is_enough():
+def test_the_best_and_the_sufficient_number_of_nodes():
     found = fit(configs(lambda n: 100 / n + n, (1, 2, 4, 8, 16)))
     assert found.best_nodes() == 10
     assert found.enough_nodes() == 7
@@ -247,7 +247,7 @@ times = st.floats(0.01, 1e5)
 
 @given(st.lists(times, min_size=2, max_size=6), st.integers(1, 200))
 @settings(max_examples=40)
-def test_whatever_was_measured_predictions_are_times(values, at):
+def test_predictions_are_positive_and_inside_their_intervals(values, at):
     found = fit([Measurement(2**place, 1.0, (value,)) for place, value in enumerate(values)])
     one = found.predict(at)
     assert 0 < one.low <= one.middle <= one.high < math.inf
@@ -261,7 +261,7 @@ def test_whatever_was_measured_predictions_are_times(values, at):
 @given(st.lists(times, min_size=3, max_size=5), st.floats(0.001, 1000))
 @settings(max_examples=25)
 @example([5311.09, 340.82, 5311.09], 188.0)
-def test_another_unit_of_time_is_another_unit_and_nothing_else(values, unit):
+def test_the_unit_of_time_does_not_matter(values, unit):
     one = fit([Measurement(2**place, 1.0, (value,)) for place, value in enumerate(values)])
     other = fit([Measurement(2**place, 1.0, (value * unit,)) for place, value in enumerate(values)])
     assert other.predict(40).middle == pytest.approx(one.predict(40).middle * unit, rel=1e-6)
@@ -278,7 +278,7 @@ TRUTHS = [(2.0, 20.0, 0.0, 0.0), (0.0, 20.0, 0.0, 0.0), (5.0, 0.0, 1.0, 0.0), (1
         for place, truth in enumerate(TRUTHS)
     ],
 )
-def test_intervals_hold_a_new_run_about_as_often_as_they_say(truth, repeats, noise):
+def test_intervals_hold_a_new_run_as_often_as_they_claim(truth, repeats, noise):
     random = np.random.default_rng(11)
 
     def run(nodes):
@@ -293,16 +293,16 @@ def test_intervals_hold_a_new_run_about_as_often_as_they_say(truth, repeats, noi
             held.append(one.low <= run(nodes) <= one.high)
             widths += [one.high / one.low] if nodes < 8 else []
     assert np.mean(held) >= 0.9
-    assert np.median(widths) < 1 + 12 * noise, "an interval that holds everything says nothing"
+    assert np.median(widths) < 1 + 12 * noise, "an interval must not be too wide"
 
 
 def test_with_many_runs_intervals_are_narrow():
     random = np.random.default_rng(5)
-    made = [
+    measurements = [
         Measurement(nodes, 1.0, tuple((2 + 20 / nodes) * np.exp(0.02 * random.normal(size=9))))
         for nodes in (1, 2, 4, 8, 16)
     ]
-    one = fit(made).predict(12)
+    one = fit(measurements).predict(12)
     assert one.high / one.low < 1.2
 
 
@@ -311,7 +311,7 @@ def ran(engine, nodes, seconds, seed=1, **more):
     return record(f"{engine}-{nodes}-{seed}", **{**base, "cold_s": (seconds or 0) + 5, "samples_seen": 2000, **more})
 
 
-def test_curves_join_what_differs_in_nodes_only():
+def test_a_curve_joins_runs_that_differ_in_nodes_only():
     records = [
         *(ran("a", nodes, 10 / nodes, params={"batch_size": 100 * nodes, "epochs": 1}) for nodes in (1, 2, 4)),
         *(ran("b", nodes, 20 / nodes, params={"batch_size": 100, "epochs": 1}) for nodes in (1, 2, 4)),
@@ -325,7 +325,7 @@ def test_curves_join_what_differs_in_nodes_only():
     assert a.overhead_s == 5.0
 
 
-def test_curves_keep_other_settings_apart_and_say_how_they_differ():
+def test_other_settings_have_other_curves_named_by_their_difference():
     records = [
         ran("a", nodes, 10 / nodes, params={"batch_size": batch * nodes, "epochs": epochs})
         for nodes in (1, 2, 4)
@@ -338,7 +338,7 @@ def test_curves_keep_other_settings_apart_and_say_how_they_differ():
 
 
 def test_a_larger_first_node_does_not_break_a_curve():
-    """With `first` a lab lists its nodes, and one node alone has another memory than the least of several."""
+    """With `first` a lab lists its nodes, and a single node has more memory than the smallest of several."""
     large, small = {"cores": 0.1, "memory_gb": 3.0}, {"cores": 0.1, "memory_gb": 1.3}
 
     def on(nodes):

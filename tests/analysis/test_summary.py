@@ -1,4 +1,4 @@
-"""What records say, in words: ranking, answer, figures as people read them."""
+"""Sentences about records: ranking, closing sentences, bottlenecks, figures for people."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from trainoff.analysis import (
 from trainoff.analysis.format import about, count, ratio_text, seconds, size, span, value_text
 
 
-def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
+def test_the_fastest_to_the_target_is_first_with_its_ratio():
     found = groups([timed_record("slow", 8.0), timed_record("fast", 2.0)])
     assert [group.first.engine for group in ranked(found)] == ["fast", "slow"]
     assert closing_sentences(found) == [
@@ -32,12 +32,12 @@ def test_the_fastest_to_the_target_wins_and_the_ratio_is_told():
     ]
 
 
-def test_who_took_about_as_long_is_not_told_apart():
+def test_similar_times_are_reported_as_similar():
     found = groups([timed_record("fast", 2.0), timed_record("close", 2.05)])
     assert "close took about as long" in closing_sentences(found)[0]
 
 
-def test_what_an_engine_has_no_choice_about_does_not_set_it_apart():
+def test_settled_parameters_do_not_label_a_group():
     plain = {"optimizer": "momentum", "train_rows": None}
     other = {"optimizer": "l-bfgs", "train_rows": None}
     found = groups(
@@ -48,20 +48,20 @@ def test_what_an_engine_has_no_choice_about_does_not_set_it_apart():
     assert [group.label for group in found] == [{"optimizer": "momentum"}, {"optimizer": "l-bfgs"}]
 
 
-def test_who_never_got_there_is_said_not_dropped():
+def test_an_engine_that_missed_the_target_is_named():
     found = groups([timed_record("fast", 2.0), timed_record("never", None)])
     assert closing_sentences(found)[0] == (
         "fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s."
     )
 
 
-def test_a_median_of_repetitions_counts_those_that_never_got_there():
+def test_a_median_of_repetitions_counts_missed_targets():
     found = groups([timed_record("a", 1.0, 1), timed_record("a", None, 2), timed_record("a", None, 3)])
     assert found[0].time_to(0.97) is None
     assert found[0].time_to(0.95) == 1.0
 
 
-def test_five_repetitions_make_a_verdict_with_its_uncertainty_and_need_no_caution():
+def test_five_repetitions_give_a_verdict_with_its_uncertainty():
     found = timed_groups(slow=[3.0, 3.2, 2.9, 3.1, 3.0], fast=FAST)
     assert closing_sentences(found) == [
         "fast reached 97% first: 1.0 s of training, 3.0 times faster than slow (2.9 to 3.2, n = 5).",
@@ -69,7 +69,7 @@ def test_five_repetitions_make_a_verdict_with_its_uncertainty_and_need_no_cautio
     ]
 
 
-def test_a_tie_is_said_to_be_one_and_then_nobody_was_first():
+def test_in_a_tie_no_engine_is_first():
     found = timed_groups(a=FAST, b=[1.005 * time for time in FAST], slow=[2 * time for time in FAST])
     assert closing_sentences(found)[0] == (
         "a reached 97% after 1.0 s of training, "
@@ -78,13 +78,13 @@ def test_a_tie_is_said_to_be_one_and_then_nobody_was_first():
     )
 
 
-def test_what_five_repetitions_cannot_tell_apart_is_undecided():
+def test_an_unclear_difference_of_five_repetitions_is_undecided():
     found = timed_groups(a=FAST, b=[1.5, 0.9, 1.6, 0.8, 1.7])
     assert closing_sentences(found)[0].startswith("a reached 97% after 1.0 s of training; b took 1.2")
     assert "times as long, which is undecided (" in closing_sentences(found)[0]
 
 
-def test_who_got_there_only_sometimes_is_said_so():
+def test_runs_that_missed_the_target_are_counted():
     assert closing_sentences(timed_groups(a=FAST, b=[None] * 5))[0] == (
         "a reached 97% first: 1.0 s of training; b had not got there after 9.0 s and got there in 0 of 5 runs."
     )
@@ -93,73 +93,75 @@ def test_who_got_there_only_sometimes_is_said_so():
     )
 
 
-def test_the_headline_is_the_highest_target_that_half_of_them_reached():
+def test_the_headline_is_the_highest_target_that_half_of_the_groups_reached():
     most = [timed_record("a", 1.0), timed_record("b", None), timed_record("c", None)]
     assert headline_target(groups(most)) == 0.95
     assert headline_target(groups([timed_record("a", None, time_to_target={"0.95": None, "0.97": None})])) is None
 
 
-def test_who_was_first_is_asked_of_those_that_were_left_alone():
+def test_the_first_is_chosen_among_runs_without_faults():
     fault = {"epochs": 4, "fault": {"action": "slow", "node": 1, "at": 0.3, "share": 0.25, "for_s": None}}
-    alone = {"a": {"0.97": 5.0, "0.98": None}, "b": {"0.97": 6.0, "0.98": 9.0}}
-    made = [
+    undisturbed = {"a": {"0.97": 5.0, "0.98": None}, "b": {"0.97": 6.0, "0.98": 9.0}}
+    records = [
         timed_record(engine, None, seed, targets=[0.97, 0.98], time_to_target=times, params=params)
-        for engine, own in alone.items()
-        for seed, (times, params) in enumerate([(own, {"epochs": 4}), ({"0.97": 8.0, "0.98": None}, fault)])
+        for engine, times in undisturbed.items()
+        for seed, (times, params) in enumerate([(times, {"epochs": 4}), ({"0.97": 8.0, "0.98": None}, fault)])
     ]
-    assert closing_sentences(groups(made))[0].startswith("b reached 98% first: 9.0 s of training; a had not got there")
+    assert closing_sentences(groups(records))[0].startswith(
+        "b reached 98% first: 9.0 s of training; a had not got there"
+    )
 
 
-def test_what_solves_the_problem_another_way_is_named():
+def test_an_engine_that_is_different_by_design_is_named():
     other = {"verdict": "different by design", "reason": "L-BFGS, whole data per step"}
-    said = closing_sentences(groups([timed_record("a", 1.0), timed_record("b", 2.0, equivalence=other)]))
-    assert said[-1] == (
+    sentences = closing_sentences(groups([timed_record("a", 1.0), timed_record("b", 2.0, equivalence=other)]))
+    assert sentences[-1] == (
         "b solves the problem another way (L-BFGS, whole data per step); all others did the same arithmetic, checked."
     )
 
 
-def test_who_differs_in_the_same_way_is_told_together():
+def test_engines_that_differ_for_the_same_reason_share_a_sentence():
     other = {"verdict": "different by design", "reason": "10 steps alone"}
-    odd = [timed_record(name, 2.0, equivalence=other) for name in "bcd"]
+    differing = [timed_record(name, 2.0, equivalence=other) for name in "bcd"]
     alone = timed_record("e", 2.0, equivalence={**other, "reason": "L-BFGS"})
-    assert closing_sentences(groups([timed_record("a", 1.0), *odd, alone]))[-1] == (
+    assert closing_sentences(groups([timed_record("a", 1.0), *differing, alone]))[-1] == (
         "b, c and d solve the problem another way (10 steps alone); "
         "e solves the problem another way (L-BFGS); all others did the same arithmetic, checked."
     )
 
 
-def test_the_best_setting_speaks_for_its_engine():
+def test_the_best_setting_represents_its_engine():
     design = {"verdict": "different by design", "reason": "L-BFGS"}
     small = {"verdict": None, "reason": "too few steps"}
     runs = [timed_record("b", 1.0, equivalence=design), timed_record("b", 2.0, params={"epochs": 1}, equivalence=small)]
     assert closing_sentences(groups(runs))[-1] == "b solves the problem another way (L-BFGS)."
 
 
-def test_what_could_not_be_checked_is_not_called_checked():
+def test_engines_that_could_not_be_checked_are_named():
     small = {"verdict": None, "reason": "the steps are too small to be told from float32 rounding"}
-    said = closing_sentences(
+    sentences = closing_sentences(
         groups([timed_record("a", 1.0, equivalence=small), timed_record("b", 2.0, equivalence=small)])
     )
-    assert "same arithmetic" not in said[-1]
-    assert said[-1].startswith("a and b could not be checked against the reference (the steps are too small")
+    assert "same arithmetic" not in sentences[-1]
+    assert sentences[-1].startswith("a and b could not be checked against the reference (the steps are too small")
 
 
-def test_a_grid_is_told_apart_by_what_varies():
+def test_groups_of_a_grid_are_named_by_what_varies():
     found = groups([timed_record("a", 1.0, params={"epochs": 2}), timed_record("a", 2.0, 2, params={"epochs": 4})])
     assert [group.name for group in ranked(found)] == ["a with epochs 2", "a with epochs 4"]
 
 
-def test_a_target_is_told_as_it_was_given():
-    odd = timed_record("a", 1.0, targets=[0.945], time_to_target={"0.945": 1.0})
-    assert closing_sentences(groups([odd]))[0] == "a reached 94.5% after 1.0 s of training."
+def test_a_target_is_printed_as_it_was_given():
+    record = timed_record("a", 1.0, targets=[0.945], time_to_target={"0.945": 1.0})
+    assert closing_sentences(groups([record]))[0] == "a reached 94.5% after 1.0 s of training."
 
 
-def test_a_network_that_has_learnt_nothing_is_called_so():
+def test_an_accuracy_no_better_than_guessing_is_pointed_out():
     lost = timed_record("a", None, time_to_target={}, test_accuracy=0.11, model={"classes": 10})
     assert closing_sentences(groups([lost]))[0].endswith("an accuracy of 0.1100, no better than guessing.")
 
 
-def test_only_failures_is_said_plainly():
+def test_if_every_trial_failed_the_summary_says_so():
     bad = timed_record("a", None, status="crashed", phase="train", cold_s=3.2, reason="worker-1: boom")
     assert closing_sentences(groups([bad])) == ["No trial ended well."]
     assert failure(bad) == "crashed in train after 3.2 s: worker-1: boom"
@@ -187,7 +189,7 @@ def test_only_failures_is_said_plainly():
         (size, 2_400_000_000, "2.4 GB"),
     ],
 )
-def test_figures_as_a_person_reads_them(function, value, text):
+def test_figures_for_people(function, value, text):
     assert function(value) == text
 
 
@@ -206,11 +208,11 @@ def test_a_span_names_its_unit_once(low, high, text):
     assert span(low, high) == text
 
 
-def test_a_number_has_its_noun():
+def test_count_with_singular_and_plural():
     assert (count(1, "trial"), count(13, "trial")) == ("1 trial", "13 trials")
 
 
-def test_of_an_error_less_is_better():
+def test_a_smaller_error_is_better():
     def clicks(engine: str, error: float, time: float | None):
         return timed_record(
             engine,
@@ -234,23 +236,23 @@ def test_of_an_error_less_is_better():
     assert closing_sentences(nowhere)[0] == "No engine reached a target; a came closest with error 0.2400."
 
 
-def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
+def test_the_cheapest_setting_of_a_target_has_the_least_cpu_time():
     def tried(engine: str, epochs: int, accuracy: float, cpu: float):
         return timed_record(engine, None, epochs, params={"epochs": epochs}, test_accuracy=accuracy, cpu_s=cpu)
 
     found = groups(
         [tried("a", 1, 0.96, 2.0), tried("a", 2, 0.98, 4.0), tried("a", 9, 0.99, 20.0), tried("b", 1, 0.94, 1.0)]
     )
-    told = [
+    cheapest = [
         (price.target, price.group.first.engine, price.group.first.params["epochs"])
         for price in cheapest_settings(found)
     ]
-    assert told == [(0.95, "a", 1), (0.97, "a", 2)]
+    assert cheapest == [(0.95, "a", 1), (0.97, "a", 2)]
     assert cheapest_settings(groups([tried("a", 1, 0.99, 2.0), tried("b", 1, 0.99, 1.0)])) == []
 
 
 @pytest.mark.parametrize(
-    ("computing", "communicating", "cpu", "said"),
+    ("computing", "communicating", "cpu", "text"),
     [
         (7.0, 2.0, 0.5, "computing-bound (70% of the workers' time)"),
         (2.0, 7.0, 0.5, "network-bound (70% of the workers' time spent on calls and transfers)"),
@@ -258,17 +260,17 @@ def test_the_price_of_a_target_is_the_least_cpu_time_that_got_there():
         (2.0, 7.0, 0.97, "CPU-bound (97% of its CPUs busy)"),
     ],
 )
-def test_a_bottleneck_is_named_with_the_figure_that_says_so(computing, communicating, cpu, said):
+def test_a_bottleneck_is_reported_with_its_figure(computing, communicating, cpu, text):
     record = distributed_record("tf-ps", "sync", computing=computing, communicating=communicating, cpu=cpu)
-    assert str(bound(record)) == said
+    assert str(bound(record)) == text
 
 
-def test_who_has_no_workers_has_no_bottleneck():
+def test_a_record_without_workers_has_no_bottleneck():
     assert bound(timed_record("numpy", 2.0)) is None
     assert worker_lines(groups([timed_record("numpy", 2.0)])) == []
 
 
-def test_staleness_is_told_as_mean_and_most():
+def test_staleness_is_reported_as_mean_and_maximum():
     record = distributed_record(
         "tf-ps", "async", computing=2.0, communicating=7.0, breakdowns={"staleness": {"0": 5.0, "1": 4.0, "10": 1.0}}
     )
@@ -279,7 +281,7 @@ def test_staleness_is_told_as_mean_and_most():
     assert "200 MB/s" in parts
 
 
-def test_what_a_training_used_is_told_role_by_role():
+def test_resources_are_reported_role_by_role():
     record = distributed_record("tf-ps", "async", computing=2.0, communicating=7.0, cpu=0.77)
     record.training |= {"load": 1.5, "runnable": 2.25, "memory_share": 0.0912, "cpu_cores_by_role": {"ps-0": 0.381}}
     record.network_bytes_by_role = {"ps-0": {"sent": 2_400_000_000, "received": 31_000_000}}
@@ -291,7 +293,7 @@ def test_what_a_training_used_is_told_role_by_role():
     assert resource_lines(timed_record("numpy", 2.0)) == []
 
 
-def test_modes_are_told_apart_by_what_they_are_bound_by():
+def test_modes_of_an_engine_are_compared_by_their_bottlenecks():
     fault = {"fault": {"action": "slow", "node": 1, "at": 0.3, "share": 0.25, "for_s": None}}
     found = groups(
         [
@@ -320,7 +322,7 @@ def batch(size: int, speed: float, accuracy: float, **more):
     )
 
 
-def test_batches_are_compared_by_speed_and_by_what_is_learnt_from_a_sample():
+def test_batch_sizes_are_compared_by_speed_and_by_accuracy_per_sample():
     found = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95), batch(1000, 20_000, 0.6)])
     assert batch_lines(found) == [
         "tf-ps (async, 2 workers) on digits-mlp: batches of 1,000 were fastest, 20,000 samples/s (1: 90, 100: 9,000); "
@@ -328,12 +330,12 @@ def test_batches_are_compared_by_speed_and_by_what_is_learnt_from_a_sample():
     ]
     unequal = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95, samples_seen=9), batch(1000, 20_000, 0.6)])
     assert "after unequal numbers of samples" in batch_lines(unequal)[0]
-    assert batch_lines(found[:2]) == [], "two sizes are no series"
+    assert batch_lines(found[:2]) == [], "two sizes are not enough"
     other = groups([batch(100, 9000, 0.9), batch(1, 90, 0.95), batch(1000, 20_000, 0.6, cores=2.0)])
-    assert batch_lines(other) == [], "on nodes of other sizes they are none"
+    assert batch_lines(other) == [], "on nodes of other sizes they are not comparable"
 
 
-def test_an_engine_that_is_exact_in_one_mode_is_named_with_the_other():
+def test_an_engine_that_is_exact_in_one_mode_only_is_named_with_the_other():
     differs = {"verdict": "different by design", "reason": "it does"}
     found = groups(
         [timed_record("tf-ps", 2.0, mode="sync"), timed_record("tf-ps", 3.0, mode="async", equivalence=differs)]
@@ -357,36 +359,36 @@ PHASES = {
 
 def on_spark(feeding, **more):
     parts = {"computing_s": {"worker-0": 5.0, "worker-1": 5.0}, "feeding_s": feeding, "waiting_s": {"worker-0": 3.0}}
-    told = {"phases_s": PHASES, "train_s": 10.0, "mode": "sync", "workers": 2, "breakdowns": parts if feeding else {}}
-    return timed_record("tf-on-spark", 8.0, **{**told, **more})
+    facts = {"phases_s": PHASES, "train_s": 10.0, "mode": "sync", "workers": 2, "breakdowns": parts if feeding else {}}
+    return timed_record("tf-on-spark", 8.0, **{**facts, **more})
 
 
-def test_where_the_time_went_adds_up_with_the_feed_apart():
+def test_the_split_of_time_adds_up_and_has_the_feed_apart():
     (group,) = groups([on_spark({"worker-0": 1.0, "worker-1": 3.0})])
     found = time_split(group)
     assert (found.start, found.rows, found.feed, found.training) == (23.0, 3.5, 2.0, 8.0)
     assert found.whole == pytest.approx(sum(PHASES.values()))
 
 
-def test_who_pushes_no_rows_has_no_feed():
+def test_without_pushed_rows_there_is_no_feed():
     (group,) = groups([on_spark({})])
     assert time_split(group).feed is None
     assert time_split(group).training == 10.0
 
 
-def test_who_starts_longer_than_it_trains_is_told_so():
-    (said,) = start_costs(groups([on_spark({"worker-0": 2.0})]))
-    assert said.startswith("tf-on-spark (sync, 2 workers) spent 23.0 s starting, 2.0 s feeding and 8.0 s training")
+def test_a_start_longer_than_the_training_is_pointed_out():
+    (sentence,) = start_costs(groups([on_spark({"worker-0": 2.0})]))
+    assert sentence.startswith("tf-on-spark (sync, 2 workers) spent 23.0 s starting, 2.0 s feeding and 8.0 s training")
     assert start_costs(groups([on_spark({}, phases_s={**PHASES, "train": 30.0})])) == []
     assert start_costs(groups([on_spark({}, mode="single", workers=1)])) == []
 
 
-def test_waiting_for_rows_is_told_apart():
-    ((_, told),) = worker_lines(groups([on_spark({"worker-0": 2.0, "worker-1": 2.0})]))
-    assert "waiting for rows 20%" in told
+def test_waiting_for_rows_is_reported_apart():
+    ((_, parts),) = worker_lines(groups([on_spark({"worker-0": 2.0, "worker-1": 2.0})]))
+    assert "waiting for rows 20%" in parts
 
 
-def test_a_training_that_waits_for_rows_is_bound_by_the_feed():
+def test_a_training_that_waits_for_rows_is_feed_bound():
     parts = {"computing_s": {"worker-0": 1.0}, "feeding_s": {"worker-0": 8.0}, "waiting_s": {"worker-0": 1.0}}
     found = bound(on_spark({}, breakdowns=parts, training={"cpu_share": 0.3}))
     assert str(found) == "feed-bound (80% of the workers' time spent waiting for rows)"
@@ -396,21 +398,24 @@ def crashed(engine, seed):
     return timed_record(engine, None, seed, status="crashed", time_to_target={"0.95": None, "0.97": None}, train_s=None)
 
 
-def test_a_setting_that_mostly_crashes_does_not_win():
+def test_a_setting_that_mostly_crashes_is_not_first():
     runs = [timed_record("fast", 1.0, 1), *(crashed("fast", seed) for seed in (2, 3, 4, 5))]
     found = groups([*runs, *(timed_record("slow", 2.0, seed) for seed in (1, 2, 3, 4, 5))])
     assert [group.first.engine for group in ranked(found)] == ["slow", "fast"]
     assert closing_sentences(found)[0].startswith("slow reached 97% first: 2.0 s of training; fast had not got there")
 
 
-def test_whoever_did_not_always_get_there_is_told_so():
+def test_the_first_may_have_missed_the_target_in_some_runs():
     mixed = [timed_record("a", 1.0 if seed < 5 else None, seed) for seed in range(1, 7)]
     found = groups([*mixed, *(timed_record("b", 2.3, seed) for seed in range(1, 7))])
-    said = closing_sentences(found)[0]
-    assert said == "a reached 97% after 1.0 s of training in 4 of 6 runs; b took 2.3 times as long, which is undecided."
+    sentence = closing_sentences(found)[0]
+    assert (
+        sentence
+        == "a reached 97% after 1.0 s of training in 4 of 6 runs; b took 2.3 times as long, which is undecided."
+    )
 
 
-def test_a_target_that_was_not_asked_for_is_not_missed():
+def test_runs_without_the_target_do_not_count_as_missed():
     asked = [timed_record("a", 1.0, seed, study="x") for seed in (1, 2, 3)]
     other = {"study": "y", "targets": [0.95], "time_to_target": {"0.95": 1.0}}
     found = groups(
@@ -419,24 +424,24 @@ def test_a_target_that_was_not_asked_for_is_not_missed():
     assert closing_sentences(found)[0].startswith("a reached 97% first")
 
 
-def test_who_did_other_arithmetic_is_told_first():
+def test_an_engine_with_wrong_results_is_named():
     found = groups([timed_record("a", 1.0), timed_record("b", 2.0), timed_record("w", 0.5, status="wrong-result")])
     assert "w did other arithmetic than the reference, and is out of the race." in closing_sentences(found)
     assert "All others did the same arithmetic, checked against the reference." in closing_sentences(found)
 
 
-def test_only_who_has_few_runs_is_indicative():
+def test_only_engines_with_few_runs_are_indicative():
     found = groups([timed_record("b", 3.0), *(timed_record("a", 1.0, seed) for seed in range(1, 6))])
     assert "Fewer than 5 runs of b, so what is said of them is indicative: --repeat 5." in closing_sentences(found)
 
 
-def test_phases_are_those_of_the_runs_that_ended_well():
+def test_phases_are_of_the_runs_that_ended_well():
     early = timed_record("a", None, 1, status="start-failed", phases_s={"import": 1.0})
     whole = [timed_record("a", 1.0, seed, phases_s={"import": 2.0, "train": 4.0}) for seed in (2, 3)]
     assert groups([early, *whole])[0].phases_s() == {"import": 2.0, "train": 4.0}
 
 
-def test_unlike_nodes_are_told_by_how_many_there_are_of_each():
+def test_different_nodes_are_counted_by_size():
     first, rest = {"cores": 0.1, "memory_gb": 3.0}, {"cores": 0.1, "memory_gb": 1.3}
     assert value_text([first, rest, rest]) == "1 of 0.1 cores, 3 GB + 2 of 0.1 cores, 1.3 GB"
     assert value_text([{"cores": 2.0}]) == "1 of 2 cores"

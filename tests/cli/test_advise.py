@@ -1,4 +1,4 @@
-"""`trainoff advise` as a user types it: on records that are made, not run."""
+"""`trainoff advise` on made-up records, and the calibration of its probabilities."""
 
 import json
 import math
@@ -8,6 +8,7 @@ import pytest
 from made_up import off, reliability, score
 
 from helpers.records import record, store
+from helpers.running import error_line
 from trainoff.analysis.advice import RunEvidence, compute_standings, fit_posteriors
 from trainoff.cli import main
 from trainoff.cli.run import next_step
@@ -16,7 +17,7 @@ SPREAD = (0.0, 0.02, -0.02, 0.01, -0.01)
 
 
 def ran(engine, seconds, seed=1, nodes=1, target=0.97, **more):
-    """A run that got to the target after so many seconds of training; None: it never did."""
+    """Return a run that reached the target after `seconds` of training; None: it never did."""
     took = None if seconds is None else seconds * (1 + SPREAD[seed % 5])
     base = {
         "study": "race",
@@ -48,29 +49,25 @@ def workdir(workdir, monkeypatch):
     return workdir
 
 
-def said(capsys, *words):
-    code = main(["advise", *map(str, words)])
+def output_of(capsys, *arguments):
+    code = main(["advise", *map(str, arguments)])
     out, err = capsys.readouterr()
     assert code == 0, err
     return " ".join(out.split())
 
 
-def facts(capsys, *words):
-    assert main(["advise", *map(str, words), "--json"]) == 0
+def advice(capsys, *arguments):
+    assert main(["advise", *map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def complaint(capsys, *words):
-    assert main(["advise", *map(str, words)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err.removeprefix("trainoff: ").strip()
+def error_of(capsys, *arguments):
+    return error_line(capsys, "advise", *arguments)
 
 
-def test_the_fastest_is_advised_with_its_odds_and_its_runner_up(workdir, capsys):
+def test_the_fastest_is_advised_with_its_probability_and_the_runner_up(workdir, capsys):
     store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *runs("jax", None, 2))
-    out = said(capsys, "out", "--target", "0.97")
+    out = output_of(capsys, "out", "--target", "0.97")
     assert out.startswith("Use torch on 1 node of 1 core. It should reach 97% after 10.0 s of training (")
     assert "with start and end 15.0 s." in out
     assert "It is the fastest with a probability of 99%" in out
@@ -80,9 +77,9 @@ def test_the_fastest_is_advised_with_its_odds_and_its_runner_up(workdir, capsys)
     assert "trainoff run" not in out
 
 
-def test_programs_read_the_same(workdir, capsys):
+def test_json_has_the_same_content(workdir, capsys):
     store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *runs("jax", None, 2))
-    found = facts(capsys, "out")
+    found = advice(capsys, "out")
     assert (found["target"], found["verdict"], found["goal"], found["never"]) == (0.97, "sure", "seconds", ["jax"])
     assert found["choice"]["engine"] == "torch"
     assert found["choice"]["seconds"]["low"] < 10 < found["choice"]["seconds"]["high"]
@@ -92,28 +89,28 @@ def test_programs_read_the_same(workdir, capsys):
     assert behind["middle"] == pytest.approx(1.5, rel=0.02)
     assert sum(one["best"] for one in found["ranked"]) == pytest.approx(1)
     assert found["command"] is None
-    assert found == facts(capsys, "out"), "the same records give the same advice"
+    assert found == advice(capsys, "out"), "the same records give the same advice"
 
 
-def test_what_cannot_be_told_apart_is_said_with_what_would_decide_it(workdir, capsys):
+def test_engines_that_are_equally_good_are_advised_with_the_runs_that_would_decide(workdir, capsys):
     folder = store(workdir / "race", *runs("torch", 10.0, 3), *runs("numpy", 10.2, 3), *runs("jax", 30.0, 3))
     (folder / "study.toml").write_text("# trainoff run race.toml --repeat 3\n")
     (workdir / "race.toml").write_text("")
-    out = said(capsys, "race")
+    out = output_of(capsys, "race")
     assert "either will do, since these runs cannot tell them apart" in out
     assert "runs of each would tell torch and numpy apart: trainoff run race.toml --engine torch --engine numpy" in out
-    assert facts(capsys, "race")["verdict"] == "either"
+    assert advice(capsys, "race")["verdict"] == "either"
     store(workdir / "twins", *runs("torch", 10.0, 3), *runs("numpy", 10.01, 3))
-    twins = facts(capsys, "twins")
+    twins = advice(capsys, "twins")
     assert twins["next"].endswith("runs of each to tell torch and numpy apart, which is hardly worth it.")
     assert twins["command"] is None
 
 
-def test_two_that_scatter_widely_are_an_open_question(workdir, capsys):
-    wild = [ran("torch", s, seed) for seed, s in enumerate((5.0, 10.0, 20.0))]
-    wild += [ran("numpy", s, seed) for seed, s in enumerate((7.0, 14.0, 30.0))]
-    store(workdir / "out", *wild)
-    out = said(capsys, "out")
+def test_two_engines_with_a_wide_spread_are_undecided(workdir, capsys):
+    spread = [ran("torch", s, seed) for seed, s in enumerate((5.0, 10.0, 20.0))]
+    spread += [ran("numpy", s, seed) for seed, s in enumerate((7.0, 14.0, 30.0))]
+    store(workdir / "out", *spread)
+    out = output_of(capsys, "out")
     assert out.startswith("Not enough evidence to choose: torch on 1 node of 1 core may be the best")
     assert "trainoff run STUDY --engine torch --engine numpy --repeat" in out
 
@@ -121,62 +118,62 @@ def test_two_that_scatter_widely_are_an_open_question(workdir, capsys):
 def test_one_run_is_indicative_and_its_interval_is_wide(workdir, capsys):
     store(workdir / "one", *runs("torch", 10.0, 1), *runs("numpy", 30.0, 1))
     store(workdir / "five", *runs("torch", 10.0), *runs("numpy", 30.0))
-    one, five = facts(capsys, "one"), facts(capsys, "five")
+    one, five = advice(capsys, "one"), advice(capsys, "five")
     assert (one["indicative"], five["indicative"]) == (True, False)
     width = [math.log(found["choice"]["seconds"]["high"] / found["choice"]["seconds"]["low"]) for found in (one, five)]
     assert width[0] > 2 * width[1]
-    assert "this is indicative" in said(capsys, "one")
+    assert "this is indicative" in output_of(capsys, "one")
     assert "--repeat 5" in one["command"]
 
 
-def test_a_single_record_gets_advice_that_says_what_it_is_worth(workdir, capsys):
+def test_advice_from_a_single_record_is_marked_as_indicative(workdir, capsys):
     store(workdir / "out", ran("torch", 10.0))
-    out = said(capsys, "out")
+    out = output_of(capsys, "out")
     assert out.startswith("Use torch on 1 node of 1 core.")
     assert "Only torch was tried, so this does not say which engine to use." in out
     assert "an engine; add others to `engines` in the study, and run it again." in out
-    assert "trainoff run" not in out, "a command that does nothing new is none"
+    assert "trainoff run" not in out, "a command that would run nothing new is not printed"
     (workdir / "out" / "study.toml").write_text('# trainoff run race.toml\nengines = ["torch", "numpy", "jax"]\n')
-    assert facts(capsys, "out")["command"].endswith("study.toml --engine numpy --engine jax")
+    assert advice(capsys, "out")["command"].endswith("study.toml --engine numpy --engine jax")
     assert "One run each, so this is indicative: that runs of one setting lie 5% apart is a guess." in out
 
 
-def test_only_who_has_few_runs_is_said_to(workdir, capsys):
+def test_only_engines_with_few_runs_are_called_indicative(workdir, capsys):
     store(workdir / "out", *runs("torch", 10.0, 2), *runs("numpy", 30.0, 10))
-    assert "2 runs of torch only, so this is indicative." in said(capsys, "out")
+    assert "2 runs of torch only, so this is indicative." in output_of(capsys, "out")
 
 
-def test_commands_keep_what_was_set_and_each_study_has_its_own(workdir, capsys):
+def test_commands_keep_overrides_and_name_each_study(workdir, capsys):
     sized = {"dataset": {"train_rows": 10_000}, "number": 2}
     for study, engine, took in (("a", "torch-ddp", 10.0), ("b", "dask-average", 10.3)):
         folder = store(workdir / "out" / study, *runs(engine, took, nodes=4, study=study, **sized))
         (folder / "study.toml").write_text(f"# trainoff run {study}.toml --set workers=4 --set train_rows=10000\n")
         (workdir / f"{study}.toml").write_text("")
-    first, second = facts(capsys, "out")["command"].split(" && ")
+    first, second = advice(capsys, "out")["command"].split(" && ")
     assert first.startswith("trainoff run a.toml --set workers=4 --set train_rows=10000 --engine torch-ddp --repeat ")
     assert second.startswith("trainoff run b.toml --set workers=4 --set train_rows=10000 --engine dask-average --rep")
 
 
-def test_engines_that_were_tried_elsewhere_were_tried(workdir, capsys):
+def test_engines_that_were_run_on_other_node_counts_count_as_tried(workdir, capsys):
     store(workdir / "out", *runs("numpy", 10.0), *runs("dask-average", 9.0), *runs("dask-average", 5.0, nodes=2))
-    assert "was tried" not in said(capsys, "out", "--nodes", "2")
+    assert "was tried" not in output_of(capsys, "out", "--nodes", "2")
 
 
-def test_runs_that_were_not_on_the_way_to_a_target_did_not_miss_it(workdir, capsys):
+def test_runs_without_the_target_do_not_lower_its_probability(workdir, capsys):
     easier = [
         ran("torch-ddp", 3.0, seed, nodes=n, target=0.9, mode="sync", study="easy") for seed in (7, 8) for n in (1, 2)
     ]
     harder = [ran("torch-ddp", 20.0 / n, seed, nodes=n, mode="sync") for seed in range(5) for n in (1, 2)]
     store(workdir / "out", *easier, *harder)
-    predicted = facts(capsys, "out", "--target", "0.97", "--nodes", "3")["choice"]
+    predicted = advice(capsys, "out", "--target", "0.97", "--nodes", "3")["choice"]
     assert predicted["reach"] > 0.85
 
 
-def test_runs_that_fail_now_and_then_cost_their_time(workdir, capsys):
-    """10 s in half of the runs, and 40 s for nothing in the others, are worse than 15 s in all of them."""
-    shaky = [ran("torch", 10.0 if seed % 2 else None, seed, train_s=40.0) for seed in range(10)]
-    store(workdir / "out", *shaky, *runs("numpy", 15.0))
-    found = facts(capsys, "out")
+def test_failed_runs_cost_their_time(workdir, capsys):
+    """10 s in half of the runs and 40 s in the others, which fail, are worse than 15 s in all of them."""
+    unreliable = [ran("torch", 10.0 if seed % 2 else None, seed, train_s=40.0) for seed in range(10)]
+    store(workdir / "out", *unreliable, *runs("numpy", 15.0))
+    found = advice(capsys, "out")
     assert found["choice"]["engine"] == "numpy"
     assert found["runner_up"]["reach"] == pytest.approx(0.5, abs=0.1)
 
@@ -193,8 +190,8 @@ def test_limits_of_time_and_money(workdir, capsys):
         workdir / "out", *runs("torch", 20.0), *runs("torch-ddp", 15.0, nodes=2), *runs("tf-allreduce", 10.0, nodes=4)
     )
 
-    def engine(*words):
-        return facts(capsys, "out", "--prices", "prices.toml", *words)["choice"]["engine"]
+    def engine(*options):
+        return advice(capsys, "out", "--prices", "prices.toml", *options)["choice"]["engine"]
 
     assert engine() == "tf-allreduce"
     assert engine("--max-seconds", "18") == "torch-ddp"
@@ -202,38 +199,38 @@ def test_limits_of_time_and_money(workdir, capsys):
     assert engine("--max-cost", "0.0035") == "torch-ddp"
     assert engine("--max-cost", "0.0025") == "torch"
     assert engine("--max-cost", "0.0035", "--max-seconds", "18") == "torch-ddp"
-    found = facts(capsys, "out", "--prices", "prices.toml", "--max-seconds", "18")
+    found = advice(capsys, "out", "--prices", "prices.toml", "--max-seconds", "18")
     assert found["goal"] == "usd"
     assert found["choice"]["usd"]["middle"] == pytest.approx(15 * 2 * 0.36 / 3600, rel=0.02)
     assert found["choice"]["keeps_limits"] > 0.9
     assert [one["engine"] for one in found["too_much"]] == ["torch"]
-    out = said(capsys, "out", "--prices", "prices.toml", "--max-seconds", "18")
+    out = output_of(capsys, "out", "--prices", "prices.toml", "--max-seconds", "18")
     assert "The next run keeps --max-seconds 18 with a probability of" in out
     assert "Not sure enough to keep --max-seconds 18: torch." in out
-    assert facts(capsys, "out", "--max-seconds", "18")["goal"] == "seconds", "without a price the fastest"
+    assert advice(capsys, "out", "--max-seconds", "18")["goal"] == "seconds", "without a price the fastest"
 
 
-def test_limits_that_nothing_keeps_name_the_nearest(workdir, capsys):
+def test_limits_that_no_candidate_keeps_name_the_nearest(workdir, capsys):
     (workdir / "prices.toml").write_text(PRICES)
     store(workdir / "out", *runs("torch", 20.0), *runs("torch-ddp", 15.0, nodes=2))
-    why = complaint(capsys, "out", "--max-seconds", "5")
+    why = error_of(capsys, "out", "--max-seconds", "5")
     assert why.startswith("--max-seconds 5: nothing here is likely to keep that; the nearest is torch-ddp (sync, ")
     assert why.endswith(" with 15.0 s")
-    both = complaint(capsys, "out", "--max-seconds", "16", "--max-cost", "0.001", "--prices", "prices.toml")
+    both = error_of(capsys, "out", "--max-seconds", "16", "--max-cost", "0.001", "--prices", "prices.toml")
     assert both.startswith("--max-seconds 16 and --max-cost 0.001: nothing here is likely to keep that; the nearest is")
-    assert "no price is known" in complaint(capsys, "out", "--max-cost", "1")
-    assert "--prices FILE" in complaint(capsys, "out", "--max-cost", "1")
+    assert "no price is known" in error_of(capsys, "out", "--max-cost", "1")
+    assert "--prices FILE" in error_of(capsys, "out", "--max-cost", "1")
 
 
 @pytest.mark.parametrize("option", ["--max-seconds", "--max-cost", "--cores", "--rows"])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
-def test_numbers_that_are_none(workdir, capsys, option, value):
+def test_invalid_numbers_are_refused(workdir, capsys, option, value):
     store(workdir / "out", ran("torch", 20.0))
-    assert "give a number above 0" in complaint(capsys, "out", f"{option}={value}")
+    assert "give a number above 0" in error_of(capsys, "out", f"{option}={value}")
 
 
 def test_types_of_machines(workdir, capsys):
-    """A machine by its name: as many cores, another price."""
+    """Machines by name have their own cores and prices."""
     (workdir / "prices.toml").write_text("""
 [machine]
 "small" = { cores = 1, memory_gb = 2, usd_per_hour = 0.1 }
@@ -243,12 +240,12 @@ def test_types_of_machines(workdir, capsys):
     large = runs("torch", 8.0, cores=4.0, memory_gb=16.0, cluster="lab", params={"machine": "large"})
     store(workdir / "out", *small, *large)
     asked = ("out", "--prices", "prices.toml")
-    assert facts(capsys, *asked)["choice"]["machine"] == "large"
-    assert facts(capsys, *asked, "--max-seconds", "30")["choice"]["machine"] == "small"
-    assert "on 1 node small" in said(capsys, *asked, "--machine", "small")
-    assert facts(capsys, *asked, "--cores", "4")["choice"]["machine"] == "large"
-    assert "did you mean `large`?" in complaint(capsys, *asked, "--machine", "larg")
-    assert "leave one of them out" not in said(capsys, *asked, "--engine", "torch", "--machine", "large")
+    assert advice(capsys, *asked)["choice"]["machine"] == "large"
+    assert advice(capsys, *asked, "--max-seconds", "30")["choice"]["machine"] == "small"
+    assert "on 1 node small" in output_of(capsys, *asked, "--machine", "small")
+    assert advice(capsys, *asked, "--cores", "4")["choice"]["machine"] == "large"
+    assert "did you mean `large`?" in error_of(capsys, *asked, "--machine", "larg")
+    assert "leave one of them out" not in output_of(capsys, *asked, "--engine", "torch", "--machine", "large")
 
 
 LAW = {"torch-ddp": lambda nodes: 2 + 20 / nodes, "spark-average": lambda nodes: 8 + 20 / nodes}
@@ -262,25 +259,25 @@ def sizes(*counts, rows=6000, number=2, **more):
     ]  # fmt: skip
 
 
-def test_a_number_of_nodes_that_nobody_ran(workdir, capsys):
+def test_a_node_count_that_was_not_run_is_predicted(workdir, capsys):
     store(workdir / "out", *sizes(1, 2, 4))
-    found = facts(capsys, "out", "--engine", "torch-ddp", "--nodes", "3")
+    found = advice(capsys, "out", "--engine", "torch-ddp", "--nodes", "3")
     assert found["choice"]["seconds"]["low"] < LAW["torch-ddp"](3) < found["choice"]["seconds"]["high"]
     assert (found["choice"]["predicted"], found["choice"]["extrapolated"]) == (True, False)
     assert found["choice"]["expected_error"] is not None
     assert found["command"] == "trainoff run STUDY --set nodes=3 --engine torch-ddp"
-    out = said(capsys, "out", "--engine", "torch-ddp", "--nodes", "32")
+    out = output_of(capsys, "out", "--engine", "torch-ddp", "--nodes", "32")
     assert out.startswith("Asked about: torch-ddp (sync, 32 workers) on 32 nodes of 1 core")
     assert "Nobody ran this: it is predicted from 6 runs that got there, and this lies beyond what was run" in out
-    wide = facts(capsys, "out", "--engine", "torch-ddp", "--nodes", "32")["choice"]["seconds"]
-    near = found["choice"]["seconds"]
-    assert wide["high"] / wide["low"] > near["high"] / near["low"]
-    assert facts(capsys, "out", "--nodes", "8")["choice"]["engine"] == "torch-ddp"
+    wide = advice(capsys, "out", "--engine", "torch-ddp", "--nodes", "32")["choice"]["seconds"]
+    close = found["choice"]["seconds"]
+    assert wide["high"] / wide["low"] > close["high"] / close["low"]
+    assert advice(capsys, "out", "--nodes", "8")["choice"]["engine"] == "torch-ddp"
 
 
 def test_predictions_are_considered_and_marked(workdir, capsys):
     store(workdir / "out", *sizes(1, 2, 4))
-    found = facts(capsys, "out")
+    found = advice(capsys, "out")
     marks = {(one["engine"], one["nodes"]): (one["predicted"], one["extrapolated"]) for one in found["ranked"]}
     assert marks["torch-ddp", 4] == (False, False)
     assert marks["torch-ddp", 3] == (True, False)
@@ -289,76 +286,81 @@ def test_predictions_are_considered_and_marked(workdir, capsys):
     assert found["choice"]["nodes"] == 8
 
 
-def test_no_more_workers_than_this_machine_has_cores_for(workdir, capsys):
+def test_no_more_workers_than_the_machine_has_cores_are_considered(workdir, capsys):
     store(workdir / "out", *sizes(1, 2, cluster="processes"))
-    assert {one["nodes"] for one in facts(capsys, "out")["ranked"]} == {1, 2}
-    asked = said(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
-    assert "That machine has 2 CPUs for 4 cores: they would be shared, which the model does not know." in asked
+    assert {one["nodes"] for one in advice(capsys, "out")["ranked"]} == {1, 2}
+    shared = output_of(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
+    assert "That machine has 2 CPUs for 4 cores: they would be shared, which the model does not know." in shared
 
 
 def test_nothing_is_predicted_beyond_where_runs_began_to_fail(workdir, capsys):
     failed = [ran("torch-ddp", None, seed, nodes=6, cluster="lab", status="crashed") for seed in (0, 1)]
     store(workdir / "out", *sizes(1, 2, 4), *failed)
-    assert max(one["nodes"] for one in facts(capsys, "out", "--engine", "torch-ddp")["ranked"]) < 6
+    assert max(one["nodes"] for one in advice(capsys, "out", "--engine", "torch-ddp")["ranked"]) < 6
 
 
-def test_nothing_is_predicted_for_fewer_rows_than_those_that_were_too_few(workdir, capsys):
+def test_nothing_is_predicted_for_fewer_rows_than_were_too_few(workdir, capsys):
     took = {1000: None, 5000: 3.0, 10000: 5.0}
     every = [
         run for rows, seconds in took.items()
         for run in runs("torch", seconds, 2, dataset={"train_rows": rows}, params={"train_rows": rows})
     ]  # fmt: skip
     store(workdir / "out", *every)
-    assert facts(capsys, "out", "--rows", "2000")["choice"]["extrapolated"]
-    why = complaint(capsys, "out", "--rows", "500")
+    assert advice(capsys, "out", "--rows", "2000")["choice"]["extrapolated"]
+    why = error_of(capsys, "out", "--rows", "500")
     assert why.startswith("out: not enough evidence: with 1,000 rows no run reached 97%")
 
 
-def test_a_number_of_rows_that_nobody_ran(workdir, capsys):
+def test_a_number_of_rows_that_was_not_run_is_predicted(workdir, capsys):
     rows = (5000, 10000, 20000)
     many = [
         run for r in rows for run in runs("torch", 1 + r / 1000, 2, dataset={"train_rows": r}, params={"train_rows": r})
     ]
     store(workdir / "out", *many)
-    found = facts(capsys, "out", "--engine", "torch", "--rows", "15000")
+    found = advice(capsys, "out", "--engine", "torch", "--rows", "15000")
     assert found["choice"]["seconds"]["middle"] == pytest.approx(16, rel=0.05)
     assert not found["choice"]["extrapolated"]
     assert found["command"] == "trainoff run STUDY --set train_rows=15000 --engine torch"
-    assert facts(capsys, "out", "--rows", "40000")["choice"]["extrapolated"]
-    assert "--rows R chooses among those with R rows." in said(capsys, "out")
+    assert advice(capsys, "out", "--rows", "40000")["choice"]["extrapolated"]
+    assert "--rows R chooses among those with R rows." in output_of(capsys, "out")
 
 
-def test_more_rows_make_a_training_longer_but_not_the_way_to_the_target(workdir, capsys):
-    """Every engine is there after about 20,000 samples, whatever the rows: so much must be known of rows never run."""
+def test_more_rows_lengthen_a_training_but_not_the_time_to_the_target(workdir, capsys):
+    """Every engine reaches the target after about 20,000 samples, whatever the rows."""
 
-    def got_there(engine, nodes, rows, pace):
+    def reached(engine, nodes, rows, sample_s):
         samples, seen = 18000 + 0.05 * rows, 4 * rows
-        facts = {"train_s": 1 + pace * seen / nodes, "dataset": {"train_rows": rows}, "cluster": "lab", "mode": "sync"}
+        facts = {
+            "train_s": 1 + sample_s * seen / nodes,
+            "dataset": {"train_rows": rows},
+            "cluster": "lab",
+            "mode": "sync",
+        }
         return runs(engine, facts["train_s"] * samples / seen, 2, nodes=nodes, params={"train_rows": rows}, **facts)
 
-    paces = {"torch-ddp": 1e-3, "spark-average": 1.3e-3}
+    sample_times = {"torch-ddp": 1e-3, "spark-average": 1.3e-3}
     every = [
-        run for engine, pace in paces.items() for nodes in (1, 2) for rows in (10000, 20000, 80000)
-        for run in got_there(engine, nodes, rows, pace)
+        run for engine, sample_s in sample_times.items() for nodes in (1, 2) for rows in (10000, 20000, 80000)
+        for run in reached(engine, nodes, rows, sample_s)
     ]  # fmt: skip
     store(workdir / "out", *every)
-    found = facts(capsys, "out", "--nodes", "2", "--rows", "40000")
+    found = advice(capsys, "out", "--nodes", "2", "--rows", "40000")
     assert [one["engine"] for one in found["ranked"]] == ["torch-ddp", "spark-average"]
     assert found["choice"]["predicted"]
     assert not found["choice"]["extrapolated"]
     true = (1 + 1e-3 * 160000 / 2) * 20000 / 160000
     assert found["choice"]["seconds"]["middle"] == pytest.approx(true, rel=0.1)
     assert found["choice"]["seconds"]["low"] < true < found["choice"]["seconds"]["high"]
-    assert found["choice"]["best"] > 0.9, "what is not known of the rows is the same for both"
+    assert found["choice"]["best"] > 0.9, "the uncertainty of the rows is the same for both"
 
 
 def test_runs_of_several_machines_are_pointed_out(workdir, capsys):
     hosts = [{"cpus": 2, "host": name} for name in ("one", "two")]
     store(workdir / "out", *runs("torch", 10.0, environment=hosts[0]), *runs("numpy", 15.0, environment=hosts[1]))
-    assert "The runs are from 2 machines, whose times say little of each other." in said(capsys, "out")
+    assert "The runs are from 2 machines, whose times say little of each other." in output_of(capsys, "out")
 
 
-def test_a_damaged_record_is_named_and_the_rest_is_advised_on(workdir, capsys):
+def test_a_damaged_record_is_named_and_the_advice_uses_the_rest(workdir, capsys):
     folder = store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0))
     (next(folder.glob("torch*")) / "record.json").write_text("{")
     assert main(["advise", "out"]) == 1
@@ -367,66 +369,66 @@ def test_a_damaged_record_is_named_and_the_rest_is_advised_on(workdir, capsys):
     assert "record.json cannot be read" in err
 
 
-def test_what_broke_by_a_fault_is_no_choice(workdir, capsys):
-    struck = runs("jax", 5.0, params={"epochs": 2, "fault": {"action": "slow"}})
-    store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *struck)
-    assert [one["engine"] for one in facts(capsys, "out")["ranked"]] == ["torch", "numpy"]
+def test_runs_with_a_fault_are_no_candidates(workdir, capsys):
+    faulted = runs("jax", 5.0, params={"epochs": 2, "fault": {"action": "slow"}})
+    store(workdir / "out", *runs("torch", 10.0), *runs("numpy", 15.0), *faulted)
+    assert [one["engine"] for one in advice(capsys, "out")["ranked"]] == ["torch", "numpy"]
 
 
-def test_from_cold_a_slow_start_counts(workdir, capsys):
+def test_with_cold_the_start_counts(workdir, capsys):
     slow = runs("spark-average", 8.0, nodes=2, cold_s=100.0)
     store(workdir / "out", *slow, *runs("torch", 10.0))
-    warm, cold = facts(capsys, "out"), facts(capsys, "out", "--cold")
+    warm, cold = advice(capsys, "out"), advice(capsys, "out", "--cold")
     assert (warm["choice"]["engine"], warm["other_clock"]) == ("spark-average", "torch")
     assert (cold["choice"]["engine"], cold["clock"]) == ("torch", "cold")
     assert cold["choice"]["seconds"]["middle"] == pytest.approx(15, rel=0.02)
-    assert "By the time from cold (--cold) the choice would be torch." in said(capsys, "out")
+    assert "By the time from cold (--cold) the choice would be torch." in output_of(capsys, "out")
 
 
-def test_what_cannot_be_answered_is_one_sentence(workdir, capsys):
+def test_a_question_without_an_answer_is_a_one_line_error(workdir, capsys):
     (workdir / "empty").mkdir()
-    assert complaint(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
-    assert "there is no such folder" in complaint(capsys, "nowhere")
+    assert error_of(capsys, "empty") == "empty: no records here yet; `trainoff run STUDY` makes some"
+    assert "there is no such folder" in error_of(capsys, "nowhere")
     store(
         workdir / "never", *runs("torch", None, 2, params={"epochs": 3}), *runs("numpy", None, 2, params={"epochs": 3})
     )
-    assert complaint(capsys, "never", "--target", "0.97") == (
+    assert error_of(capsys, "never", "--target", "0.97") == (
         "never: not enough evidence: no run reached 97%; numpy came closest with accuracy 0.9100; "
         "run this: trainoff run STUDY --set epochs=6"
     )
     store(workdir / "failed", ran("torch", None, status="crashed"))
-    assert complaint(capsys, "failed").endswith("run this: trainoff run STUDY --retry failed")
+    assert error_of(capsys, "failed").endswith("run this: trainoff run STUDY --retry failed")
     store(workdir / "out", *runs("torch", 10.0), *runs("torch-ddp", 12.0, nodes=2))
-    target = complaint(capsys, "out", "--target", "0.99")
+    target = error_of(capsys, "out", "--target", "0.99")
     assert target.startswith("--target 0.99 was not timed; these were: 0.97")
-    assert "did you mean `torch`?" in complaint(capsys, "out", "--engine", "troch")
-    assert "no run here names its machine; leave it out" in complaint(capsys, "out", "--machine", "m4.xlarge")
-    assert "runs were made with 1 per node" in complaint(capsys, "out", "--cores", "4")
-    assert "give one of them" in complaint(capsys, "out", "--cores", "4", "--machine", "m4.xlarge")
-    alone = complaint(capsys, "out", "--engine", "torch", "--nodes", "2")
+    assert "did you mean `torch`?" in error_of(capsys, "out", "--engine", "troch")
+    assert "no run here names its machine; leave it out" in error_of(capsys, "out", "--machine", "m4.xlarge")
+    assert "runs were made with 1 per node" in error_of(capsys, "out", "--cores", "4")
+    assert "give one of them" in error_of(capsys, "out", "--cores", "4", "--machine", "m4.xlarge")
+    alone = error_of(capsys, "out", "--engine", "torch", "--nodes", "2")
     assert alone.endswith("cannot be spread over more; `trainoff engines` lists those that can")
-    assert "there are runs of torch, torch-ddp" in complaint(capsys, "out", "--engine", "nosuch")
-    assert "there are runs of digits-mlp" in complaint(capsys, "out", "--workload", "nosuch")
-    only = complaint(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
+    assert "there are runs of torch, torch-ddp" in error_of(capsys, "out", "--engine", "nosuch")
+    assert "there are runs of digits-mlp" in error_of(capsys, "out", "--workload", "nosuch")
+    only = error_of(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
     assert "nothing was run with two numbers of nodes and all else alike (only 2 nodes)" in only
     assert only.endswith("run this: trainoff run STUDY --set workers=4 --engine torch-ddp")
-    assert "all runs had 6,000 rows" in complaint(capsys, "out", "--rows", "100")
-    assert "give a whole number" in complaint(capsys, "out", "--nodes", "0")
-    assert "no target was timed here" in complaint(capsys, "published:executors")
+    assert "all runs had 6,000 rows" in error_of(capsys, "out", "--rows", "100")
+    assert "give a whole number" in error_of(capsys, "out", "--nodes", "0")
+    assert "no target was timed here" in error_of(capsys, "published:executors")
 
 
-def test_an_error_is_to_be_small(workdir, capsys):
+def test_a_target_of_an_error(workdir, capsys):
     low = {"metric": "error", "test_metrics": {"error": 0.2}, "workload": "clicks-logreg"}
     store(workdir / "out", *runs("torch", 10.0, target=0.25, **low), *runs("numpy", 12.0, target=0.25, **low))
-    assert "It should reach 25% error after" in said(capsys, "out", "--target", "0.25")
-    assert "--target 0.1 was not timed" in complaint(capsys, "out", "--target", "0.1")
+    assert "It should reach 25% error after" in output_of(capsys, "out", "--target", "0.25")
+    assert "--target 0.1 was not timed" in error_of(capsys, "out", "--target", "0.1")
 
 
-def test_one_workload_at_a_time(workdir, capsys):
+def test_several_workloads_need_a_choice(workdir, capsys):
     store(workdir / "out", *runs("torch", 10.0, workload="one"), *runs("torch", 20.0, workload="two"))
-    assert complaint(capsys, "out") == "there are runs of one and two; say which with --workload one"
-    assert facts(capsys, "out", "--workload", "two")["choice"]["seconds"]["middle"] == pytest.approx(20, rel=0.02)
-    assert "did you mean `two`?" in complaint(capsys, "out", "--workload", "tow")
+    assert error_of(capsys, "out") == "there are runs of one and two; say which with --workload one"
+    assert advice(capsys, "out", "--workload", "two")["choice"]["seconds"]["middle"] == pytest.approx(20, rel=0.02)
+    assert "did you mean `two`?" in error_of(capsys, "out", "--workload", "tow")
 
 
 @pytest.fixture(scope="module")
@@ -435,29 +437,29 @@ def made_up_studies():
 
 
 @pytest.mark.parametrize(("figure", "most"), [("best", 0.03), ("near", 0.06), ("kept", 0.04)])
-def test_probabilities_come_true_as_often_as_they_say(made_up_studies, figure, most):
-    said = getattr(made_up_studies, figure)
-    assert off(said) < most
-    for one in reliability(said):
+def test_probabilities_are_calibrated(made_up_studies, figure, most):
+    pairs = getattr(made_up_studies, figure)
+    assert off(pairs) < most
+    for one in reliability(pairs):
         assert one.number < 100 or one.came_true == pytest.approx(one.said, abs=0.12)
 
 
-def test_intervals_hold_the_next_run_and_the_choice_is_as_good_as_is_said(made_up_studies):
+def test_intervals_and_regret_are_calibrated(made_up_studies):
     assert 0.94 < made_up_studies.coverage < 0.985
-    said, true = np.mean(made_up_studies.chosen, axis=0)
-    assert true == pytest.approx(said, abs=0.06)
+    claimed, true = np.mean(made_up_studies.chosen, axis=0)
+    assert true == pytest.approx(claimed, abs=0.06)
     assert np.mean([worse for _, worse in made_up_studies.regret]) < 0.08
 
 
-def test_calibration_is_a_test_that_can_fail():
-    """Whoever takes ten runs for a hundred is too sure, and it shows."""
-    told = [(0.9, came) for came in [True] * 60 + [False] * 40]
-    assert off(told) == pytest.approx(0.3)
-    (only,) = reliability(told)
+def test_overconfidence_is_noticed():
+    """Claims of 90 % that come true in 60 % of cases are off by 30 %."""
+    pairs = [(0.9, came) for came in [True] * 60 + [False] * 40]
+    assert off(pairs) == pytest.approx(0.3)
+    (only,) = reliability(pairs)
     assert (only.number, only.came_true) == (100, 0.6)
 
 
-def test_of_many_that_are_alike_none_is_likely_the_best_and_all_are_good():
+def test_of_many_equal_candidates_none_is_likely_the_best_and_all_are_good():
     beliefs = fit_posteriors(
         [RunEvidence((10.0, 10.2, 9.8))] * 10 + [RunEvidence((20.0, 20.1, 19.9))], np.random.default_rng(1)
     )
@@ -466,16 +468,16 @@ def test_of_many_that_are_alike_none_is_likely_the_best_and_all_are_good():
     assert standings[10].regret == pytest.approx(1.0, abs=0.15)
 
 
-def test_a_setting_with_few_runs_borrows_what_others_know_of_noise():
-    quiet, wild = (RunEvidence((10.0, 10.0 * (1 + noise), 10.0 / (1 + noise))) for noise in (0.002, 0.3))
+def test_a_setting_with_few_runs_takes_the_noise_from_the_others():
+    calm, noisy = (RunEvidence((10.0, 10.0 * (1 + noise), 10.0 / (1 + noise))) for noise in (0.002, 0.3))
     widths = []
-    for others in (quiet, wild):
+    for others in (calm, noisy):
         belief = fit_posteriors([RunEvidence((15.0,)), *[others] * 6], np.random.default_rng(1))[0]
         widths.append(np.ptp(np.quantile(np.log(belief.single), [0.025, 0.975])))
     assert widths[1] > 5 * widths[0]
 
 
-def test_run_ends_with_what_to_ask_next():
+def test_run_ends_with_the_next_command():
     reached = [ran("torch", 10.0), ran("numpy", 12.0)]
     assert next_step(reached, "results/race") == ["Next: trainoff advise results/race --target 0.97"]
     assert next_step([ran("torch", None)], "results/race") == []

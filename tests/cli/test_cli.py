@@ -1,4 +1,4 @@
-"""The command line as a user types it: lists, plans, pictures, and a sentence for every mistake."""
+"""The command line: help, lists, plans, pictures, and one-line errors."""
 
 import json
 import re
@@ -42,8 +42,8 @@ def test_help_imports_nothing_heavy():
     assert [name for name in HEAVY if name in modules] == []
 
 
-def test_every_command_explains_itself():
-    for word in (
+def test_every_command_has_help():
+    for name in (
         "doctor",
         "engines",
         "workloads",
@@ -57,19 +57,19 @@ def test_every_command_explains_itself():
         "view",
         "check",
     ):
-        shown = invoke(word, "--help")
+        shown = invoke(name, "--help")
         assert shown.returncode == 0
-        assert word in shown.stdout
+        assert name in shown.stdout
 
 
-def test_doctor_says_what_is_missing_and_how_to_get_it():
+def test_doctor_lists_what_is_missing_and_how_to_install_it():
     facts = json.loads(invoke("doctor", "--json").stdout)
     needy = next(engine for engine in facts["engines"] if engine["name"] == "needy")
     assert needy["status"] == "unavailable"
     assert needy["reason"] == "needs a left-handed screwdriver; touch $NEEDY"
     assert "needs a left-handed screwdriver; touch $NEEDY" in invoke("doctor").stdout
-    told = trainoff("doctor", PATH="/nowhere").stdout
-    assert "apt-get install openssh-client" in " ".join(told.split())
+    output = trainoff("doctor", PATH="/nowhere").stdout
+    assert "apt-get install openssh-client" in " ".join(output.split())
 
 
 def test_engines_and_workloads_are_listed_for_programs_and_people():
@@ -84,7 +84,7 @@ def test_engines_and_workloads_are_listed_for_programs_and_people():
 
 
 @pytest.mark.cluster
-def test_plan_lists_the_trials_and_learns_from_records(tmp_path):
+def test_plan_lists_the_trials_and_uses_records(tmp_path):
     path, out = study(tmp_path, "numpy", "sklearn", more="[grid]\nbatch_size = [10, 20]"), tmp_path / "out"
     planned = json.loads(trainoff("plan", path, "--out", out, "--json").stdout)
     assert len(planned["trials"]) == 4
@@ -102,7 +102,7 @@ SHARE = "a target is a number above 0 and at most 1"
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["advise", "out", "--target", "abc"], "--target abc: expected a number"),
         (["advise", "out", "--nodes", "2.5"], "--nodes 2.5: expected a whole number"),
@@ -133,9 +133,9 @@ SHARE = "a target is a number above 0 and at most 1"
         ),
     ],
 )
-def test_a_slip_in_an_option_is_one_sentence(tmp_path, words, sentence):
+def test_a_mistake_in_an_option_is_a_one_line_error(tmp_path, arguments, sentence):
     (tmp_path / "out").mkdir()
-    done = invoke(*words, cwd=tmp_path)
+    done = invoke(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"trainoff: {sentence}")
     assert done.stderr.count("\n") == 1
@@ -151,7 +151,7 @@ def test_set_and_repeat_override_the_study(tmp_path):
     assert sorted(trial["seed"] for trial in planned["trials"]) == [1, 2, 3, 4, 5]
 
 
-def test_what_the_user_has_it_ignore_it_ignores():
+def test_signals_that_are_ignored_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
     try:
         stop_on_signals()
@@ -162,14 +162,16 @@ def test_what_the_user_has_it_ignore_it_ignores():
         signal.signal(signal.SIGTERM, before[1])
 
 
-def test_a_reader_who_has_seen_enough_is_no_error():
-    words = shlex.join(command("engines", "--json"))
-    done = subprocess.run(["bash", "-c", f"{words} | true; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True)
+def test_a_closed_pipe_is_no_error():
+    shell_command = shlex.join(command("engines", "--json"))
+    done = subprocess.run(
+        ["bash", "-c", f"{shell_command} | true; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @pytest.mark.cluster
-def test_show_fits_eighty_columns_and_draws(tmp_path):
+def test_show_fits_eighty_columns_and_writes_an_svg(tmp_path):
     path, out = study(tmp_path, "numpy", "crasher"), tmp_path / "out"
     trainoff("run", path, "--out", out)
     shown = trainoff("show", out, "--svg", tmp_path / "board.svg", COLUMNS="80")
@@ -177,10 +179,10 @@ def test_show_fits_eighty_columns_and_draws(tmp_path):
     *board, remark = shown.stdout.splitlines()
     assert max(len(line) for line in board) <= 80
     assert remark.startswith("crasher, seed 1: crashed in train")
-    assert remark.endswith("/log.txt)"), "a path that is not broken can be copied"
+    assert remark.endswith("/log.txt)"), "the path is on one line, so it can be copied"
     picture = (tmp_path / "board.svg").read_text()
     assert picture.startswith("<svg")
-    assert "url(" not in picture.replace("url(#", ""), "the picture needs something from elsewhere"
+    assert "url(" not in picture.replace("url(#", ""), "the picture refers to something outside"
 
 
 @pytest.mark.cluster
@@ -203,7 +205,7 @@ def _settings(shown):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    "odd",
+    "variables",
     [
         {"COLUMNS": "abc"},
         {"COLUMNS": "20"},
@@ -215,18 +217,18 @@ def _settings(shown):
     ],
     ids=str,
 )
-def test_odd_surroundings_do_no_harm(tmp_path, odd):
-    done = trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "o[/x]", cwd=tmp_path, **odd)
+def test_a_run_works_in_unusual_environments(tmp_path, variables):
+    done = trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "o[/x]", cwd=tmp_path, **variables)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
 
 def test_output_may_be_closed(tmp_path):
-    words = " ".join(command("doctor"))
-    assert subprocess.run(f"{words} >&-", shell=True, env=environment()).returncode == 0
+    shell_command = " ".join(command("doctor"))
+    assert subprocess.run(f"{shell_command} >&-", shell=True, env=environment()).returncode == 0
 
 
-def test_a_slip_in_a_command_is_one_sentence():
+def test_a_misspelt_command_is_a_one_line_error():
     assert invoke("shwo", "results").stderr == "trainoff: `shwo` is not a command; did you mean `show`?\n"
     assert "commands:" in invoke().stdout
 
@@ -267,7 +269,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_a_study_is_one_sentence(tmp_path, mistake):
+def test_a_mistake_in_a_study_is_a_one_line_error(tmp_path, mistake):
     text, sentence = MISTAKES[mistake]
     (tmp_path / "my.toml").write_text(text)
     done = invoke("run", "my.toml", cwd=tmp_path)
@@ -279,7 +281,7 @@ def test_a_mistake_in_a_study_is_one_sentence(tmp_path, mistake):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (("run", "nowhere.toml"), "nowhere.toml: there is no such file"),
         (("show", "nowhere"), "nowhere: there is no such folder; `trainoff run` makes one under results/"),
@@ -293,43 +295,43 @@ def test_a_mistake_in_a_study_is_one_sentence(tmp_path, mistake):
         (("data", "get", "mnits"), "there is no dataset 'mnits'; did you mean mnist?"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_sentence(tmp_path, words, sentence):
-    done = invoke(*words, cwd=tmp_path)
+def test_a_mistake_on_the_command_line_is_a_one_line_error(tmp_path, arguments, sentence):
+    done = invoke(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"trainoff: {sentence}")
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_an_unknown_status_to_retry_is_one_sentence(tmp_path):
+def test_an_unknown_status_to_retry_is_a_one_line_error(tmp_path):
     done = invoke("run", study(tmp_path, "numpy"), "--retry", "faild", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr == "trainoff: --retry faild: that is not a status; did you mean `failed`?\n"
 
 
 @pytest.mark.cluster
-def test_a_picture_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path):
     trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "out")
     done = trainoff("show", tmp_path / "out", "--svg", "/nowhere/board.svg")
     assert done.returncode == 2
     assert done.stderr.startswith("trainoff: /nowhere/board.svg: the picture cannot be written there")
 
 
-def test_a_network_of_absurd_size_is_one_sentence(tmp_path):
+def test_a_network_that_is_too_large_is_refused(tmp_path):
     done = invoke("run", study(tmp_path, "numpy"), "--set", "hidden=[1000000, 1000000]", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "makes a network of 1,000,0" in done.stderr
 
 
-def test_more_rows_than_there_are_is_one_sentence(tmp_path):
+def test_more_rows_than_the_dataset_has_are_refused(tmp_path):
     done = invoke("run", study(tmp_path, "numpy"), "--set", "train_rows=5000", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "train_rows = 5000, but digits has 1437 training rows" in done.stderr
 
 
-def test_without_data_and_network_one_sentence_says_what_to_do(tmp_path):
+def test_a_dataset_that_cannot_be_fetched_is_a_one_line_error(tmp_path):
     path = study(tmp_path, "numpy")
-    words = ("run", path, "--set", "workload=mnist-mlp", "--set", "train_rows=100", "--out", tmp_path / "out")
-    done = trainoff(*words, TRAINOFF_CACHE=str(tmp_path / "cache"), TRAINOFF_OFFLINE="1")
+    arguments = ("run", path, "--set", "workload=mnist-mlp", "--set", "train_rows=100", "--out", tmp_path / "out")
+    done = trainoff(*arguments, TRAINOFF_CACHE=str(tmp_path / "cache"), TRAINOFF_OFFLINE="1")
     assert done.returncode == 2
     assert "mnist" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -346,7 +348,7 @@ def test_check_runs_the_contract_tests():
     assert "off-by-a-percent breaks the contract" in bad.stdout
 
 
-def test_the_same_in_python(tmp_path):
+def test_the_python_api(tmp_path):
     import trainoff as package
 
     results = package.run(study(tmp_path, "numpy"), tmp_path / "out")
@@ -356,35 +358,35 @@ def test_the_same_in_python(tmp_path):
     assert "<pre>" in results._repr_html_()
 
 
-def test_a_plan_keeps_secrets(tmp_path):
+def test_a_plan_does_not_print_secrets(tmp_path):
     properties = '[cluster.spark]\n"spark.authenticate.secret" = "hush"\n"spark.locality.wait" = "1s"'
     path = study(tmp_path, "spark-average", more=properties)
-    for told in (invoke("plan", path), invoke("plan", path, "--json")):
-        assert told.returncode == 0, told.stderr
-        assert "hush" not in told.stdout
-        assert "spark.locality.wait" in told.stdout
+    for result in (invoke("plan", path), invoke("plan", path, "--json")):
+        assert result.returncode == 0, result.stderr
+        assert "hush" not in result.stdout
+        assert "spark.locality.wait" in result.stdout
 
 
-def test_a_timeline_is_darker_where_a_worker_was_busier():
+def test_a_timeline_is_shaded_by_how_busy_a_worker_was():
     assert shade([[0.0, 1.0], [2.0, 2.5]], 4.0, 4) == "█ ▒ "
     assert shade([[0.5, 3.5]], 4.0, 4) == "▒██▒"
 
 
 def test_the_copy_of_a_study_holds_no_keys():
-    told = """# trainoff run a.toml --set storage=s3://me:mine@bucket/rows
+    text = """# trainoff run a.toml --set storage=s3://me:mine@bucket/rows
 storage = "s3://key:hush@bucket/rows"
 [cluster.spark]
 "spark.authenticate.secret" = "hush hush"
 password = 'hush', tokens = 5
 """
-    kept = redact(told)
+    kept = redact(text)
     assert "hush" not in kept
     assert "mine" not in kept
     assert "@bucket/rows" in kept
     assert '"spark.authenticate.secret" = "(left out)"' in kept
 
 
-def test_a_plan_counts_unlike_nodes(tmp_path):
+def test_a_plan_counts_nodes_by_size(tmp_path):
     lab = '[cluster]\nkind = "lab"\nnodes = 3\ncores = 0.2\nmemory_gb = 1\nfirst = { memory_gb = 2 }'
     planned = invoke("plan", study(tmp_path, "family", more=lab), COLUMNS="200").stdout
     assert "nodes 1 of 0.2 cores, 2 GB + 2 of 0.2 cores, 1 GB" in planned

@@ -1,4 +1,4 @@
-"""`trainoff compare` as a user types it, and the spread on the board: on records that are made, not run."""
+"""`trainoff compare` on made-up records, and the spread of repetitions on the board."""
 
 import io
 import json
@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from helpers.records import FAST, commit, timed_groups, timed_record
+from helpers.running import error_line
 from trainoff.cli import main
 from trainoff.cli.show import board
 from trainoff.records import Store
@@ -15,7 +16,7 @@ SLOW = [3.0, 3.2, 2.9, 3.1, 3.0]
 
 
 def stored(folder, records):
-    """A folder of results with these records, each of them a trial of its own."""
+    """Store records in the folders of their studies below a folder; return the folder."""
     for record in records:
         store = Store(folder / record.study)
         store.prepare()
@@ -27,20 +28,16 @@ def runs(engine, times, **more):
     return [timed_record(engine, time, seed, repetition=seed, **more) for seed, time in enumerate(times, 1)]
 
 
-def output_of(capsys, *words):
-    code = main([str(word) for word in ("compare", *words)])
+def output_of(capsys, *arguments):
+    code = main([str(argument) for argument in ("compare", *arguments)])
     out, err = capsys.readouterr()
     assert code == 0, err
     assert max(map(len, out.splitlines())) <= 80
     return out
 
 
-def error_of(capsys, *words):
-    assert main([str(word) for word in ("compare", *words)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err.removeprefix("trainoff: ").strip()
+def error_of(capsys, *arguments):
+    return error_line(capsys, "compare", *arguments)
 
 
 def test_two_engines_of_a_folder(workdir, capsys):
@@ -91,7 +88,7 @@ def test_every_setting_against_the_best(workdir, capsys):
         ("samples_per_s", (2000.0, 1000.0), "faster", "a trained on 2.0 times the samples per second of b"),
     ],
 )
-def test_other_figures_have_words_of_their_own(workdir, capsys, figure, values, verdict, sentence):
+def test_other_figures_have_their_own_sentences(workdir, capsys, figure, values, verdict, sentence):
     both = [one for engine, value in zip("ab", values, strict=True) for one in runs(engine, FAST, **{figure: value})]
     stored(workdir / "out", both)
     out = output_of(capsys, "out", "--engines", "a", "b", "--figure", figure)
@@ -99,7 +96,7 @@ def test_other_figures_have_words_of_their_own(workdir, capsys, figure, values, 
     assert sentence in " ".join(out.split())
 
 
-def test_few_pairs_are_indicative_and_nothing_more(workdir, capsys):
+def test_few_pairs_are_only_indicative(workdir, capsys):
     stored(workdir / "out", [*runs("a", FAST[:3]), *runs("b", SLOW[:3]), *runs("c", SLOW[:3])])
     out = output_of(capsys, "out", "--engines", "a", "b")
     assert out.splitlines()[2].split()[-1] == "indicative"
@@ -109,11 +106,11 @@ def test_few_pairs_are_indicative_and_nothing_more(workdir, capsys):
     assert not [word for word in ("faster", "slower", "tie", "signific") if word in out + every]
 
 
-def test_what_to_keep_in_mind_is_said(workdir, capsys):
-    loud = {"other_cores": 1.2}
+def test_caveats_are_printed(workdir, capsys):
+    busy = {"other_cores": 1.2}
     design = {"verdict": "different by design", "reason": "L-BFGS"}
     failed = timed_record("a", None, 9, repetition=9, status="crashed", train_s=None)
-    stored(workdir / "out", [*runs("a", FAST, noise=loud), *runs("b", SLOW, equivalence=design), failed])
+    stored(workdir / "out", [*runs("a", FAST, noise=busy), *runs("b", SLOW, equivalence=design), failed])
     out = " ".join(output_of(capsys, "out", "--engines", "a", "b", "--figure", "train_s").split())
     assert "5 of 11 trials were disturbed, such as a with seed 1: other processes kept 1.2 cores busy." in out
     assert "b solves the problem another way (L-BFGS)" in out
@@ -123,13 +120,13 @@ def test_what_to_keep_in_mind_is_said(workdir, capsys):
 def test_a_workload_without_a_reached_target_is_named(workdir, capsys):
     lost = [timed_record(engine, None, workload="mnist-cnn", time_to_target={}) for engine in "ab"]
     stored(workdir / "out", [*runs("a", FAST), *runs("b", SLOW), *lost])
-    told = "mnist-cnn is left out: no trial reached a target; try --figure train_s."
-    assert told in " ".join(output_of(capsys, "out").split())
-    assert told in json.loads(json_of(capsys, "out"))["caveats"]
+    caveat = "mnist-cnn is left out: no trial reached a target; try --figure train_s."
+    assert caveat in " ".join(output_of(capsys, "out").split())
+    assert caveat in json.loads(json_of(capsys, "out"))["caveats"]
     assert "left out" not in output_of(capsys, "out", "--figure", "train_s")
 
 
-def test_workers_are_compared_with_as_many(workdir, capsys):
+def test_settings_are_compared_with_equal_numbers_of_workers(workdir, capsys):
     many = [one for engine in "ab" for workers in (1, 2) for one in runs(engine, FAST, mode="sync", workers=workers)]
     stored(workdir / "out", many)
     found = json.loads(json_of(capsys, "out", "--engines", "a", "b"))
@@ -144,7 +141,7 @@ def json_of(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_programs_read_json(workdir, capsys):
+def test_json_output(workdir, capsys):
     stored(workdir / "out", [*runs("fast", FAST), *runs("never", [None] * 5)])
     found = json.loads(json_of(capsys, "out", "--engines", "never", "fast", "--target", "0.97"))
     (one,) = found["comparisons"]
@@ -154,7 +151,7 @@ def test_programs_read_json(workdir, capsys):
     assert found["caveats"]
 
 
-def test_every_mistake_is_one_sentence(workdir, capsys):
+def test_every_mistake_is_a_one_line_error(workdir, capsys):
     stored(workdir / "out", [*runs("numpy", FAST), *runs("torch", SLOW)])
     stored(workdir / "rest", runs("jax", FAST))
     stored(

@@ -1,4 +1,4 @@
-"""Questions in SQL: answers for people and programs, and one sentence for every mistake."""
+"""`trainoff sql`: tables, JSON, and one-line errors."""
 
 import json
 import shutil
@@ -23,65 +23,65 @@ def folder(tmp_path_factory):
     )
 
 
-def ask(folder, question, *more):
-    done = invoke("sql", folder, question, *more, COLUMNS="80")
+def output(folder, query, *more):
+    done = invoke("sql", folder, query, *more, COLUMNS="80")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def answer(folder, question):
-    return json.loads(ask(folder, question, "--json"))
+def rows(folder, query):
+    return json.loads(output(folder, query, "--json"))
 
 
-def mistake(folder, question):
-    done = invoke("sql", folder, question)
+def error(folder, query):
+    done = invoke("sql", folder, query)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     return done.stderr.removeprefix("trainoff: ").strip()
 
 
-def test_the_three_tables_answer_together(folder):
-    question = (
+def test_the_three_tables_can_be_joined(folder):
+    query = (
         "select r.engine, max(c.accuracy) as best, count(distinct s.role) as roles from records r "
         "join curves c using (trial_id) join samples s using (trial_id) group by r.engine order by r.engine"
     )
-    assert answer(folder, question) == [
+    assert rows(folder, query) == [
         {"engine": "numpy", "best": 0.875, "roles": 2},
         {"engine": "torch", "best": 0.875, "roles": 2},
     ]
 
 
 def test_columns_with_a_dot_need_no_quotes(folder):
-    question = "select engine, r.params.epochs as n, 'params.epochs' as said from records r where params.epochs > 2"
-    assert answer(folder, question) == [{"engine": "torch", "n": 9, "said": "params.epochs"}]
-    question = 'select "time_to_target.0.97" as s from records where time_to_target.0.97 is not null'
-    assert answer(folder, question) == [{"s": 0.5}]
+    query = "select engine, r.params.epochs as n, 'params.epochs' as said from records r where params.epochs > 2"
+    assert rows(folder, query) == [{"engine": "torch", "n": 9, "said": "params.epochs"}]
+    query = 'select "time_to_target.0.97" as s from records where time_to_target.0.97 is not null'
+    assert rows(folder, query) == [{"s": 0.5}]
 
 
-def test_a_table_fits_the_terminal_and_names_what_it_left_out(folder):
-    told = ask(folder, "select * from records")
-    assert max(map(len, told.splitlines())) <= 80
-    assert told.startswith("trial_id")
-    assert "no room for" in told
-    assert "test_accuracy" in told
-    lines = ask(folder, "select engine, train_s, cost_usd from records order by train_s").splitlines()
+def test_a_table_fits_the_terminal_and_names_left_out_columns(folder):
+    table = output(folder, "select * from records")
+    assert max(map(len, table.splitlines())) <= 80
+    assert table.startswith("trial_id")
+    assert "no room for" in table
+    assert "test_accuracy" in table
+    lines = output(folder, "select engine, train_s, cost_usd from records order by train_s").splitlines()
     assert [line.split() for line in lines] == [
         ["engine", "train_s", "cost_usd"],
         ["numpy", "1", "-"],
         ["torch", "2", "-"],
         ["torch", "4", "-"],
     ]
-    assert ask(folder, "select engine from records where false").strip() == "no rows"
+    assert output(folder, "select engine from records where false").strip() == "no rows"
 
 
-def test_what_is_no_number_is_null_for_programs(folder):
-    assert answer(folder, f"select {ZERO} / {ZERO} as nothing, 1.5 as half from records limit 1") == [
+def test_nan_is_null_in_json(folder):
+    assert rows(folder, f"select {ZERO} / {ZERO} as nothing, 1.5 as half from records limit 1") == [
         {"nothing": None, "half": 1.5}
     ]
 
 
 @pytest.mark.parametrize(
-    ("question", "told"),
+    ("query", "message"),
     [
         ("select engin from records", "there is no column `engin`; did you mean `engine`?"),
         ("select r.engin from records r", "there is no column `engin`; did you mean `engine`?"),
@@ -96,13 +96,13 @@ def test_what_is_no_number_is_null_for_programs(folder):
         ("drop table records", "a question begins with `select`, as in `select engine, train_s from records`"),
     ],
 )
-def test_a_mistake_is_one_sentence_with_what_was_meant(folder, question, told):
-    assert mistake(folder, question) == told
+def test_a_mistake_is_a_one_line_error_with_a_suggestion(folder, query, message):
+    assert error(folder, query) == message
 
 
-def test_other_mistakes_say_what_was_expected(folder, tmp_path):
-    assert "this question is not understood: Expected" in mistake(folder, "select engine fro records where")
-    assert "no records here yet; `trainoff run STUDY` makes some" in mistake(tmp_path, "select 1")
+def test_other_mistakes_are_one_line_errors(folder, tmp_path):
+    assert "this question is not understood: Expected" in error(folder, "select engine fro records where")
+    assert "no records here yet; `trainoff run STUDY` makes some" in error(tmp_path, "select 1")
 
 
 def test_a_damaged_record_is_named(folder, tmp_path):

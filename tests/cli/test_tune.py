@@ -1,4 +1,4 @@
-"""`trainoff tune` as a user types it, with real engines on a small workload."""
+"""`trainoff tune` with real engines on a small workload."""
 
 import json
 import shutil
@@ -30,8 +30,8 @@ epochs = 30
 """
 
 
-def written(folder: Path, *engines: str, text: str = TOO_SLOW) -> Path:
-    """A study whose recipe steps too slowly to reach its target."""
+def write_study(folder: Path, *engines: str, text: str = TOO_SLOW) -> Path:
+    """Write a study whose learning rate is too small to reach its target."""
     path = folder / "slow.toml"
     path.write_text(text.format(engines=", ".join(f'"{engine}"' for engine in engines)))
     return path
@@ -42,12 +42,12 @@ def tune(path: Path, *more: object, **env: str) -> subprocess.CompletedProcess[s
 
 
 def records(path: Path) -> dict[str, float]:
-    """When each record of a search was written, by its folder."""
+    """Return when each record of a search was written, by its folder."""
     return {found.parent.name: found.stat().st_mtime for found in path.parent.glob("out/slow-tune/*/record.json")}
 
 
-def test_a_bad_recipe_is_beaten_and_the_study_with_the_winner_runs(tmp_path: Path) -> None:
-    path = written(tmp_path, "numpy")
+def test_a_bad_recipe_is_beaten_and_the_tuned_study_runs(tmp_path: Path) -> None:
+    path = write_study(tmp_path, "numpy")
     done = tune(path, "--candidates", 3, "--json")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["engines"]
@@ -69,12 +69,12 @@ def test_a_bad_recipe_is_beaten_and_the_study_with_the_winner_runs(tmp_path: Pat
     assert {key: record["params"][key] for key in found["winner"]} == found["winner"]
 
 
-def test_tuning_needs_no_test_rows_at_all(tmp_path: Path) -> None:
-    """Once the validation rows are made, a search works where the dataset with its test rows is gone."""
+def test_tuning_needs_no_test_rows(tmp_path: Path) -> None:
+    """Once the validation rows are cached, a search works without the dataset with the test rows."""
     cache = str(tmp_path / "cache")
     assert trainoff("data", "get", "validation-of:digits", TRAINOFF_CACHE=cache).returncode == 0
     shutil.rmtree(tmp_path / "cache" / "data" / "digits")
-    path = written(tmp_path, "numpy")
+    path = write_study(tmp_path, "numpy")
     done = tune(path, "--candidates", 3, "--rounds", 1, TRAINOFF_CACHE=cache)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "cache" / "data" / "digits").exists()
@@ -83,7 +83,7 @@ def test_tuning_needs_no_test_rows_at_all(tmp_path: Path) -> None:
         assert (dataset["name"], dataset["train_rows"], dataset["test_rows"]) == ("validation-of:digits", 1149, 288)
 
 
-def test_validation_rows_are_training_rows_and_each_is_in_one_part() -> None:
+def test_validation_rows_are_training_rows_and_disjoint() -> None:
     whole = data.get("digits")
     numbered = whole.x_train.copy()
     numbered[:, 0] = np.arange(len(numbered))
@@ -94,7 +94,7 @@ def test_validation_rows_are_training_rows_and_each_is_in_one_part() -> None:
     assert len(held) == pytest.approx(len(numbered) / 5, abs=1)
 
 
-def test_sparse_rows_are_divided_too() -> None:
+def test_sparse_rows_can_be_split() -> None:
     whole = data.get("clicks:rows=2000")
     found = data.get("validation-of:clicks:rows=2000")
     assert found.sparse
@@ -102,8 +102,8 @@ def test_sparse_rows_are_divided_too() -> None:
     assert found.identity not in (whole.identity, data.identity("validation-of:clicks:rows=3000"))
 
 
-def test_a_search_goes_on_from_its_records(tmp_path: Path) -> None:
-    path = written(tmp_path, "numpy")
+def test_a_search_resumes_from_its_records(tmp_path: Path) -> None:
+    path = write_study(tmp_path, "numpy")
     assert tune(path, "--candidates", 3, "--rounds", 0).returncode == 0
     first = records(path)
     assert len(first) == 3
@@ -117,9 +117,9 @@ def test_a_search_goes_on_from_its_records(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured_and_writes_the_best_so_far(tmp_path: Path) -> None:
-    path = written(tmp_path, "numpy", "sklearn")
-    words = command("tune", path, "--minutes", 30, "--out", tmp_path / "out")
-    run = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    path = write_study(tmp_path, "numpy", "sklearn")
+    argv = command("tune", path, "--minutes", 30, "--out", tmp_path / "out")
+    run = subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: len(records(path)) >= 4, run)
     run.send_signal(signal.SIGINT)
     output, _ = run.communicate(timeout=HANGS_S)
@@ -134,37 +134,39 @@ def test_ctrl_c_keeps_what_was_measured_and_writes_the_best_so_far(tmp_path: Pat
     assert trainoff("plan", tuned).returncode == 0
 
 
-def test_engines_of_other_kinds_are_tuned_by_their_own_keys(tmp_path: Path) -> None:
-    path = written(tmp_path, "sklearn", "numpy")
+def test_every_engine_is_tuned_by_its_own_keys(tmp_path: Path) -> None:
+    path = write_study(tmp_path, "sklearn", "numpy")
     done = tune(path, "--candidates", 3, "--rounds", 1, "--json", "--set", "train_rows=1400")
     found = {one["engine"]: one for one in json.loads(done.stdout)["engines"]}
     assert found["sklearn"]["winner"]
     assert found["numpy"]["winner"]
-    assert found["numpy"]["verdict"] == "undecided"  # one round proves nothing
+    assert found["numpy"]["verdict"] == "undecided"  # one round decides nothing
     tables = tomllib.loads((tmp_path / "slow-tuned.toml").read_text())
-    assert tables["params"]["train_rows"] == 1400  # here only 1,149 rows were there to train on
+    assert tables["params"]["train_rows"] == 1400  # the search itself trained on 1,149 rows
     assert tables["engine"].keys() == {"sklearn", "numpy"}
 
 
-def test_a_candidate_that_cannot_win_is_ended_and_its_curve_is_kept(tmp_path: Path) -> None:
-    path = written(tmp_path, "numpy", text=TOO_SLOW.replace("epochs = 30", "epochs = 200000"))
+def test_a_candidate_that_cannot_win_is_stopped_and_its_curve_is_kept(tmp_path: Path) -> None:
+    path = write_study(tmp_path, "numpy", text=TOO_SLOW.replace("epochs = 30", "epochs = 200000"))
     data.get("validation-of:digits")
     (engine_study,) = engine_studies_of(study.read(path, engines.facts()))
     store = Store(tmp_path / "out")
     task = engine_study.task(engine_study.recipe, store)
     rule = PruningRule(best_s=0.5)
-    task.give_up = lambda state: rule.give_up(state) if state.snapshots else None  # a slow machine has none in a second
+    task.give_up = lambda state: (
+        rule.give_up(state) if state.snapshots else None
+    )  # a slow machine may have no snapshot in that time
     (record,) = Runner(store, NullObserver()).run([task]).records
     assert record.status == "timeout"
     assert str(record.reason).startswith("given up after")
     assert 0 < (record.samples_seen or 0) < 200000 * 1149
     assert record.test_metrics["accuracy"] > 0
     assert loss_curve(store.folder, record)
-    assert not engine_study.task(engine_study.recipe, store).to_run  # it is not tried again
+    assert not engine_study.task(engine_study.recipe, store).to_run  # it is not run again
 
 
 def test_no_trial_reaches_the_target(tmp_path: Path) -> None:
-    path = written(tmp_path, "numpy", text=TOO_SLOW.replace("[0.8]", "[1.0]"))
+    path = write_study(tmp_path, "numpy", text=TOO_SLOW.replace("[0.8]", "[1.0]"))
     done = tune(path, "--candidates", 2)
     assert done.returncode == 1
     assert "No trial reached 100%, so no file was written; give the study an easier target" in done.stdout
@@ -173,7 +175,7 @@ def test_no_trial_reaches_the_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("options", "sentence"),
     [
         (["--minutes", "0"], "--minutes 0: expected a number of minutes above 0"),
         (["--minutes", "nan"], "--minutes nan: expected a number of minutes above 0"),
@@ -187,19 +189,19 @@ def test_no_trial_reaches_the_target(tmp_path: Path) -> None:
         (["--minutes", "5", "-o", "nowhere/x.toml"], "nowhere/x.toml: no file can be written there"),
     ],
 )
-def test_a_mistake_is_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
-    written(tmp_path, "numpy")
-    done = trainoff("tune", "slow.toml", *words, cwd=tmp_path)
+def test_a_mistake_is_a_one_line_error(tmp_path: Path, options: list[str], sentence: str) -> None:
+    write_study(tmp_path, "numpy")
+    done = trainoff("tune", "slow.toml", *options, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"trainoff: {sentence}")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_study_that_cannot_be_tuned_says_why(tmp_path: Path) -> None:
+def test_a_study_that_cannot_be_tuned_is_an_error(tmp_path: Path) -> None:
     two = 'engines = ["numpy"]\n[grid]\nworkload = ["digits-mlp", "mnist-mlp"]\n'
     (tmp_path / "two.toml").write_text(two)
     swept = tune(tmp_path / "two.toml")
     assert "an engine is tuned for one at a time; choose with --set workload=" in swept.stderr
-    absent = tune(written(tmp_path, "needy"))
+    absent = tune(write_study(tmp_path, "needy"))
     assert absent.returncode == 2
     assert "none of the study's engines can be tuned here; needy: needs" in absent.stderr

@@ -92,6 +92,15 @@ def invoke(*arguments: object, cwd: Path | None = None, **more: str) -> subproce
     return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
+def error_line(capsys: Any, *arguments: object) -> str:
+    """Run a command that must fail in this process; return its error, which must be a single line."""
+    assert main([str(argument) for argument in arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1
+    return str(error).removeprefix("trainoff: ").strip()
+
+
 def records(out: Path) -> list[dict[str, Any]]:
     """Return the newest attempts below a folder as `show --json` prints them."""
     found, damaged = read_records(out)
