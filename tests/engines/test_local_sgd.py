@@ -19,7 +19,7 @@ from trainoff.engines.shared.local_sgd import RoundResult, clock_offset, factors
 from trainoff.engines.shared.shipping import in_memory
 from trainoff.engines.shared.snapshots import MOST_SNAPSHOTS, SnapshotSchedule
 from trainoff.engines.spark.mllib import SparkMllib
-from trainoff.engines.spark.session import check_answers, explain
+from trainoff.engines.spark.session import check_reachable, explain
 from trainoff.errors import TrainoffError
 from trainoff.models import Mlp, flatten, initial_weights
 
@@ -203,12 +203,12 @@ def test_the_clock_skew_of_a_worker_is_corrected():
 @pytest.mark.parametrize("address", ["spark://127.0.0.1:1", "spark://nowhere", "spark://127.0.0.1:1,127.0.0.1:2"])
 def test_a_spark_master_that_does_not_answer_is_an_error_at_once(address):
     with pytest.raises(TrainoffError, match=f"no Spark master answers at {address}; is it running"):
-        check_answers(address)
+        check_reachable(address)
 
 
 def test_masters_other_than_standalone_are_not_checked():
-    check_answers("yarn")
-    check_answers("k8s://https://nowhere")
+    check_reachable("yarn")
+    check_reachable("k8s://https://nowhere")
 
 
 def test_the_python_traceback_of_a_failed_spark_task_is_extracted():

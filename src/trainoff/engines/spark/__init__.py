@@ -20,15 +20,12 @@ from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from trainoff.engines.spark.session import SparkConnection
     from trainoff.study import Trial
 
 
 class SparkEngine(Engine):
-    """An engine on a Spark cluster. `open` of a subclass goes on once `self.session` is connected."""
+    """An engine on a Spark cluster. `open` connects `self.session`; a subclass does the rest."""
 
     package = "pyspark"
     extra = "spark"
@@ -37,7 +34,7 @@ class SparkEngine(Engine):
     modules: ClassVar[tuple[str, ...]] = ("pyspark", "pyarrow", "pandas")
     on_executors: ClassVar[tuple[str, ...]] = ("numpy",)  # what the Python of the executors must have
     whole_executors: ClassVar[bool] = True  # one task takes an executor with all its cores; else one core each
-    properties: ClassVar[Mapping[str, str]] = {}  # Spark's, besides those that all engines set
+    properties: ClassVar[Mapping[str, str]] = {}  # Spark's, besides those of all engines
     session: SparkConnection | None = None
 
     def missing(self) -> list[Missing]:
@@ -52,7 +49,7 @@ class SparkEngine(Engine):
         return absent
 
     def others(self, job: Job) -> int:
-        """How many executors there are besides the workers'."""
+        """Return the number of executors besides the workers'."""
         return 0
 
     def refuses(self, trial: Trial) -> str | None:
@@ -71,9 +68,9 @@ class SparkEngine(Engine):
             self.session = SparkConnection(job, self.whole_executors, self.properties, self.others(job))
             self.session.start()
             if self.session.attached:
-                from trainoff.engines.spark.session import examine
+                from trainoff.engines.spark.session import check_executors
 
-                watch.note("executors", examine(self.session, self.on_executors))
+                watch.note("executors", check_executors(self.session, self.on_executors))
 
     def close(self) -> None:
         if self.session:
@@ -81,9 +78,9 @@ class SparkEngine(Engine):
 
 
 def refuses_executors(trial: Trial) -> str | None:
-    """Why the workers cannot hold the executors that the trial asks for, or None."""
+    """Return why the workers' nodes cannot hold the executors that the trial asks for, or None."""
     if trial.params.get("executor_cores") and not trial.memory_gb:
-        return "executor_cores divides the nodes' memory, too: say with memory_gb how much each has"
+        return "executor_cores divides the nodes' memory, too: set memory_gb to what each node has"
     try:
         fit_executors(trial)
     except TrainoffError as error:
@@ -92,11 +89,11 @@ def refuses_executors(trial: Trial) -> str | None:
 
 
 HEAP_SHARE = 0.5  # of a worker's memory; the rest is for its Python, for Spark's worker and outside the heap
-HEAP_GB, LEAST_HEAP_GB = 2.0, 0.5
+HEAP_GB, MIN_HEAP_GB = 2.0, 0.5
 
 
 class ExecutorRequest(Protocol):
-    """What decides about the executors; a trial and a job both have it."""
+    """What determines the executors; a trial and a job both have it."""
 
     @property
     def workers(self) -> int: ...
@@ -108,16 +105,16 @@ class ExecutorRequest(Protocol):
     def params(self) -> Mapping[str, Any]: ...
 
 
-def fit_executors(asks: ExecutorRequest) -> Executors:
-    """One executor per worker, with all its cores; or, given `executor_cores`, as many as the workers' nodes hold."""
-    cores, memory = ceil(asks.cores), asks.memory_gb
-    if executor_cores := asks.params.get("executor_cores"):
-        return allocate(asks.workers, cores, memory or 0.0, executor_cores)
-    return Executors(asks.workers, cores, max(LEAST_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)
+def fit_executors(request: ExecutorRequest) -> Executors:
+    """Return one executor per worker with all its cores; or, given `executor_cores`, as many as the nodes hold."""
+    cores, memory = ceil(request.cores), request.memory_gb
+    if executor_cores := request.params.get("executor_cores"):
+        return allocate(request.workers, cores, memory or 0.0, executor_cores)
+    return Executors(request.workers, cores, max(MIN_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)
 
 
-class OnSpark(LocalSgdEngine, SparkEngine):
-    """Workers on the executors, the average in the driver."""
+class SparkLocalSgdEngine(LocalSgdEngine, SparkEngine):
+    """Local SGD with a worker on every executor; the driver averages the weights."""
 
     def size(self, trial: Trial) -> int:
         return fit_executors(trial).count
@@ -133,7 +130,7 @@ class OnSpark(LocalSgdEngine, SparkEngine):
             self.pool.ship()
 
     def _rows_per_task(self, job: Job) -> int:
-        """How many samples a task sees: those of a round, or of a whole candidate."""
+        """Return the samples that a task sees: those of a round, or of a candidate."""
         if job.mode == "search":
             from trainoff.engines.shared.local_sgd import training_part
 
@@ -142,19 +139,19 @@ class OnSpark(LocalSgdEngine, SparkEngine):
         return int(job.params["tau"]) * job.order.batch_size // self.session.executors
 
 
-class SparkAverage(OnSpark):
+class SparkAverage(SparkLocalSgdEngine):
     """Plain numpy on every executor."""
 
     name = "spark-average"
     about = "SparkNet: tau local steps in numpy on every executor, then an average"
 
 
-class SparkSklearn(SklearnLocalSgdEngine, OnSpark):
+class SparkSklearn(SklearnLocalSgdEngine, SparkLocalSgdEngine):
     """MLPClassifier and SGDClassifier on every executor."""
 
     name = "spark-sklearn"
     about = "scikit-learn's MLPClassifier and SGDClassifier on every executor, weights averaged"
-    modules = (*OnSpark.modules, "sklearn")
+    modules = (*SparkLocalSgdEngine.modules, "sklearn")
     on_executors = ("numpy", "sklearn")
 
 
@@ -162,7 +159,7 @@ ROWS = "trainoff-rows"  # in the folder of an executor
 
 
 class SparkTorch(DdpDriver, SparkEngine):
-    """The workers of the process group are started by Spark, one on each executor."""
+    """Spark starts the workers of the process group, one on each executor."""
 
     name = "spark-torch"
     about = "PyTorch on the executors by Spark's TorchDistributor, gradients summed over gloo"
@@ -179,41 +176,41 @@ class SparkTorch(DdpDriver, SparkEngine):
             from trainoff.engines.shared.control_channel import ControlServer
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
         assert self.session
-        self._aside, self._workers = ThreadPoolExecutor(1), self.session.executors
+        self._thread, self._workers = ThreadPoolExecutor(1), self.session.executors
         with watch.phase("ship"):
             self._ship(job)
         with watch.phase("compile"):
             self._running: Future[Any] | None = None
             self.line = ControlServer(self.session.context.getConf().get("spark.driver.host"), self._check)
-            self._running = self._aside.submit(self._distribute, job, watch)
+            self._running = self._thread.submit(self._run_workers, job, watch)
             self.line.wait_for("ready", READY_S)
 
     def _ship(self, job: Job) -> None:
-        """Send the rows to every executor, which leaves them in files for the processes of torch."""
+        """Send the rows to every executor, which writes them to files for torch's processes."""
         from trainoff.engines.shared.shipping import pack_rows
 
         assert self.session
         sent = self.session.context.broadcast(pack_rows(job))
-        parts = self.session.context.parallelize(range(self._workers), self._workers).barrier()  # one on each executor
+        one_each = self.session.context.parallelize(range(self._workers), self._workers).barrier()
         with self.session.failures():
-            parts.mapPartitions(partial(unpack, sent)).collect()
+            one_each.mapPartitions(partial(unpack, sent)).collect()
         sent.destroy()
 
-    def _distribute(self, job: Job, watch: Watch) -> None:
-        """Run the training on the executors; returns when it is over."""
+    def _run_workers(self, job: Job, watch: Watch) -> None:
+        """Run the training on the executors, to its end."""
         from pyspark.ml.torch.distributor import TorchDistributor
 
         from trainoff.engines.shared.shipping import without_rows
         from trainoff.engines.torch.ddp_worker import train_on_spark
 
         assert self.session
-        self.session.sql  # noqa: B018  # TorchDistributor looks for it
+        self.session.sql  # noqa: B018  # TorchDistributor needs the session
         lean = replace(without_rows(job), cores=self.session.cores)
         distributor = TorchDistributor(num_processes=self._workers, local_mode=False, use_gpu=False)
         distributor.run(train_on_spark, self.line.endpoint, lean, watch.snapshot_schedule, ROWS)
 
     def _check(self) -> None:
-        """Raise what went wrong on the executors, if something did."""
+        """Raise the error of the training on the executors, if it failed."""
         assert self.session
         if self._running and self._running.done():
             with self.session.failures():
@@ -226,7 +223,7 @@ class SparkTorch(DdpDriver, SparkEngine):
 
 
 def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
-    """Leave the rows in the executor's folder. Run by Spark on every executor."""
+    """Write the rows into the executor's folder. Run by Spark on every executor."""
     from trainoff.engines.shared.shipping import unpack_rows
     from trainoff.engines.torch.ddp_worker import write_rows
 

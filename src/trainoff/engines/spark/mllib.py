@@ -1,7 +1,7 @@
 """spark-mllib: Spark's own MultilayerPerceptronClassifier and LogisticRegression.
 
-They look at all rows in every iteration, in float64, and the perceptron has only the sigmoid: another algorithm for
-the same problem, started from the same weights.
+Every iteration computes on all rows, in float64, and the perceptron has only the sigmoid: another algorithm for the
+same problem, started from the same weights.
 """
 
 from __future__ import annotations
@@ -35,13 +35,11 @@ class SparkMllib(SparkEngine):
     whole_executors = False
     on_executors = ()
     knobs: ClassVar[Mapping[str, Knob]] = {
-        "max_iter": Knob(int, 100, "iterations at most", minimum=1),
+        "max_iter": Knob(int, 100, "maximum number of iterations", minimum=1),
         "solver": Knob(str, "l-bfgs", "the perceptron's solver; gd steps by learning_rate", choices=("l-bfgs", "gd")),
         "block_size": Knob(int, 128, "rows that are multiplied as one matrix", minimum=1),
-        "tol": Knob(float, 1e-6, "ends when an iteration improves the loss by less", minimum=0),
-        "chunk": Knob(
-            int, 0, "iterations between two snapshots; each begins L-BFGS anew. 0: one at the end", minimum=0
-        ),
+        "tol": Knob(float, 1e-6, "tolerance: training ends when an iteration improves the loss by less", minimum=0),
+        "chunk": Knob(int, 0, "iterations between two snapshots; each restarts L-BFGS. 0: one at the end", minimum=0),
     }
 
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -55,8 +53,8 @@ class SparkMllib(SparkEngine):
             "stop": None,
         }
         if lbfgs:
-            settled["learning_rate"] = 1.0  # a line search finds its own
-        if "activation" not in values:  # what only the perceptron has
+            settled["learning_rate"] = 1.0  # a line search determines it
+        if "activation" not in values:  # these belong to the perceptron
             settled |= {name: self.knobs[name].default for name in ("solver", "block_size", "chunk")}
         return settled | ({"activation": "sigmoid"} if "activation" in values else {})
 
@@ -88,14 +86,13 @@ class SparkMllib(SparkEngine):
             self._warm_up(job)
 
     def _warm_up(self, job: Job) -> None:
-        """Fit a block of rows on every core and forget it: the JVMs load and compile what training runs."""
+        """Fit a block of rows on every core without effect: the JVMs load and compile what training runs."""
         assert self.session
         share = min(1.0, job.params["block_size"] * self.session.slots / job.order.rows)
-        few = self._rows.sample(False, share, seed=0)
-        estimator(job, 1).fit(few)
+        estimator(job, 1).fit(self._rows.sample(False, share, seed=0))
 
     def _blas(self) -> str:
-        """The class by which Spark multiplies matrices: Java's own loops, its vectors, or a native library."""
+        """Return the class that multiplies matrices: in plain Java, with Java's vectors, or by a native library."""
         assert self.session
         blas = getattr(getattr(self.session.context._jvm.org.apache.spark.ml.linalg, "BLAS$"), "MODULE$")
         name = str(blas.nativeBLAS().getClass().getName())
@@ -103,10 +100,10 @@ class SparkMllib(SparkEngine):
 
     def train(self, job: Job, watch: Watch) -> None:
         assert self.session
-        fitting = Fitting(job, watch, self.session)
+        runner = FitRunner(job, watch, self.session)
         fit = fit_logistic if job.model.kind == "logreg" else fit_perceptron
         with self.session.failures():
-            self._model = fit(fitting, self._rows)
+            self._model = fit(runner, self._rows)
             self.session.report(watch)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
@@ -116,72 +113,72 @@ class SparkMllib(SparkEngine):
 
         assert self.session
         with self.session.failures():
-            rows = frame(self.session, x, np.arange(len(x)))  # as labels the row numbers: Spark need not keep the order
-            found = self._model.transform(rows).select("label", "prediction").toArrow()
-        labels = np.empty(len(x), np.int64)
-        labels[found["label"].to_numpy().astype(np.int64)] = found["prediction"].to_numpy()
-        return labels
+            rows = frame(self.session, x, np.arange(len(x)))  # row numbers as labels: Spark need not keep the order
+            table = self._model.transform(rows).select("label", "prediction").toArrow()
+        predictions = np.empty(len(x), np.int64)
+        predictions[table["label"].to_numpy().astype(np.int64)] = table["prediction"].to_numpy()
+        return predictions
 
 
-class Fitting:
-    """Runs MLlib's fits one after the other, and tells the watch of the iterations."""
+class FitRunner:
+    """Runs MLlib's fits one after the other, and reports their iterations to the watch."""
 
     def __init__(self, job: Job, watch: Watch, session: SparkConnection) -> None:
         self.job, self._watch, self._session = job, watch, session
         self._store = session.context._jsc.sc().statusStore()
-        self._began, self._paused = time.time(), 0.0
+        self._start, self._paused = time.time(), 0.0
         self.iterations = 0
         self._jobs_before = self._jobs()
 
     def _jobs(self) -> int:
-        """How many Spark jobs there have been: each looks at all rows once."""
+        """Return the number of Spark jobs so far: each evaluates the loss on all rows once."""
         return int(self._store.jobsList(None).size())
 
     @property
-    def seen(self) -> int:
-        """How many rows have been looked at, line searches included."""
+    def _seen(self) -> int:
+        """The rows that were computed on, line searches included."""
         return (self._jobs() - self._jobs_before) * self.job.order.rows
 
     def fit(self, estimator: Any, rows: Any) -> Any:
-        """Fit; meanwhile the watch hears that Spark is alive."""
+        """Fit, with heartbeats as long as Spark is alive."""
         from trainoff.engines.shared.recovery import with_heartbeat
 
         def beat() -> None:
             if self._session.alive:
-                self._watch.progress(self.iterations, None, self.seen)
+                self._watch.progress(self.iterations, None, self._seen)
 
         return with_heartbeat(lambda: estimator.fit(rows), beat)
 
-    def tell(self, history: Sequence[float], began: float, ended: float, weights: Weights) -> None:
-        """Tell the watch of a fit that is over: its losses, and its weights as a snapshot."""
-        iterations = len(history) - 1  # it begins with the loss before the first
-        spread = (ended - began) / max(len(history), 1)
-        for number, loss in enumerate(history):
-            at = began - self._began - self._paused + spread * (number + 1)
-            rows = (self.iterations + number + 1) * self.job.order.rows
-            self._watch.objective(self.iterations + number, rows, at, float(loss))
-        self.iterations += iterations
-        seen = self.seen
+    def report(self, history: Sequence[float], start: float, end: float, weights: Weights) -> None:
+        """Report a finished fit to the watch: its losses, and its weights as a snapshot."""
+        interval = (end - start) / max(len(history), 1)
+        for index, loss in enumerate(history):
+            seconds = start - self._start - self._paused + interval * (index + 1)
+            rows = (self.iterations + index + 1) * self.job.order.rows
+            self._watch.objective(self.iterations + index, rows, seconds, float(loss))
+        self.iterations += len(history) - 1  # the first loss is that before the first iteration
+        seen = self._seen
         self._watch.progress(self.iterations, float(history[-1]) if history else None, seen)
         paused = time.time()
-        self._watch.due()  # asked or not, a fit that is over is worth a look
+        self._watch.due()  # a snapshot is taken in any case
         self._watch.snapshot(seen, weights)
         self._paused += time.time() - paused
 
     def count(self) -> None:
+        """Report how many iterations and evaluations there were."""
         self._watch.count("iterations", self.iterations)
         self._watch.count("evaluations", self._jobs() - self._jobs_before)
 
 
 def estimator(job: Job, iterations: int, weights: NDArray[np.float64] | None = None) -> Any:
-    """MLlib's own, for so many iterations from some weights; the initial ones by default."""
+    """Return MLlib's estimator for a number of iterations from some weights; the initial ones by default."""
     from pyspark.ml.classification import LogisticRegression, MultilayerPerceptronClassifier
     from pyspark.ml.linalg import Vectors
 
     from trainoff.models import flatten
 
     params = job.params
-    if job.model.kind == "logreg":  # it starts from zero, as ours does, but for the bias
+    if job.model.kind == "logreg":  # it starts from zero, as the other engines do, except for the bias
         return LogisticRegression(
             maxIter=iterations, tol=params["tol"], regParam=params["l2"], standardization=False, family="binomial"
         )
@@ -193,37 +190,36 @@ def estimator(job: Job, iterations: int, weights: NDArray[np.float64] | None = N
         blockSize=params["block_size"],
         solver=params["solver"],
         stepSize=params["learning_rate"],
-        initialWeights=Vectors.dense(start),  # per layer a matrix, inputs by outputs, and the biases: as ours
+        initialWeights=Vectors.dense(start),  # per layer the matrix, inputs by outputs, then the biases
     )
 
 
-def fit_perceptron(fitting: Fitting, rows: Any) -> Any:
+def fit_perceptron(runner: FitRunner, rows: Any) -> Any:
     """Fit the network in chunks of iterations, or all at once; returns MLlib's model."""
     from trainoff.models import unflatten
 
-    job, params = fitting.job, fitting.job.params
-    weights, model = None, None
-    while fitting.iterations < params["max_iter"]:
-        asked = min(params["chunk"] or params["max_iter"], params["max_iter"] - fitting.iterations)
-        began, before = time.time(), fitting.iterations
-        model = fitting.fit(estimator(job, asked, weights), rows)
-        ended, weights = time.time(), model.weights.toArray()
+    job, params = runner.job, runner.job.params
+    weights, model, finished = None, None, False
+    while not finished:
+        before = runner.iterations
+        iterations = min(params["chunk"] or params["max_iter"], params["max_iter"] - before)
+        start = time.time()
+        model = runner.fit(estimator(job, iterations, weights), rows)
+        end, weights = time.time(), model.weights.toArray()
         history = list(model.summary().objectiveHistory)
-        over = len(history) - 1 < asked or before + asked >= params["max_iter"]
-        fitting.tell(history, began, ended, unflatten(job.model, weights))
-        if over:
-            break
-    fitting.count()
+        finished = len(history) - 1 < iterations or before + iterations >= params["max_iter"]
+        runner.report(history, start, end, unflatten(job.model, weights))
+    runner.count()
     return model
 
 
-def fit_logistic(fitting: Fitting, rows: Any) -> Any:
-    """Fit the logistic regression."""
+def fit_logistic(runner: FitRunner, rows: Any) -> Any:
+    """Fit the logistic regression; returns MLlib's model."""
     import numpy as np
 
-    began = time.time()
-    model = fitting.fit(estimator(fitting.job, fitting.job.params["max_iter"]), rows)
+    start = time.time()
+    model = runner.fit(estimator(runner.job, runner.job.params["max_iter"]), rows)
     weights = [model.coefficients.toArray(), np.array([model.intercept])]
-    fitting.tell(list(model.summary.objectiveHistory), began, time.time(), weights)
-    fitting.count()
+    runner.report(list(model.summary.objectiveHistory), start, time.time(), weights)
+    runner.count()
     return model

@@ -1,4 +1,4 @@
-"""A connection to Spark: its settings, the cluster of the trial, lost executors, failures, and rows as data frames."""
+"""A connection to Spark: properties, the trial's own cluster or an existing one, failures, and data frames."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-FIRST_S, NEXT_S = 90.0, 30.0  # how long the first executor may take to come, and each after it
-ATTACHED = 2  # a cluster that others use may take so many times as long
+FIRST_S, NEXT_S = 90.0, 30.0  # how long the first executor may take to register, and each after it
+ATTACHED_FACTOR = 2  # for a cluster that others use, too
 POLL_S = 0.05
 DYING_S = 5.0
 
@@ -49,22 +49,23 @@ DYING_S = 5.0
 class SparkConnection:
     """A Spark application with its executors. `start` returns when all of them are there.
 
-    `others` is how many there are besides those of the workers.
+    `others` is the number of executors besides those of the workers.
     """
 
     def __init__(self, job: Job, whole_executors: bool, properties: Mapping[str, str], others: int = 0) -> None:
         self.job = job
         self._spark = SparkFolder(job.folder)
-        executors = fit_executors(job)
-        executors = replace(executors, count=executors.count + others)
+        fit = fit_executors(job)
+        executors = replace(fit, count=fit.count + others)
         self._others = others
         self.executors, self.cores, self.heap_mb = executors.count, executors.cores, executors.memory_mb
         self.slots = self.executors if whole_executors else self.executors * self.cores  # tasks that run at once
-        ours = common(executors, self._spark.java_options, whole_executors) | dict(properties)
-        here = job.cluster.driver_node.address
-        own = {} if self.attached else of_own_cluster(self._spark.java_options, whole_executors, here)
-        self._properties = ours | own | dict(job.params.get("spark", {}))
-        self.rows_per_task = 0  # that a task of the training sees, where that is known
+        self._properties = common_properties(executors, self._spark.java_options, whole_executors) | dict(properties)
+        if not self.attached:
+            host = job.cluster.driver_node.address
+            self._properties |= own_cluster_properties(self._spark.java_options, whole_executors, host)
+        self._properties |= job.params.get("spark", {})
+        self.rows_per_task = 0  # of a training task, if known
         self.context: Any = None
         self._gateway: Any = None
         self._driver: SparkDriver | None = None
@@ -74,14 +75,14 @@ class SparkConnection:
         return isinstance(self.job.cluster, Attached)
 
     def start(self) -> None:
-        """Start the cluster and the driver side by side, then wait for the executors."""
+        """Start the cluster and the driver at the same time, then wait for the executors."""
         self._spark.configure(self._properties, secret=not self.attached)
         os.environ.update(self._spark.environment(None if self.attached else self.job.cluster.driver_node.address))
         os.environ["PYSPARK_PYTHON"] = self.job.cluster.python
         if isinstance(self.job.cluster, Attached) and (python := self.job.cluster.properties.get(PYTHON)):
-            os.environ["PYSPARK_PYTHON"] = python  # pyspark does not look at the property
-        with ThreadPoolExecutor(1) as aside:
-            driver = aside.submit(self._start_driver)
+            os.environ["PYSPARK_PYTHON"] = python  # pyspark does not read the property
+        with ThreadPoolExecutor(1) as thread:
+            driver = thread.submit(self._start_driver)
             try:
                 url = self._address()
             finally:
@@ -97,39 +98,39 @@ class SparkConnection:
             self._gateway = launch_gateway()  # type: ignore[no-untyped-call]  # pyspark has no types for it
 
     def _address(self) -> str:
-        """The cluster's, after starting it if it is ours."""
+        """Return the master's address, after starting the cluster unless it exists."""
         if isinstance(self.job.cluster, Attached):
-            check_answers(self.job.cluster.address)
+            check_reachable(self.job.cluster.address)
             return self.job.cluster.address
         worker_mb = max(int((self.job.memory_gb or 0) * 1024), self.heap_mb)
-        on_each = ceil(self.executors / len(self.job.cluster.nodes)) if self._others else 1
-        return start_standalone(self.job.cluster, self._spark, ceil(self.job.cores) * on_each, worker_mb * on_each)
+        per_node = ceil(self.executors / len(self.job.cluster.nodes)) if self._others else 1
+        return start_standalone(self.job.cluster, self._spark, ceil(self.job.cores) * per_node, worker_mb * per_node)
 
     def _wait_for_executors(self) -> None:
-        """All must come; once some are there, those for which the cluster has no room will not come at all."""
-        longer = ATTACHED if self.attached else crowded(1.0, self.executors)
-        deadline = time.monotonic() + FIRST_S * longer
-        seen = 0
-        while (here := self.context._jsc.sc().getExecutorMemoryStatus().size() - 1) < self.executors:
-            if here > seen:
-                seen, deadline = here, time.monotonic() + NEXT_S * longer
+        """Wait until all are registered; if no other one registers for some time, the cluster has no room for it."""
+        factor = ATTACHED_FACTOR if self.attached else crowded(1.0, self.executors)
+        deadline = time.monotonic() + FIRST_S * factor
+        before = 0
+        while (count := self.context._jsc.sc().getExecutorMemoryStatus().size() - 1) < self.executors:
+            if count > before:
+                before, deadline = count, time.monotonic() + NEXT_S * factor
             if time.monotonic() > deadline:
                 raise TrainoffError(
-                    f"the cluster has room for {here} of {self.executors} executors of {self.cores} cores and "
+                    f"the cluster has room for {count} of {self.executors} executors of {self.cores} cores and "
                     f"{self.heap_mb} MB each; ask for fewer workers, cores or memory_gb"
                 )
             time.sleep(POLL_S)
 
     @cached_property
     def sql(self) -> SparkSession:
-        """The same application, for data frames."""
+        """The application's session for data frames."""
         from pyspark.sql import SparkSession
 
         return SparkSession(self.context)
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:
-        """Turn what Spark says of a failed task into that task's own words."""
+        """Turn Spark's error about a failed task into that task's own error."""
         try:
             yield
         except (Py4JError, PySparkException, ConnectionError) as error:
@@ -144,11 +145,11 @@ class SparkConnection:
         return self.explain(str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error))
 
     def explain(self, text: str) -> Exception:
-        """The error to raise for what Spark says of a failure."""
+        """Return the error to raise for the text of a failure."""
         return explain(text, self._log_of)
 
     def lost(self) -> Exception | None:
-        """Why an executor, or the driver's JVM, is not there any more; None if all are."""
+        """Return why an executor or the driver's JVM is gone; None if all are there."""
         try:
             lost = [each.id() for each in self._summaries() if not each.isActive()]
         except (Py4JError, ConnectionError) as error:
@@ -163,12 +164,12 @@ class SparkConnection:
         return "\n".join(logs[-1].read_text(errors="replace").splitlines()[-50:]) if logs else ""
 
     def report(self, watch: Watch) -> None:
-        """What the executors did besides working, for the record: garbage collection, failures, recovery."""
-        found = self._summaries()
-        watch.count("gc_s", sum(each.totalGCTime() for each in found) / 1000)
-        watch.count("tasks", sum(each.totalTasks() for each in found))
-        failed = sum(each.failedTasks() for each in found)
-        lost = [each for each in found if not each.isActive()]
+        """Report the executors' tasks, garbage collection, failures and losses."""
+        executors = self._summaries()
+        watch.count("gc_s", sum(each.totalGCTime() for each in executors) / 1000)
+        watch.count("tasks", sum(each.totalTasks() for each in executors))
+        failed = sum(each.failedTasks() for each in executors)
+        lost = [each for each in executors if not each.isActive()]
         for each in lost:
             gone = each.removeTime()
             ago_s = time.time() - gone.get().getTime() / 1000 if gone.isDefined() else 0.0
@@ -176,17 +177,17 @@ class SparkConnection:
         if failed or lost:
             watch.count("tasks_failed", failed)
             watch.count("executors_lost", len(lost))
-            watch.count("recovery_s", sum(map(partial(_replaced_after, found), lost)))
+            watch.count("recovery_s", sum(map(partial(_seconds_until_replaced, executors), lost)))
 
     def _summaries(self) -> list[Any]:
-        """Spark's own account of every executor, lost ones too, without the driver."""
-        every = self.context._jsc.sc().statusStore().executorList(False)
-        found = [every.apply(place) for place in range(every.size())]
-        return [each for each in found if each.id() != "driver"]
+        """Return Spark's summary of every executor, lost ones too."""
+        summaries = self.context._jsc.sc().statusStore().executorList(False)
+        every = [summaries.apply(index) for index in range(summaries.size())]
+        return [each for each in every if each.id() != "driver"]
 
     @property
     def alive(self) -> bool:
-        """Whether there is an executor to work. Without one Spark waits for ever."""
+        """Whether there is an executor. Without one Spark waits for ever."""
         return any(each.isActive() for each in self._summaries())
 
     def stop(self) -> None:
@@ -201,20 +202,20 @@ class SparkConnection:
             self._driver.process.stop()
 
 
-def _replaced_after(found: list[Any], lost: Any) -> float:
-    """Seconds until a new executor stood in for a lost one; 0 if none came."""
+def _seconds_until_replaced(executors: list[Any], lost: Any) -> float:
+    """Return the seconds until the next executor registered after a loss; 0 if none did."""
     gone = lost.removeTime()
     if not gone.isDefined():
         return 0.0
-    later = [each.addTime().getTime() - gone.get().getTime() for each in found if each.addTime().after(gone.get())]
+    later = [each.addTime().getTime() - gone.get().getTime() for each in executors if each.addTime().after(gone.get())]
     return min(later) / 1000 if later else 0.0
 
 
 DRIVER_MB = 2048
 
 
-def common(executors: Executors, java: str, whole_executors: bool) -> dict[str, str]:
-    """On every cluster; `whole_executors` if a task takes all cores of its executor."""
+def common_properties(executors: Executors, java: str, whole_executors: bool) -> dict[str, str]:
+    """Return Spark's properties on every cluster; `whole_executors`: a task takes all cores of its executor."""
     return {
         "spark.driver.memory": f"{DRIVER_MB}m",
         "spark.driver.maxResultSize": "0",
@@ -231,75 +232,79 @@ def common(executors: Executors, java: str, whole_executors: bool) -> dict[str, 
         # Weights do not compress, and a result that fits is sent at once instead of being asked for.
         "spark.broadcast.compress": "false",
         "spark.task.maxDirectResultSize": "64m",
-        # Between a JVM and its own Python nothing travels over the network. The path is relative, because the trial's
-        # folder may be too deep for the 107 characters of a socket's address.
+        # A JVM and its own Python communicate without the network. The path is relative, because the trial's folder
+        # may be too deep for the 107 characters of a socket's address.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": ".",
-        # Too few slots are said in seconds.
+        # So that too few slots are reported in seconds.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
         **{f"spark.executorEnv.{name}": str(executors.cores) for name in THREADS},
     }
 
 
-def of_own_cluster(java: str, whole_executors: bool, here: str) -> dict[str, str]:
-    """Besides, on a cluster that the trial starts for itself; `here` is the driver's address."""
-    alone = here == "127.0.0.1"
+def own_cluster_properties(java: str, whole_executors: bool, host: str) -> dict[str, str]:
+    """Return further properties on a cluster that the trial starts for itself; `host` is the driver's address."""
     return {
-        "spark.master.rest.enabled": "false",  # nobody hands in applications that way
-        "spark.driver.host": here,
-        "spark.driver.bindAddress": here,
-        # Where Python does the work, the compilers of the JVMs should not take the cores from it.
+        "spark.master.rest.enabled": "false",  # an unused way to submit applications
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": host,
+        # Where Python does the work, the compilers of the JVMs should not take its cores.
         "spark.executor.extraJavaOptions": f"{java} {LIGHT_JVM}" if whole_executors else java,
-        # Else gloo asks for the machine's name, often in vain.
-        **({"spark.executorEnv.GLOO_SOCKET_IFNAME": "lo"} if alone else {}),
+        # Else gloo resolves the machine's name, often in vain.
+        **({"spark.executorEnv.GLOO_SOCKET_IFNAME": "lo"} if host == "127.0.0.1" else {}),
         "spark.python.daemon.module": "trainoff.engines.spark.daemon",
     }
 
 
 PYTHON = "spark.pyspark.python"
-NAME_IT = f'name theirs in [cluster.spark]: "{PYTHON}" = "/path/to/python"'
+SET_PYTHON = f'name theirs in [cluster.spark]: "{PYTHON}" = "/path/to/python"'
 
 
 def explain(text: str, log_of: Callable[[str], str]) -> Exception:
-    """The error to raise instead of Spark's; `log_of` gives the end of an executor's log by its number."""
+    """Return the error to raise instead of Spark's; `log_of` returns the end of an executor's log by its id."""
     if "PYTHON_VERSION_MISMATCH" in text:
-        return TrainoffError(f"the executors run another Python than this machine; {NAME_IT}")
+        return TrainoffError(f"the executors run another Python than this machine; {SET_PYTHON}")
     if "Cannot run program" in text:
-        return TrainoffError(f"the executors have no Python at {os.environ['PYSPARK_PYTHON']}; {NAME_IT}")
+        return TrainoffError(f"the executors have no Python at {os.environ['PYSPARK_PYTHON']}; {SET_PYTHON}")
     executor = re.search(r"\(\S+ executor (\d+)\)", text)
     traceback = re.search(r"Traceback \(most recent call last\):\n(?:(?!\tat ).*\n?)*", text)
-    said = traceback[0].strip() if traceback else text.splitlines()[0]
-    if not executor:  # of a barrier's tasks Spark does not say where they ran
-        return WorkerFailed("executor", said) if traceback else TrainoffError(text)
-    return WorkerFailed(f"executor-{executor[1]}", said, log_of(executor[1]))
+    reason = traceback[0].strip() if traceback else text.splitlines()[0]
+    if not executor:  # Spark does not say where the tasks of a barrier ran
+        return WorkerFailed("executor", reason) if traceback else TrainoffError(text)
+    return WorkerFailed(f"executor-{executor[1]}", reason, log_of(executor[1]))
 
 
-ANSWER_S = 5.0
+CONNECT_S = 5.0
 
 
-def check_answers(address: str) -> None:
-    """See that a standalone master listens, because Spark itself would try for a minute. Others are not asked."""
+def check_reachable(address: str) -> None:
+    """Raise if no standalone master listens, because Spark itself would try for a minute. Others are not checked."""
     if not address.startswith("spark://"):
         return
-    for place in address.removeprefix("spark://").split(","):
-        host, _, port = place.rpartition(":")
+    for master in address.removeprefix("spark://").split(","):
+        host, _, port = master.rpartition(":")
         try:
-            with socket.create_connection((host, int(port)), ANSWER_S):
+            with socket.create_connection((host, int(port)), CONNECT_S):
                 return
         except (OSError, ValueError):
             continue
     raise TrainoffError(f"no Spark master answers at {address}; is it running, and can it be reached from here?")
 
 
-def examine(session: SparkConnection, modules: Sequence[str]) -> str:
-    """What the executors are, in one sentence; an error if they cannot run the engine.
+def check_executors(session: SparkConnection, modules: Sequence[str]) -> str:
+    """Describe the executors of an existing cluster in one sentence; raise if they cannot run the engine.
 
-    Where trainoff is not installed on them it is sent along.
+    If trainoff is not installed on them it is sent along.
     """
-    count = session.executors
+    inspect, count = inspect_python(modules), session.executors
+
+    def inspect_part(parts: Iterator[int]) -> list[dict[str, Any]]:
+        list(parts)
+        return [inspect()]
+
     with session.failures():
-        found = session.context.parallelize(range(count), count).mapPartitions(_each(inspect_python(modules))).collect()
+        found = session.context.parallelize(range(count), count).mapPartitions(inspect_part).collect()
     lacking = sorted({name for each in found for name in each["lacks"] if name in modules})
     if lacking:
         raise TrainoffError(
@@ -315,22 +320,12 @@ def examine(session: SparkConnection, modules: Sequence[str]) -> str:
     )
 
 
-def _each(tell: Callable[[], dict[str, Any]]) -> Callable[[Iterator[int]], list[dict[str, Any]]]:
-    """The same, as Spark asks a part of it."""
-
-    def ask(parts: Iterator[int]) -> list[dict[str, Any]]:
-        list(parts)
-        return [tell()]
-
-    return ask
-
-
-MOST_VALUES = 2**31 - 1
+MAX_VALUES = 2**31 - 1
 SPARSE = 0  # how Spark marks a sparse vector
 
 
 def frame(session: SparkConnection, x: Any, labels: Any) -> Any:
-    """A data frame of the rows with as many parts as tasks run at once."""
+    """Return the rows as a data frame with as many partitions as tasks run at once."""
     make = _sparse if isinstance(x, Csr) else _dense
     return make(session, x, pa.array(np.asarray(labels, np.float64))).repartition(session.slots)
 
@@ -344,7 +339,7 @@ def _dense(session: SparkConnection, x: Any, labels: Any) -> Any:
 
 
 def _sparse(session: SparkConnection, x: Csr, labels: Any) -> Any:
-    """Sparse vectors as Spark stores them: a struct of type, size, indices and values."""
+    """Make sparse vectors as Spark stores them: structs of type, size, indices and values."""
     part = x.compact()
     starts = _offsets(part.starts)
     vectors = pa.StructArray.from_arrays(
@@ -360,15 +355,15 @@ def _sparse(session: SparkConnection, x: Csr, labels: Any) -> Any:
 
 
 def _offsets(starts: Any) -> Any:
-    """Where each row begins, as Arrow's lists have it."""
-    if starts[-1] > MOST_VALUES:
-        raise Refused(f"{starts[-1]:,} values do not fit into the columns that Spark takes; at most {MOST_VALUES:,} do")
+    """Return the offsets of Arrow's lists."""
+    if starts[-1] > MAX_VALUES:
+        raise Refused(f"{starts[-1]:,} values do not fit into the columns that Spark takes; at most {MAX_VALUES:,} do")
     return pa.array(starts.astype(np.int32))
 
 
 def _as_vectors(session: SparkConnection, structs: Any) -> Any:
-    """Let Spark take structs for the vectors that they are. It has no way from Arrow to vectors, but this is one."""
+    """Return a data frame with structs as vectors, which Spark cannot make from Arrow by a public function."""
     schema = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
-    theirs = session.context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    java_schema = session.context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     rows = structs._jdf.queryExecution().toRdd()
-    return DataFrame(session.sql._jsparkSession.internalCreateDataFrame(rows, theirs, False), session.sql)
+    return DataFrame(session.sql._jsparkSession.internalCreateDataFrame(rows, java_schema, False), session.sql)

@@ -1,4 +1,4 @@
-"""The pool of a training by rounds on Spark: one worker per executor, a job of Spark's for every round."""
+"""The workers of local SGD on Spark: one per executor, and a Spark job for every round."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.local_sgd import (
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SparkWorkerPool:
-    """One worker per executor, each with all training rows at hand."""
+    """One worker per executor, each with all training rows."""
 
     sparse = False
 
@@ -39,43 +37,39 @@ class SparkWorkerPool:
         self._job, self._make_learner, self._session = job, make_learner, session
         self.workers = session.executors
         self._spark = session.context
-        # Cached, the parts have a home: part i goes to the same executor in every round.
+        # Cached, so that part i goes to the same executor in every round.
         self._parts = self._spark.parallelize(range(session.executors), session.executors).cache()
 
     def ship(self) -> None:
-        """Send the rows to every executor, once and as arrays."""
+        """Send the rows to every executor, once and as arrays, and prepare its learner."""
         self._shipped = self._spark.broadcast(pack_rows(self._job))
-        self._send(sit_down, flatten(self._job.weights), 1, 0)
+        self._run(prepare, flatten(self._job.weights), 1, 0)
 
     def round(self, weights: Floats, first: int, last: int) -> list[RoundResult]:
-        """Everybody makes the steps from first to last."""
-        return self._send(work, weights, first, last)
-
-    def rest(self) -> None:
-        """A round in which nothing travels and nobody works: what it takes is Spark's own."""
-        self._send(do_nothing, np.zeros(0, np.float32), 1, 0)
+        """Have every worker make the steps from first to last."""
+        return self._run(work, weights, first, last)
 
     def search(self, watch: Watch) -> Floats:
-        """Try every candidate, one a task; returns the weights of the best."""
+        """Train every candidate, one per task; returns the weights of the best."""
         tried, shipped, make_learner = factors(self._job.params["candidates"]), self._shipped, self._make_learner
-        tasks = self._spark.parallelize(tried, len(tried)).map(partial(_attempt, make_learner, shipped))
+        tasks = self._spark.parallelize(tried, len(tried)).map(partial(_train_candidate, make_learner, shipped))
 
         def beat() -> None:
             if self._session.alive:
                 watch.progress(0, None, 0)
 
-        found: list[RateCandidate] = with_heartbeat(tasks.collect, beat)
-        return select_best(found, self._job, watch)
+        candidates: list[RateCandidate] = with_heartbeat(tasks.collect, beat)
+        return select_best(candidates, self._job, watch)
 
-    def _send(self, what: Any, weights: Floats, first: int, last: int) -> list[Any]:
+    def _run(self, function: Any, weights: Floats, first: int, last: int) -> list[Any]:
         sent = self._spark.broadcast(weights)
         task = WorkerTask(self._spark.applicationId, self._make_learner, self._shipped, sent, first, last, self.workers)
-        result: list[Any] = self._parts.mapPartitionsWithIndex(partial(what, task)).collect()
+        results: list[Any] = self._parts.mapPartitionsWithIndex(partial(function, task)).collect()
         sent.destroy()
-        return result
+        return results
 
 
-def _attempt(make_learner: LearnerFactory, shipped: Any, factor: float) -> RateCandidate:
+def _train_candidate(make_learner: LearnerFactory, shipped: Any, factor: float) -> RateCandidate:
     return train_candidate(make_learner, shipped.value, factor)
 
 
@@ -92,30 +86,25 @@ class WorkerTask:
     workers: int
 
 
-_desks: dict[str, LocalLearner] = {}
+_learners: dict[str, LocalLearner] = {}
 
 
 def work(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[RoundResult]:
     """Do the task. Run by Spark in an executor's Python process."""
     list(parts)  # Spark uses a process again only if it has read all that was sent to it
-    job, learner = task.job.value, desk(task)
-    portion = BatchShare(job.order, worker, task.workers)
-    yield make_steps(learner, job, portion, task.weights.value, task.first, task.last)
+    job, learner = task.job.value, learner_for(task)
+    share = BatchShare(job.order, worker, task.workers)
+    yield make_steps(learner, job, share, task.weights.value, task.first, task.last)
 
 
-def sit_down(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
-    """Fetch the rows and prepare the learner, before the clock starts."""
+def prepare(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
+    """Fetch the rows and make the learner, before the clock starts. Run by Spark."""
     yield from parts
-    desk(task)
+    learner_for(task)
 
 
-def do_nothing(task: WorkerTask, worker: int, parts: Iterator[int]) -> Iterator[int]:
-    """A round without weights and without work."""
-    yield from parts
-
-
-def desk(task: WorkerTask) -> LocalLearner:
-    """The learner of this process; made on first use, and again in a process that stands in for a lost one."""
-    if task.trial not in _desks:
-        _desks[task.trial] = task.make_learner(task.job.value)
-    return _desks[task.trial]
+def learner_for(task: WorkerTask) -> LocalLearner:
+    """Return this process's learner; made on first use, and again in a process that replaces a lost one."""
+    if task.trial not in _learners:
+        _learners[task.trial] = task.make_learner(task.job.value)
+    return _learners[task.trial]
