@@ -1,7 +1,7 @@
 """A Ray cluster: a head without cores, and a node for every worker, as processes of a cluster.
 
-The head is beside the driver, which needs a part of Ray on its own machine. An engine connects to its address. What
-Ray leaves on disk lies in the trial's folder, and is gone with it.
+The head runs beside the driver, which needs a Ray node on its machine. Ray's files lie in the trial's folder and are
+removed with it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class RayCluster:
 
     @property
     def address(self) -> str:
-        """Where the head is."""
+        """The address of the head, to which an engine connects."""
         return f"{self.cluster.driver_node.address}:{self.port}"
 
     @property
-    def lives(self) -> bool:
-        """Whether there is a head."""
+    def alive(self) -> bool:
+        """Whether the head runs."""
         return self.head is not None and self.head.exit_code is None
 
     def start(self) -> None:
-        """Start the head, then all nodes; returns when they have joined."""
+        """Start the head, then all nodes; return when they have joined."""
         dashboard = ["--include-dashboard", "true" if self.dashboard_port else "false"]
         if self.dashboard_port:
-            where = self.cluster.driver_node.address
-            dashboard += ["--dashboard-host", where, "--dashboard-port", str(self.dashboard_port)]
-        # Without the monitor, for nodes neither come nor go by themselves.
+            host = self.cluster.driver_node.address
+            dashboard += ["--dashboard-host", host, "--dashboard-port", str(self.dashboard_port)]
+        # The monitor is for autoscaling.
         options = ["--head", "--port", str(self.port), "--num-cpus", "0", "--no-monitor", *dashboard]
         self.head = self._spawn(self.cluster.driver_node, "head", options)
         self._wait_for([self.head])
@@ -57,13 +57,13 @@ class RayCluster:
         self._wait_for(self.nodes)
 
     def replace_lost(self) -> int:
-        """Start nodes anew that are gone; returns how many."""
+        """Replace the nodes that have ended; return how many."""
         lost = [number for number, node in enumerate(self.nodes) if node.exit_code is not None]
         self._replace(lost)
         return len(lost)
 
     def replace_all(self) -> None:
-        """Start all nodes anew, whatever they do."""
+        """Replace all nodes."""
         self._replace(range(len(self.nodes)))
 
     def _replace(self, numbers: Sequence[int]) -> None:
@@ -76,65 +76,65 @@ class RayCluster:
         return self._spawn(self.cluster.place(number), f"worker-{number}", options)
 
     def _spawn(self, node: Node, role: str, options: Sequence[str]) -> Process:
-        here = ["--node-ip-address", node.address, "--temp-dir", str(self._place(role))]
+        place = ["--node-ip-address", node.address, "--temp-dir", str(self._folder_of(role))]
         lean = ["--object-store-memory", str(self.store_bytes), "--include-log-monitor", "false"]
-        argv = [sys.executable, "-m", PROGRAM, *options, *here, *lean, "--disable-usage-stats", "--block"]
+        argv = [sys.executable, "-m", PROGRAM, *options, *place, *lean, "--disable-usage-stats", "--block"]
         return self.cluster.spawn(node, argv, environment(node.address), role)
 
-    def _place(self, role: str) -> Path:
-        """Where a node has its files: in the trial's folder, by a name that is short enough for sockets.
+    def _folder_of(self, role: str) -> Path:
+        """Return a node's folder in the trial's, by a path that is short enough for sockets.
 
-        The folder may have a long path; but it is where this process is, and Linux knows it by that name, too.
+        The trial's folder may have a long path, but it is this process's working directory, which has a short one.
         """
         (self.folder / "ray" / role).mkdir(parents=True, exist_ok=True)
-        here = Path(f"/proc/{os.getpid()}/cwd")
-        return (here if here.exists() and here.samefile(self.folder) else self.folder) / "ray" / role
+        short = Path(f"/proc/{os.getpid()}/cwd")
+        return (short if short.exists() and short.samefile(self.folder) else self.folder) / "ray" / role
 
     def _wait_for(self, processes: Sequence[Process]) -> None:
         for process in processes:
             process.wait_ready(lambda each: each.says(STARTED), crowded(READY_S, len(processes)))
 
     def stop(self) -> None:
-        """End all processes at once; asked politely, Ray takes half a minute."""
+        """Kill all processes: with SIGTERM Ray takes half a minute to end."""
         for process in (*self.nodes, *([self.head] if self.head else [])):
             self.cluster.end(process)
         self.head, self.nodes = None, []
 
 
 def environment(address: str) -> dict[str, str]:
-    """What Ray's processes, and those that they start, have in their environment."""
+    """Return the environment of Ray's processes and of their children."""
     return {
         **({"GLOO_SOCKET_IFNAME": LOOPBACK} if address.startswith("127.") else {}),
-        "TMPDIR": tempfile.gettempdir(),  # the trial's folder may be too deep for the names of sockets
+        "TMPDIR": tempfile.gettempdir(),  # the trial's folder may have too long a path for sockets
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_memory_monitor_refresh_ms": "0",  # memory is watched by trainoff; Ray would restart workers unseen
-        "RAY_enable_worker_prestart": "0",  # processes for tasks that nobody has
+        "RAY_memory_monitor_refresh_ms": "0",  # trainoff limits the memory; Ray would restart workers unseen
+        "RAY_enable_worker_prestart": "0",  # processes for tasks, of which there are none
         "RAY_prestart_worker_first_driver": "0",
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how often Ray Train looks at its workers
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(READY_S),
     }
 
 
-# Commands besides `start`: to load them takes three times as long as to load the rest, and Ray can do without.
+# Commands other than `start`, which take three quarters of the time to import `ray.scripts`.
 OTHER_COMMANDS = ("ray.util.state.state_cli", "ray.dashboard.modules.job.cli", "ray.serve.scripts")
 
 
 def stay_on_loopback() -> None:
-    """Let this process's Ray keep the address 127.0.0.1."""
+    """Make Ray keep the address 127.0.0.1 in this process."""
     from ray._private import services
 
     services.resolve_ip_for_localhost = lambda host: host
 
 
 def main() -> None:
-    sys.modules.update(dict.fromkeys(OTHER_COMMANDS))  # type: ignore[arg-type]  # None: Python will not find them
+    sys.modules.update(dict.fromkeys(OTHER_COMMANDS))  # type: ignore[arg-type]  # None: cannot be imported
     from ray.scripts import scripts
 
     from trainoff.clusters.local import die_with_parent
 
-    # Without that a server waits for clients, and none will come.
-    scripts.get_ray_client_dependency_error = ImportError  # what it has imported itself
+    # With this error no server for remote clients is started.
+    scripts.get_ray_client_dependency_error = ImportError
 
     die_with_parent()
     if "127.0.0.1" in sys.argv:

@@ -139,16 +139,16 @@ class DaskTorch(DdpDriver, DaskEngine):
         self._tasks: list[Any] = []
         # The address from which this process reaches the scheduler: there the workers can reach it.
         host = host_of(self.session.client.scheduler_comm.comm.local_address)
-        self.line = ControlServer(host, self._check)
+        self.server = ControlServer(host, self._check)
         with watch.phase("data_load"):
             shares = store_rows(job, partitioned=False)
         with watch.phase("cluster_start"):
             self._submit_tasks(job, watch, shares)
-            self.line.wait_for("connected", READY_S)
+            self.server.wait_for("connected", READY_S)
         with watch.phase("ship"):
-            self.line.wait_for("shipped", READY_S)
+            self.server.wait_for("shipped", READY_S)
         with watch.phase("compile"):
-            self.line.wait_for("ready", READY_S)
+            self.server.wait_for("ready", READY_S)
 
     def _submit_tasks(self, job: Job, watch: Watch, shares: list[WorkerRows]) -> None:
         """Submit a task to every worker; they meet at the first worker's address."""
@@ -160,7 +160,7 @@ class DaskTorch(DdpDriver, DaskEngine):
         client, addresses = self.session.client, self.session.addresses
         host = host_of(addresses[0])
         ((port,),) = client.run(free_ports, [host], workers=addresses[:1]).values()
-        assignment = DdpAssignment(without_rows(job), self.line.endpoint, watch.snapshot_schedule)
+        assignment = DdpAssignment(without_rows(job), self.server.endpoint, watch.snapshot_schedule)
         for rank, address in enumerate(addresses):
             group = {"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": job.workers}
             task = client.submit(run_worker, assignment, shares[rank], group, workers=[address], pure=False)

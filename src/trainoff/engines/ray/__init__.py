@@ -1,4 +1,4 @@
-"""ray-torch: PyTorch's DistributedDataParallel on a Ray cluster, started, joined and restarted by Ray Train."""
+"""ray-torch: PyTorch's DistributedDataParallel on a Ray cluster, started and restarted by Ray Train."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 RESTARTS = 3  # of all workers, by Ray Train
-END_S = 10.0  # how long Ray Train may take to end when its workers have
-LEAST_STORE = 80 * 2**20  # bytes; Ray wants some for itself
+END_S = 10.0  # how long Ray Train may take to end after its workers
+LEAST_STORE = 80 * 2**20  # bytes that Ray itself needs
 
 
 class RayTorch(Engine):
@@ -59,18 +59,19 @@ class RayTorch(Engine):
             from trainoff.engines.ray import session
         self._job = job
         self._fit: RayFit | None = None
-        self._own: RayCluster | None = None
+        self._cluster: RayCluster | None = None
         self._replaced = 0
         with watch.phase("cluster_start"):
             self._connect(job, watch)
         with watch.phase("ship"):
             sent = session.ship(job)
         with watch.phase("cluster_start"):
-            every = job.params["checkpoint_every"] if self._own else 0  # others' machines have other files
+            every = job.params["checkpoint_every"] if self._cluster else 0  # an existing cluster may share no files
             checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", every)
             self._recovery = Recovery(job, watch, session.host(), checkpoints, self._check, self._restart)
-            given = DdpAssignment(without_rows(job), self._recovery.endpoint, watch.snapshot_schedule, checkpoints)
-            self._fit = RayFit(session.trainer(job, {"assignment": given, "sent": sent}, RESTARTS).fit)
+            endpoint, schedule = self._recovery.endpoint, watch.snapshot_schedule
+            config = {"assignment": DdpAssignment(without_rows(job), endpoint, schedule, checkpoints), "sent": sent}
+            self._fit = RayFit(session.trainer(job, config, RESTARTS).fit)
             self._recovery.wait_for("connected")
         with watch.phase("ship"):
             self._recovery.wait_for("shipped")
@@ -78,38 +79,38 @@ class RayTorch(Engine):
             self._recovery.wait_for("ready")
 
     def _connect(self, job: Job, watch: Watch) -> None:
-        """Connect to the cluster that is named, or start one."""
+        """Connect to the attached cluster, or start one."""
         from trainoff.engines.ray import session
 
         if isinstance(job.cluster, Attached):
             session.connect_to(job.cluster.address)
             return
-        here = job.cluster.driver_node.address
-        port, page = free_ports([here] * 2)
+        address = job.cluster.driver_node.address
+        port, dashboard_port = free_ports([address] * 2)
         store = LEAST_STORE + 2 * session.bytes_of(job)
-        shown = page if job.params["dashboard"] else None
-        self._own = RayCluster(job.cluster, job.folder, port, ceil(job.cores), store, shown)
-        self._own.start()
-        session.connect(self._own.address)
-        if shown:
-            watch.page("ray", here, shown)
+        dashboard = dashboard_port if job.params["dashboard"] else None
+        self._cluster = RayCluster(job.cluster, job.folder, port, ceil(job.cores), store, dashboard)
+        self._cluster.start()
+        session.connect(self._cluster.address)
+        if dashboard:
+            watch.page("ray", address, dashboard)
 
     def _check(self) -> None:
-        """Raise if Ray Train has given up or the head is gone; a node that is lost is started anew."""
-        if self._own:
-            if not self._own.lives:
+        """Raise if Ray Train has given up or the head is lost; replace lost nodes."""
+        if self._cluster:
+            if not self._cluster.alive:
                 raise WorkerFailed("head", "the head of the Ray cluster is gone")
-            self._replaced += self._own.replace_lost()
+            self._replaced += self._cluster.replace_lost()
             if self._replaced > RESTARTS * self._job.workers:
                 raise TrainoffError(f"Ray's nodes were lost {self._replaced} times; the cluster cannot be kept alive")
         if self._fit:
             self._fit.check()
 
     def _restart(self) -> None:
-        """Begin again: Ray sees that all workers live, and would wait."""
-        if not self._own:
-            raise TrainoffError("no step is made any more, and a cluster of others is not touched")
-        self._own.replace_all()
+        """Restart all nodes: Ray sees that the workers live, and would wait."""
+        if not self._cluster:
+            raise TrainoffError("no step is made any more, and nodes of an existing cluster are not restarted")
+        self._cluster.replace_all()
 
     def train(self, job: Job, watch: Watch) -> None:
         self._recovery.run()
@@ -119,24 +120,24 @@ class RayTorch(Engine):
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
 
-        found: NDArray[np.int64] = self._recovery.request(np.asarray(x))
-        return found
+        classes: NDArray[np.int64] = self._recovery.request(np.asarray(x))
+        return classes
 
     def close(self) -> None:
         if hasattr(self, "_recovery"):
             self._recovery.close()
             if self._fit and self._recovery.finished:
                 self._fit.wait(END_S)
-        if hasattr(self, "_own"):
+        if hasattr(self, "_cluster"):
             from trainoff.engines.ray import session
 
-            session.disconnect(alive=not self._own or self._own.lives)
-            if self._own:
-                self._own.stop()
+            session.disconnect(alive=not self._cluster or self._cluster.alive)
+            if self._cluster:
+                self._cluster.stop()
 
 
 class RayFit:
-    """Ray Train at work, aside; nobody waits for it when the trial ends."""
+    """Ray Train in a daemon thread, which does not delay the end of the trial."""
 
     def __init__(self, fit: Callable[[], object]) -> None:
         self._fit = fit
@@ -151,19 +152,19 @@ class RayFit:
             self._error = error
 
     def check(self) -> None:
-        """Raise what went wrong, if something did."""
+        """Raise the error of Ray Train, if there is one."""
         if self._error:
-            raise explain(self._error)
+            raise worker_error(self._error)
 
     def wait(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
 
 
-def explain(error: BaseException) -> BaseException:
-    """The words of a worker that failed by itself, or else of any, where Ray Train has kept them."""
-    from trainoff.engines.torch.ddp_worker import of_others
+def worker_error(error: BaseException) -> BaseException:
+    """Return the error of the worker that failed first, if Ray Train has kept it, else the error itself."""
+    from trainoff.engines.torch.ddp_worker import is_lost_peer
 
     failures: Mapping[int, Exception] = getattr(error, "worker_failures", {})
-    for rank, failure in sorted(failures.items(), key=lambda each: (of_others(each[1]), each[0])):
+    for rank, failure in sorted(failures.items(), key=lambda each: (is_lost_peer(each[1]), each[0])):
         return WorkerFailed(f"worker-{rank}", str(failure), str(error))
     return error

@@ -181,9 +181,9 @@ class SparkTorch(DdpDriver, SparkEngine):
             self._ship(job)
         with watch.phase("compile"):
             self._running: Future[Any] | None = None
-            self.line = ControlServer(self.session.context.getConf().get("spark.driver.host"), self._check)
+            self.server = ControlServer(self.session.context.getConf().get("spark.driver.host"), self._check)
             self._running = self._thread.submit(self._run_workers, job, watch)
-            self.line.wait_for("ready", READY_S)
+            self.server.wait_for("ready", READY_S)
 
     def _ship(self, job: Job) -> None:
         """Send the rows to every executor, which writes them to files for torch's processes."""
@@ -207,7 +207,7 @@ class SparkTorch(DdpDriver, SparkEngine):
         self.session.sql  # noqa: B018  # TorchDistributor needs the session
         lean = replace(without_rows(job), cores=self.session.cores)
         distributor = TorchDistributor(num_processes=self._workers, local_mode=False, use_gpu=False)
-        distributor.run(train_on_spark, self.line.endpoint, lean, watch.snapshot_schedule, ROWS)
+        distributor.run(train_on_spark, self.server.endpoint, lean, watch.snapshot_schedule, ROWS)
 
     def _check(self) -> None:
         """Raise the error of the training on the executors, if it failed."""

@@ -1,4 +1,4 @@
-"""What engines do alike whose process group of torch runs in tasks of another system: follow it, label at the end."""
+"""The driver of a torch process group in the tasks of Spark or Dask, and the assignment of its workers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class DdpDriver(Engine):
 
     models = frozenset({"mlp", "cnn"})
     modes = ("sync",)
-    line: ControlServer  # to the worker that leads
+    server: ControlServer  # for rank 0
 
     def refuses(self, trial: Trial) -> str | None:
         return self.refuses_stop(trial) or super().refuses(trial)
 
     def follow(self, job: Job, watch: Watch, workers: int) -> None:
-        """Give the sign to start, and pass on what the workers tell, to the end."""
+        """Start the training, follow it to the end, and record what the workers report."""
         from trainoff.engines.shared.shipping import allreduce_bytes
 
-        weights, report = self.line.follow(job, watch)
+        weights, report = self.server.follow(job, watch)
         self._trained = replace(job, weights=weights)
         watch.count("rounds", job.order.steps)
         watch.count("least_bytes_per_round", allreduce_bytes(job, workers))
@@ -50,14 +50,14 @@ class DdpDriver(Engine):
         return predict(TorchNetwork(self._trained, "cpu"), x, "cpu")
 
     def close(self) -> None:
-        if hasattr(self, "line"):
-            self.line.close()
+        if hasattr(self, "server"):
+            self.server.close()
         super().close()
 
 
 @dataclass(frozen=True)
 class DdpAssignment:
-    """The job, how to reach the driver, when it wants snapshots, and where checkpoints are kept, if they are."""
+    """A worker's job, the driver's endpoint, when snapshots are due, and where checkpoints are kept."""
 
     job: Job
     endpoint: Endpoint

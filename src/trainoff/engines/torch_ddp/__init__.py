@@ -1,4 +1,4 @@
-"""torch-ddp: the driver's side. It starts torchrun, follows the worker that leads, and tells what losses cost."""
+"""torch-ddp: PyTorch's DistributedDataParallel, started and restarted by torchrun."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 
     from trainoff.clusters import Node, Process
     from trainoff.data import Matrix
-    from trainoff.engines.contract import Job
     from trainoff.study import Trial
 
 
-END_S = 5.0  # how long torchrun may take to end when its workers have
+END_S = 5.0  # how long torchrun may take to end after its workers
 RESTARTS = 3  # of all workers, by torchrun
 
 
 class TorchDdp(Engine):
-    """PyTorch on several processes, started and joined by its own means."""
+    """PyTorch on several processes, joined by torchrun."""
 
     name = "torch-ddp"
     about = "PyTorch's DistributedDataParallel by torchrun: a process per worker, gradients averaged over gloo"
@@ -60,9 +59,10 @@ class TorchDdp(Engine):
         self._recovery = Recovery(job, watch, job.cluster.driver_node.address, checkpoints, self._check, self._restart)
         with watch.phase("ship"):
             self._assignment = job.folder / "assignment"
-            self._assignment.touch(mode=0o600)  # it holds the secret of the line
-            given = DdpAssignment(to_files(job), self._recovery.endpoint, watch.snapshot_schedule, checkpoints)
-            self._assignment.write_bytes(pickle.dumps(given))
+            self._assignment.touch(mode=0o600)  # it holds the control channel's secret
+            schedule = watch.snapshot_schedule
+            assignment = DdpAssignment(to_files(job), self._recovery.endpoint, schedule, checkpoints)
+            self._assignment.write_bytes(pickle.dumps(assignment))
         with watch.phase("cluster_start"):
             self._agents = start_agents(job, self._assignment, RESTARTS)
             self._recovery.wait_for("connected")
@@ -70,15 +70,16 @@ class TorchDdp(Engine):
             self._recovery.wait_for("ready")
 
     def _check(self) -> None:
-        """Raise if torchrun has given up, and Lost if one of several machines is gone."""
+        """Raise if torchrun has given up, and RestartRequired if one of several machines is lost."""
         for agent in self._agents:
             if len(self._agents) > 1 and agent.killed_by == "SIGKILL":
                 raise RestartRequired(f"{agent.role} was killed")
             if agent.exit_code not in (None, 0):
-                raise WorkerFailed(agent.role, f"{agent.tail()}\n{end_of(agent)}".strip(), agent.tail())
+                ended = f"torchrun was killed by {agent.killed_by}" if agent.killed_by else ""
+                raise WorkerFailed(agent.role, f"{agent.tail()}\n{ended}".strip(), agent.tail())
 
     def _restart(self) -> None:
-        """Begin again: torchrun would wait, for workers that live but do nothing or for a machine that is gone."""
+        """Restart everything: torchrun would wait for workers that are stuck, or for a machine that is lost."""
         self._stop()
         self._agents = start_agents(self._job, self._assignment, RESTARTS)
 
@@ -86,8 +87,8 @@ class TorchDdp(Engine):
         self._recovery.run()
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._recovery.request(in_file(x, self._job.folder, "x_asked"))
-        return found
+        classes: NDArray[np.int64] = self._recovery.request(in_file(x, self._job.folder, "x_predict"))
+        return classes
 
     def close(self) -> None:
         if not hasattr(self, "_recovery"):
@@ -99,50 +100,45 @@ class TorchDdp(Engine):
         self._stop()
 
     def _stop(self) -> None:
-        """End torchrun; its workers end with it."""
+        """Stop torchrun, and its workers with it."""
         for agent in self._agents:
             self._job.cluster.end(agent)
         self._agents = []
 
 
-def end_of(agent: Process) -> str:
-    """How it ended, if that is not in its log."""
-    return f"torchrun was killed by {agent.killed_by}" if agent.killed_by else ""
-
-
 AGENT = "trainoff.engines.torch_ddp.agent"
 WORKER = "trainoff.engines.torch_ddp.worker"
-PORT = 29400  # torch's own choice for the agents' meeting; where there is only one, any port will do
+PORT = 29400  # of the rendezvous of several agents, torch's default; one agent takes any port
 
-# A worker is booked on a role of its own, which its process must have from its start, and so is its log.
+# Every worker has its own role and log from the start of its process.
 LAUNCH = 'export TRAINOFF_ROLE=worker-$RANK; exec "$@" >> "$0/worker-$RANK.txt" 2>&1'
 
 
 def start_agents(job: Job, assignment: Path, restarts: int) -> list[Process]:
-    """Start an agent for all nodes that have the same address, with a worker for each of them."""
+    """Start one agent for all nodes with the same address, with a worker for each node."""
     machines: dict[str, list[Node]] = {}
     for number in range(job.workers):
         node = job.cluster.place(number)
         machines.setdefault(node.address, []).append(node)
-    meeting = f"{next(iter(machines))}:{0 if len(machines) == 1 else PORT}"
+    rendezvous = f"{next(iter(machines))}:{0 if len(machines) == 1 else PORT}"
     program = ["sh", "-c", LAUNCH, str(job.folder / "logs"), sys.executable, "-m", WORKER, str(assignment)]
     agents = []
     for number, (address, nodes) in enumerate(machines.items()):
         size = ["--nnodes", str(len(machines)), "--nproc-per-node", str(len(nodes))]
-        where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", meeting, "--local-addr", address]
-        where += ["--rdzv-conf", f"is_host={int(number == 0)}"]  # torch would guess by the machine's name
-        again = ["--max-restarts", str(restarts), "--monitor-interval", "0.1"]
-        argv = [sys.executable, "-m", AGENT, *size, *where, *again, "--no-python", *program]
+        join = ["--rdzv-backend", "c10d", "--rdzv-endpoint", rendezvous, "--local-addr", address]
+        join += ["--rdzv-conf", f"is_host={int(number == 0)}"]  # torch would guess by the machine's name
+        options = ["--max-restarts", str(restarts), "--monitor-interval", "0.1", "--no-python"]
+        argv = [sys.executable, "-m", AGENT, *size, *join, *options, *program]
         role = "agent" if len(machines) == 1 else f"agent-{number}"
         agents.append(job.cluster.spawn(nodes[0], argv, environment(address), role))
     return agents
 
 
 def environment(address: str) -> dict[str, str]:
-    """What torch is told on a machine."""
+    """Return the environment of torchrun and its workers on a machine."""
     return {
         **({"GLOO_SOCKET_IFNAME": LOOPBACK} if address.startswith("127.") else {}),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5",  # seconds; workers whose group is lost have nothing to say
-        # Else restarted workers find in torchrun's store the addresses of those before them, and wait for them.
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5",  # seconds; workers whose group is lost have nothing to finish
+        # Otherwise restarted workers read the addresses of their predecessors from torchrun's store, and wait for them.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }

@@ -1,6 +1,6 @@
-"""torchrun, as a process of a trial: it ends with the process that started it, and its last line says why it gave up.
+"""torchrun as a process of a trial: it ends with its parent, and its last line says why it gave up.
 
-`python -m trainoff.engines.torch_ddp.agent ARGUMENTS`, the arguments being those of torchrun.
+`python -m trainoff.engines.torch_ddp.agent ARGUMENTS` takes the arguments of torchrun.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A worker of torch-ddp, as torchrun starts it: `python -m trainoff.engines.torch_ddp.worker ASSIGNMENT`.
-
-The first worker leads: it speaks with the driver.
-"""
+"""A worker of torch-ddp, started by torchrun: `python -m trainoff.engines.torch_ddp.worker ASSIGNMENT`."""
 
 from __future__ import annotations
 
