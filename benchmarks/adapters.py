@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainoff.clusters import THREADS
-from trainoff.clusters.local import cpus
+from trainoff.clusters.local import cpus, threads
 from trainoff.runner.supervisor import KEEP_MEMORY
-from trainoff.runner.trial_main import threads
 
 LEAST = 0.95
 BATCHES = (128, 1000)

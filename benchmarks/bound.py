@@ -21,11 +21,10 @@ from pathlib import Path
 
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS
-from trainoff.clusters.local import cpus
+from trainoff.clusters.local import cpus, threads
 from trainoff.models import DenseLayer, Mlp
 from trainoff.records import Record, Store, folder_of
 from trainoff.runner.runner import NullObserver, Runner, prepare
-from trainoff.runner.trial_main import threads
 
 TARGET = "0.97"
 MOST = 1.5

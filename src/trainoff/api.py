@@ -80,5 +80,5 @@ def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequ
     tasks = prepare(planned, store, retry)
     clock = Clock(tasks, estimator_for(Path(out)))
     with ProgressFile(store, clock) as progress:
-        outcome = Runner(store, Observers(clock, progress)).run(tasks)
-    return Results(store.folder, outcome.records)
+        result = Runner(store, Observers(clock, progress)).run(tasks)
+    return Results(store.folder, result.records)

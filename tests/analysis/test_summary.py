@@ -138,7 +138,7 @@ def test_the_best_setting_represents_its_engine():
 
 
 def test_engines_that_could_not_be_checked_are_named():
-    small = {"verdict": None, "reason": "the steps are too small to be told from float32 rounding"}
+    small = {"verdict": None, "reason": "the steps are too small to be distinguished from float32 rounding"}
     sentences = closing_sentences(
         groups([timed_record("a", 1.0, equivalence=small), timed_record("b", 2.0, equivalence=small)])
     )

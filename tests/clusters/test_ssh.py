@@ -215,7 +215,7 @@ def test_what_hosts_use_counts_beside_what_is_used_here():
         ('protocol = "inproc"', "threads of one process cannot be spread over hosts; leave `protocol` out"),
         (
             'fault = { action = "slow" }',
-            "a fault is done only to nodes that trainoff has started on this machine, and others are not touched",
+            "faults are injected only into nodes that trainoff starts on this machine",
         ),
     ],
 )

@@ -116,9 +116,9 @@ class Patient(Engine):
 @pytest.mark.parametrize(
     ("fault", "cluster", "reason"),
     [
-        ({"action": "cut"}, "processes", 'network and memory of their own; use kind = "lab"'),
-        ({"action": "fill"}, "attach", "only to nodes that trainoff has started on this machine"),
-        ({"action": "pause", "node": 1}, "processes", "the fault is for node 1, and there are only nodes 0 to 0"),
+        ({"action": "cut"}, "processes", 'needs nodes with their own network and memory; use kind = "lab"'),
+        ({"action": "fill"}, "attach", "only into nodes that trainoff starts on this machine"),
+        ({"action": "pause", "node": 1}, "processes", "the fault is for node 1, but the nodes are 0 to 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_here_is_unsupported(fault, cluster, reason):

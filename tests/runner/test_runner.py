@@ -110,7 +110,7 @@ def test_small_steps_are_not_mistaken_for_wrong_ones(tmp_path):
     for equivalence in found:
         assert equivalence["verdict"] in ("exact", "within tolerance", None)
         if equivalence["verdict"] is None:
-            assert equivalence["reason"] == "the steps are too small to be told from float32 rounding"
+            assert equivalence["reason"] == "the steps are too small to be distinguished from float32 rounding"
 
 
 @pytest.mark.namespace
@@ -129,7 +129,7 @@ FAILURES = {
     "crasher": ("crashed", "RuntimeError: the flux capacitor is empty"),
     "exiter": ("crashed", "the trial process ended with code 3 without saying why"),
     "liar": ("wrong-result", "but the final weights score"),
-    "mute": ("wrong-result", "did not hand over its final weights"),
+    "mute": ("wrong-result", "did not report its final weights"),
     "off-by-a-percent": ("wrong-result", "off the reference's path"),
     "unlucky": ("crashed", "worker-0: KeyError: 'the key'"),
     "gossip": ("crashed", "ValueError: cannot open [/data/x] of [rows, features]"),

@@ -32,7 +32,7 @@ The error could be from a previous operation. Restart your program to reset.
             "Collective ops is aborted by: tasks are unhealthy (stopped sending heartbeats):",
         ),
         ("\t [[{{node A}}]]", "[[{{node A}}]]"),
-        ("", "it said nothing"),
+        ("", "its log is empty"),
     ],
 )
 def test_a_workers_words_become_the_reason(said, reason):
@@ -48,7 +48,7 @@ def test_a_workers_words_become_the_reason(said, reason):
 @pytest.mark.parametrize(
     ("code", "reason", "again"),
     [
-        (1, "the supervisor failed; the end of the log says why", False),
+        (1, "the supervisor failed; its error is at the end of the log", False),
         (-9, "its processes were killed from outside", True),
     ],
 )

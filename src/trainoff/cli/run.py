@@ -32,7 +32,7 @@ from trainoff.report.tables import ALWAYS, Column, heading, table
 from trainoff.runner import machine
 from trainoff.runner.estimate import Clock
 from trainoff.runner.events import TrialState
-from trainoff.runner.runner import Observers, Outcome, Runner, Task, get_data, prepare
+from trainoff.runner.runner import Observers, Runner, RunResult, Task, get_data, prepare
 from trainoff.runner.status import STATUSES
 from trainoff.study import Study, nearest
 
@@ -64,7 +64,7 @@ def run_part(study: Study, out: Path, console: Console) -> None:
         raise KeyboardInterrupt
 
 
-def _run(study: Study, out: Path, retry: Sequence[str], console: Console) -> tuple[Outcome, Store]:
+def _run(study: Study, out: Path, retry: Sequence[str], console: Console) -> tuple[RunResult, Store]:
     """Prepare the data and run the remaining trials under a live table."""
     store = Store(out / study.name)
     store.prepare()
@@ -105,9 +105,9 @@ def _check_retry(retry: Sequence[str]) -> None:
             raise TrainoffError(f"--retry {status}: that is not a status; {hint}")
 
 
-def _run_tasks(store: Store, tasks: list[Task], clock: Clock, console: Console) -> Outcome:
+def _run_tasks(store: Store, tasks: list[Task], clock: Clock, console: Console) -> RunResult:
     if not any(task.to_run for task in tasks):
-        return Outcome(tasks)
+        return RunResult(tasks)
     with ProgressFile(store, clock) as progress:
         if not console.is_terminal or console.is_dumb_terminal:
             lines = PlainLines(clock, partial(console.print, soft_wrap=True))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -310,6 +311,11 @@ def _hold(held: socket.socket, host: str) -> int:
 
 
 _PR_SET_PDEATHSIG = 1
+
+
+def threads(cores: float) -> int:
+    """Return how many threads a library may use on a share of the CPUs."""
+    return ceil(cores)
 
 
 def call(name: str, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""The evaluation of a trial's snapshots, and the certificate: how far the weights are from the float64 reference's."""
+"""Evaluation of a trial's snapshots, and the certificate: the distance of its weights from the float64 reference."""
 
 from __future__ import annotations
 
@@ -19,51 +19,47 @@ from trainoff.files import atomic_open
 from trainoff.models import Model, Weights, evaluate, fingerprint, flatten, trajectory, unflatten
 from trainoff.runner.events import SnapshotEvent, TrialState
 
-REFERENCE = 1  # its version: a corrected reference must not meet old trajectories
+REFERENCE = 1  # the version of the reference, by which cached trajectories are found
 EXACT = 1e-3  # float32 rounding measures about 1e-4
 TOLERATED = 5e-3  # a gradient that is 1 % off measures at least 7e-3
-FAR = 10  # times what rounding may cause is no rounding, however small the steps
-KEPT_TRAJECTORIES = 64  # of two sets of float64 weights each
+FAR = 10  # a distance so many times that of rounding has another cause, however small the steps
+KEPT_TRAJECTORIES = 64
 
 
 def certificate(job: Job, state: TrialState, differs: str | None) -> dict[str, Any]:
-    """The distance of the engine's weights from the reference's, relative to how far the reference has moved."""
-    result: dict[str, Any] = {
-        "initial_weights_sha256": fingerprint(job.weights),
-        "max_rel_diff": None,
-        "steps": {},
-    }
+    """Return the certificate: distances from the reference's weights, relative to how far those have moved."""
+    result: dict[str, Any] = {"initial_weights_sha256": fingerprint(job.weights), "max_rel_diff": None, "steps": {}}
     if differs:
         return {**result, "verdict": "different by design", "reason": differs}
     seen = {event.step: event for event in state.snapshots}
-    telling = []
+    judged = []
     for step, weights in reference_weights(job).items():
         if step in seen:
             distance = relative_distance(read_snapshot(seen[step], job.folder, job.model), weights, job.weights)
             result["steps"][str(step)] = distance
             noise = rounding(weights, job.weights, step)
             if noise <= TOLERATED or distance > FAR * noise:
-                telling.append(distance)
+                judged.append(distance)
     if not result["steps"]:
         return {**result, "verdict": None, "reason": "training did not get as far as the first snapshot"}
-    if not telling:
+    if not judged:
         return {
             **result,
             "verdict": None,
-            "reason": "the steps are too small to be told from float32 rounding",
+            "reason": "the steps are too small to be distinguished from float32 rounding",
         }
-    worst = result["max_rel_diff"] = max(telling)
+    worst = result["max_rel_diff"] = max(judged)
     return {**result, **_judge(worst)}
 
 
 def relative_distance(weights: Weights, reference: Weights, initial: Weights) -> float:
-    """`|w - w_ref| / |w_ref - w_0|`, over all weights at once."""
+    """Return `|w - w_ref| / |w_ref - w_0|` over all weights."""
     target = flatten(reference).astype(np.float64)
     return _ratio(np.linalg.norm(flatten(weights) - target), np.linalg.norm(target - flatten(initial)))
 
 
 def rounding(reference: Weights, initial: Weights, step: int) -> float:
-    """The distance that float32 alone may cause: half a unit in the last place of each weight and step."""
+    """Return the distance that float32 may cause: half a unit in the last place of each weight and step."""
     target = flatten(reference).astype(np.float64)
     noise = np.linalg.norm(target) * np.finfo(np.float32).eps / 2 * np.sqrt(step)
     return _ratio(noise, np.linalg.norm(target - flatten(initial)))
@@ -84,7 +80,7 @@ def _judge(worst: float) -> dict[str, Any]:
 
 
 def reference_weights(job: Job) -> dict[int, Weights]:
-    """The reference's weights at the certified steps, computed once for all engines and kept in the cache."""
+    """Return the reference's weights at the certified steps, which are computed once and cached."""
     params = job.params
     first_rates = [float(rate) for rate in job.rates[: max(CERTIFIED_STEPS)]]
     key = [
@@ -101,10 +97,10 @@ def reference_weights(job: Job) -> dict[int, Weights]:
     try:
         with np.load(path) as stored:
             return {int(step): unflatten(job.model, stored[step]) for step in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile):  # not there, or damaged
+    except (OSError, ValueError, zipfile.BadZipFile):  # missing or damaged
         computed = _trajectory(job)
-    with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-        _keep(path, computed)
+    with contextlib.suppress(OSError):  # without the cache they are computed again
+        _store(path, computed)
     return computed
 
 
@@ -123,7 +119,7 @@ def _trajectory(job: Job) -> dict[int, Weights]:
     )
 
 
-def _keep(path: Path, weights: dict[int, Weights]) -> None:
+def _store(path: Path, weights: dict[int, Weights]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {str(step): flatten(value) for step, value in weights.items()}
     with atomic_open(path) as file:
@@ -134,12 +130,12 @@ def _keep(path: Path, weights: dict[int, Weights]) -> None:
 
 
 def read_snapshot(event: SnapshotEvent, folder: Path, model: Model) -> Weights:
-    """The weights of one snapshot, as the engine handed them over."""
+    """Return the weights of one snapshot."""
     return unflatten(model, np.fromfile(folder / event.file, np.float32, model.parameters))
 
 
 def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
-    """A row per snapshot: where training stood, and how good the network was on the test set."""
+    """Return a row per snapshot: the progress of the training, and the quality on the test set."""
     cpu = state.cpu_series()
     rows = []
     for event in state.snapshots:
@@ -159,13 +155,13 @@ def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dic
 
 
 def objectives(state: TrialState) -> list[dict[str, Any]]:
-    """A row per training loss that was told only afterwards; of such a step nothing else is known."""
-    told = ("step", "samples_seen", "train_s")
-    return [{**{name: getattr(event, name) for name in told}, "objective": event.loss} for event in state.objectives]
+    """Return a row per training loss that was reported after its step, of which nothing else is known."""
+    known = ("step", "samples_seen", "train_s")
+    return [{**{name: getattr(event, name) for name in known}, "objective": event.loss} for event in state.objectives]
 
 
 def _core_s(cpu: Sequence[tuple[float, float]], start: float, now: float) -> float | None:
-    """CPU seconds of all processes since training began, between samples by interpolation."""
+    """Return the CPU seconds since the training began, interpolated between samples."""
     if not cpu:
         return None
     times, used = zip(*cpu, strict=True)

@@ -1,6 +1,6 @@
 """The runner: run a study's remaining trials one at a time, under the machine's lock, and store their records.
 
-A `Task` is a trial with what is known of it; a `RunObserver` follows a run (the live table, the progress file).
+A `Task` is a trial with its state in the run; a `RunObserver` follows a run (the live table, the progress file).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
 from trainoff import data, engines
 from trainoff.clusters import Processes, namespaces
+from trainoff.clusters.local import threads
 from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
@@ -31,7 +32,6 @@ from trainoff.runner.job import make_job, model_of, rows_of
 from trainoff.runner.machine import ControlKernel
 from trainoff.runner.record_builder import Identity, bare_record, full_record
 from trainoff.runner.status import TrialStatus, check_preconditions
-from trainoff.runner.trial_main import threads
 from trainoff.runner.trial_process import ExitInfo, Sandbox, TrialProcess, choose_cpus
 from trainoff.study import Study, Trial
 
@@ -43,120 +43,110 @@ MOST_PARAMETERS = 10**9
 
 
 class Runner:
-    """Runs tasks one after the other, each in its own process tree, holding the machine's lock."""
+    """Runs tasks one after the other, each in its own process tree, while it holds the machine's lock."""
 
-    def __init__(self, store: Store, view: RunObserver) -> None:
+    def __init__(self, store: Store, observer: RunObserver) -> None:
         self._store = store
-        self._view = view
-        self._why_not = namespaces.why_not()
+        self._observer = observer
+        self._no_namespaces = namespaces.why_not()
         self._control = ControlKernel()
 
-    def run(self, tasks: list[Task]) -> Outcome:
-        """Do what is missing. Ctrl-C finishes the record of the running trial as interrupted, then stops."""
+    def run(self, tasks: list[Task]) -> RunResult:
+        """Run the tasks that remain. Ctrl-C ends the running trial, records it as interrupted, and ends the run."""
         self._store.prepare()
-        self._view.planned(tasks)
+        self._observer.planned(tasks)
         self._interrupted = False
         for task in tasks:
-            if self._interrupted:
-                break
-            if task.to_run:
-                self._run_or_stop(task)
-        return Outcome(tasks, self._interrupted)
-
-    def _run_or_stop(self, task: Task) -> None:
-        try:
-            self._run(task)
-        except KeyboardInterrupt:
-            self._interrupted = True
+            if task.to_run and not self._interrupted:
+                try:
+                    self._run(task)
+                except KeyboardInterrupt:
+                    self._interrupted = True
+        return RunResult(tasks, self._interrupted)
 
     def _run(self, task: Task) -> None:
-        with machine_lock(self._view.waiting):
+        with machine_lock(self._observer.waiting):
             newest = self._store.latest(task.trial_id)
             if newest and not newest.unfinished and (task.record is None or newest.attempt > task.record.attempt):
-                task.record = newest  # another run did it while this one waited
+                task.record = newest  # another run did the trial while this one waited
             else:
                 self._attempt(task, newest.attempt + 1 if newest else 1)
-            task.again = False
+            task.rerun = False
         if task.record:
-            self._view.finished(task, task.record)
+            self._observer.finished(task, task.record)
 
     def _attempt(self, task: Task, attempt: int) -> None:
-        """Make a record of the trial, whatever it takes and however it ends."""
+        """Run the trial and store its record, however the trial ends."""
         identity = Identity(task.trial_id, attempt, data.identity(task.trial.data))
-        verdict = check_preconditions(task.trial, task.engine)
-        record = bare_record(task.trial, task.engine, identity, verdict or TrialStatus("ok"))
+        unmet = check_preconditions(task.trial, task.engine)
+        record = bare_record(task.trial, task.engine, identity, unmet or TrialStatus("ok"))
         try:
-            with self._store.stage(task.trial_id) as folder, ExitStack() as measured:
-                if verdict:
-                    self._store.commit(record, folder)
-                    task.record = record
-                    return
-                self._view.started(task)
-                # Made before the trial: what it takes to judge the trial is at hand when it ends.
-                job = make_job(task.trial, Processes(1, folder), folder)
-                ending = self._perform(task, record, folder, measured)
-                record.noise["control_after"] = None if ending.stopped else self._control.after(_cpu(record))
-                full_record(record, task.trial, ending, job, task.engine.differs(task.trial))
+            with self._store.stage(task.trial_id) as folder, ExitStack() as uninterrupted:
+                if unmet is None:
+                    self._observer.started(task)
+                    # Made before the trial, so that its result can be evaluated even if the dataset is removed.
+                    job = make_job(task.trial, Processes(1, folder), folder)
+                    exit_info = self._run_trial(task, record, folder, uninterrupted)
+                    stopped = exit_info.stopped
+                    record.noise["control_after"] = None if stopped else self._control.after(_first_cpu(record))
+                    full_record(record, task.trial, exit_info, job, task.engine.differs(task.trial))
                 self._store.commit(record, folder)
-                task.record, task.again = record, False
+                task.record, task.rerun = record, False
         except OSError as error:
             raise TrainoffError(cannot_write(self._store.folder, error)) from error
 
-    def _perform(self, task: Task, record: Record, folder: Path, measured: ExitStack) -> ExitInfo:
-        """Run the trial on its stage, to whatever end; from then on, what was measured is not lost to Ctrl-C."""
+    def _run_trial(self, task: Task, record: Record, folder: Path, uninterrupted: ExitStack) -> ExitInfo:
+        """Run the trial to its end; from then on Ctrl-C waits until its record is stored (`uninterrupted`)."""
         trial = task.trial
-        outside = HOST_NETWORK.get(trial.cluster) or task.engine.outside(trial)
+        no_network = HOST_NETWORK.get(trial.cluster) or task.engine.outside(trial)
         cpus, record.oversubscribed = choose_cpus(trial)
-        why_not = self._why_not or _no_namespaces(trial)
-        stage = Sandbox(folder, cpus, why_not is None, outside is None, task.engine.trainer)
+        no_namespaces = self._no_namespaces
+        if trial.cluster == "hosts" and os.geteuid() != 0:
+            no_namespaces = no_namespaces or "ssh does not trust the system's files in a user namespace"
         record.isolation = {
-            "kind": "process-group" if why_not else "namespaces",
-            "own_network": why_not is None and outside is None,
+            "kind": "process-group" if no_namespaces else "namespaces",
+            "own_network": no_namespaces is None and no_network is None,
             "cpus": cpus,
             "threads": threads(trial.cores),
-            "reason": why_not or outside,
+            "reason": no_namespaces or no_network,
         }
-        record.noise["control_before"] = self._control.before(_cpu(record))
-        with TrialProcess(trial, stage, lambda state: self._view.update(task, state), task.give_up) as trial_process:
-            ending = trial_process.run()
-            measured.enter_context(defer_interrupts())
-        self._interrupted = ending.stopped
-        return ending
+        sandbox = Sandbox(folder, cpus, no_namespaces is None, no_network is None, task.engine.trainer)
+        record.noise["control_before"] = self._control.before(_first_cpu(record))
+        update = partial(self._observer.update, task)
+        with TrialProcess(trial, sandbox, update, task.give_up) as trial_process:
+            exit_info = trial_process.run()
+            uninterrupted.enter_context(defer_interrupts())
+        self._interrupted = exit_info.stopped
+        return exit_info
 
 
-def _no_namespaces(trial: Trial) -> str | None:
-    """Why a trial keeps the machine's namespaces though it could have its own: in a user's, ssh trusts no file."""
-    mapped = trial.cluster == "hosts" and os.geteuid() != 0
-    return "ssh does not trust the system's files in a user namespace" if mapped else None
-
-
-def _cpu(record: Record) -> int:
-    """The CPU on which the control kernel runs: the first of the trial's."""
+def _first_cpu(record: Record) -> int:
+    """Return the first of the trial's CPUs, on which the control kernel runs."""
     first: int = record.isolation["cpus"][0]
     return first
 
 
 @contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Let Ctrl-C wait until the block is done: what has been measured is not lost to impatience."""
+    """Let Ctrl-C and signals that ask to end wait until the block is done, so that no measurement is lost."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked: list[int] = []
-    polite = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heeded = [each for each in polite if signal.getsignal(each) != signal.SIG_IGN]
-    before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in heeded}
+    received: list[int] = []
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handled = [each for each in ending if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, lambda number, _: received.append(number)) for each in handled}
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    if asked:
+    if received:
         raise KeyboardInterrupt
 
 
 def get_data(study: Study, say: data.Progress | None) -> None:
-    """Bring every dataset of the study into the cache while there is a network, and see that it fits the trials."""
+    """Bring every dataset of the study into the cache, and check that it fits the trials."""
     trials = study.trials()
     loaded = {name: data.get(name, say=say) for name in dict.fromkeys(trial.data for trial in trials)}
     for trial in trials:
@@ -171,23 +161,23 @@ def get_data(study: Study, say: data.Progress | None) -> None:
 
 @dataclass
 class Task:
-    """A trial with all that the runner knows of it."""
+    """A trial with its state in the run."""
 
     trial: Trial
     engine: Engine
     trial_id: str
-    record: Record | None = None  # the newest attempt, if there is one
-    again: bool = False  # whether to run it although there is a record
-    give_up: Callable[[TrialState], str | None] | None = None  # why it need not go on, asked while it runs
+    record: Record | None = None  # of the newest attempt
+    rerun: bool = False  # whether to run the trial although there is a record
+    give_up: Callable[[TrialState], str | None] | None = None  # may return a reason to end the running trial
 
     @property
     def to_run(self) -> bool:
-        return self.record is None or self.again
+        return self.record is None or self.rerun
 
 
 @dataclass
-class Outcome:
-    """What a run came to."""
+class RunResult:
+    """The tasks of a run after it has ended."""
 
     tasks: list[Task]
     interrupted: bool = False
@@ -198,7 +188,7 @@ class Outcome:
 
 
 def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]:
-    """The trials of a study in the order they run, each with its newest record; marks which to run again."""
+    """Return the study's trials in the order they run, each with its newest record and whether to run it again."""
     tasks, newest, identity = [], store.newest(), cache(data.identity)
     known: dict[str, tuple[Engine, str, str]] = {}
     for trial in study.trials():
@@ -208,40 +198,40 @@ def prepare(study: Study, store: Store, retry: Sequence[str] = ()) -> list[Task]
         engine, version, source = known[trial.engine]
         trial_id = trial.id(version, source, identity(trial.data))
         record = newest.get(trial_id)
-        again = record is not None and _deserves_another_try(record, trial, engine, retry)
-        tasks.append(Task(trial, engine, trial_id, record, again))
+        rerun = record is not None and _needs_rerun(record, trial, engine, retry)
+        tasks.append(Task(trial, engine, trial_id, record, rerun))
     return tasks
 
 
-def _deserves_another_try(record: Record, trial: Trial, engine: Engine, retry: Sequence[str]) -> bool:
-    """What was refused before it began is asked again: it costs nothing, and what was missing may be there now."""
+def _needs_rerun(record: Record, trial: Trial, engine: Engine, retry: Sequence[str]) -> bool:
+    """Return whether to run a trial again; one that could not start is checked again, which costs nothing."""
     if record.unfinished or record.status in retry or ("failed" in retry and record.failed):
         return True
-    refused = record.status == "unsupported" and record.phase in (None, "missing")
-    return refused and check_preconditions(trial, engine) is None
+    not_started = record.status == "unsupported" and record.phase in (None, "missing")
+    return not_started and check_preconditions(trial, engine) is None
 
 
 class RunObserver(Protocol):
-    """Whoever watches a run: a live table, plain lines, a notebook. Every method may do nothing."""
+    """Follows a run: a live table, plain lines, the progress file. Every method may do nothing."""
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """Before the first trial: all trials in order, those that are already done included."""
+        """Called before the first trial with all tasks in order, including those that are done."""
 
     def waiting(self, sentence: str) -> None:
-        """Another run holds the machine."""
+        """Called while another run holds the machine's lock."""
 
     def started(self, task: Task) -> None:
-        """A trial's processes are about to start."""
+        """Called before a trial's processes start."""
 
     def update(self, task: Task, state: TrialState) -> None:
-        """At least twice a second while a trial runs; must be cheap."""
+        """Called at least twice a second while a trial runs; must be cheap."""
 
     def finished(self, task: Task, record: Record) -> None:
-        """A record has been stored, or another run has stored it meanwhile."""
+        """Called when a record has been stored, by this run or by another one meanwhile."""
 
 
 class NullObserver:
-    """A view that shows nothing, and what other views leave out."""
+    """An observer that does nothing, and a base for those that need only some of the calls."""
 
     def planned(self, tasks: Sequence[Task]) -> None: ...
     def waiting(self, sentence: str) -> None: ...
@@ -251,78 +241,76 @@ class NullObserver:
 
 
 class Observers:
-    """Several views of one run; each is told everything, in their order."""
+    """Several observers of one run, which are called in their order."""
 
-    def __init__(self, *views: RunObserver) -> None:
-        self._views = views
+    def __init__(self, *observers: RunObserver) -> None:
+        self._observers = observers
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        for view in self._views:
-            view.planned(tasks)
+        for observer in self._observers:
+            observer.planned(tasks)
 
     def waiting(self, sentence: str) -> None:
-        for view in self._views:
-            view.waiting(sentence)
+        for observer in self._observers:
+            observer.waiting(sentence)
 
     def started(self, task: Task) -> None:
-        for view in self._views:
-            view.started(task)
+        for observer in self._observers:
+            observer.started(task)
 
     def update(self, task: Task, state: TrialState) -> None:
-        for view in self._views:
-            view.update(task, state)
+        for observer in self._observers:
+            observer.update(task, state)
 
     def finished(self, task: Task, record: Record) -> None:
-        for view in self._views:
-            view.finished(task, record)
+        for observer in self._observers:
+            observer.finished(task, record)
 
 
-NAME = "trainoff.lock"
-ASK_S = 1.0
+LOCK_NAME = "trainoff.lock"
+POLL_S = 1.0
+YIELD_S = 1.5 * POLL_S  # how long a run leaves the lock to the others that wait for it
 
 
-TURN_S = 1.5 * ASK_S  # how long one who has had the machine leaves it to those who wait
-
-
-class _Held(Protocol):
+class _Lock(Protocol):
     def close(self) -> None: ...
 
 
 @contextmanager
 def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold the machine for one trial. While another run holds it, `waiting` is told who.
+    """Hold the machine's lock; while another run holds it, call `waiting` with a sentence.
 
-    On Linux the lock is a name that only one process can listen on: it needs no file that somebody could
-    delete, holds for all users, and ends with its holder. Elsewhere it is a file in /tmp.
-    Runs that wait take turns. TRAINOFF_LOCK gives it another name, for runs that may go on side by side.
+    On Linux the lock is the name of an abstract socket, on which only one process can listen: there is no file that
+    could be deleted, it is the same for all users, and the kernel releases it when the holder dies. Elsewhere it is a
+    file in /tmp. Runs that wait take turns. Runs with different names in TRAINOFF_LOCK may run side by side.
     """
-    name = os.environ.get("TRAINOFF_LOCK", NAME)
-    take = _listen if sys.platform == "linux" else _lock_file
-    while (held := take(name)) is None:
-        holder = _who(name)  # to ask is also to say that somebody waits
+    name = os.environ.get("TRAINOFF_LOCK", LOCK_NAME)
+    acquire = _bind_socket if sys.platform == "linux" else _lock_file
+    while (lock := acquire(name)) is None:
+        holder = _holder(name)  # this connection also shows the holder that a run waits
         waiting(f"waiting for another trainoff run (process {holder}) to finish its trial")
-        time.sleep(ASK_S)
+        time.sleep(POLL_S)
     try:
         yield
     finally:
-        wanted = _wanted(held)
-        held.close()
-        if wanted:
-            time.sleep(TURN_S)
+        contended = _is_contended(lock)
+        lock.close()
+        if contended:
+            time.sleep(YIELD_S)
 
 
-def _wanted(held: _Held) -> bool:
-    """Whether another run has asked who holds the lock: then it is waiting for it."""
-    if not isinstance(held, socket.socket):
+def _is_contended(lock: _Lock) -> bool:
+    """Return whether another run waits for the lock: it has connected to ask who holds it."""
+    if not isinstance(lock, socket.socket):
         return False
-    held.setblocking(False)
+    lock.setblocking(False)
     with suppress(OSError):
-        held.accept()[0].close()
+        lock.accept()[0].close()
         return True
     return False
 
 
-def _listen(name: str) -> _Held | None:
+def _bind_socket(name: str) -> _Lock | None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(_address(name))
@@ -332,26 +320,27 @@ def _listen(name: str) -> _Held | None:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             return None
-        raise TrainoffError(f"the machine's lock cannot be had ({error.strerror}): is a sandbox in the way?") from error
+        why = f"the machine's lock cannot be acquired ({error.strerror}); does a sandbox forbid it?"
+        raise TrainoffError(why) from error
 
 
 def _address(name: str) -> bytes:
-    """In the abstract name space, which has no files."""
+    """Return a name in the abstract name space, which has no files."""
     return b"\0" + name.encode()[-100:]
 
 
-def _who(name: str) -> str:
-    """The process that holds the lock, as the kernel knows it."""
+def _holder(name: str) -> str:
+    """Return the process that holds the lock, as reported by the kernel."""
     if sys.platform == "linux":
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(ASK_S)
-            asking.connect(_address(name))
-            pid: int = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(POLL_S)
+            client.connect(_address(name))
+            pid: int = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
             return str(pid)
     return "unknown"
 
 
-def _lock_file(name: str) -> _Held | None:
+def _lock_file(name: str) -> _Lock | None:
     path = Path("/tmp") / Path(name).name
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)

@@ -1,6 +1,6 @@
-"""The trial process: builds the job, runs the engine through its life, and says what happens.
+"""The trial process: builds the job, runs the engine, and reports events.
 
-Run by the supervisor as `python -m trainoff.runner.trial_main FOLDER`. Everything it needs is in the folder.
+The supervisor starts it as `python -m trainoff.runner.trial_main FOLDER`. Everything it needs is in the folder.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
-from math import ceil
 from pathlib import Path
 from typing import Any, NoReturn
 
 from trainoff.clusters import THREADS, Process
-from trainoff.clusters.local import die_with_parent
+from trainoff.clusters.local import die_with_parent, threads
 from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch, network_bytes
 
@@ -30,7 +29,7 @@ STATUS = {MemoryError: "out-of-memory", Diverged: "diverged", Refused: "unsuppor
 
 
 def main() -> int:
-    """Run the trial in the given folder; returns 0 only if the engine did all it should."""
+    """Run the trial in the given folder; return 0 if the engine has finished."""
     die_with_parent()
     folder = Path(sys.argv[1])
     spec = json.loads((folder / "trial.json").read_text())
@@ -78,34 +77,34 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
             np.save(folder / "predictions.npy", labels)
         except BaseException as error:
             watch.failed_in = watch.failed_in or watch.current
-            _tell_of(error, cluster.failed(), channel)
+            _report_worker(error, cluster.failed(), channel)
             raise
         finally:
             _enter_teardown(channel)
             engine.close()
 
 
-def _tell_of(error: BaseException, failed: Process | None, channel: Channel) -> None:
-    """If a worker failed or a process of the cluster died, its last words matter more than the driver's."""
+def _report_worker(error: BaseException, failed: Process | None, channel: Channel) -> None:
+    """Report the worker or process of the cluster that failed first: its log says more than the driver's error."""
     if isinstance(error, Diverged | Refused | EndedBySignal):
-        return  # a worker that was lost and replaced is not to blame
+        return  # a worker that was lost and replaced is not the cause
     if isinstance(error, WorkerFailed):
         channel.emit("worker-log", role=error.role, tail=error.log)
         channel.emit("worker-failed", role=error.role, exit=None, tail=error.said)
     elif failed:
-        end = f"\nit was killed by {failed.killed_by}" if failed.killed_by else ""  # it had no last words
+        end = f"\nit was killed by {failed.killed_by}" if failed.killed_by else ""
         channel.emit("worker-failed", role=failed.role, exit=failed.exit_code, tail=failed.tail() + end)
 
 
 def _enter_teardown(channel: Channel) -> None:
-    """From here to the last process's end, time is teardown."""
+    """Begin the phase that lasts until the last process has ended."""
     channel.emit("phase", name="teardown", network_bytes=network_bytes())
 
 
 def claim_cores(cpus: list[int], cores: float) -> None:
-    """Pin this process, and so all of the trial, to its CPUs, and tell every library how many threads to use.
+    """Pin this process, and so the whole trial, to its CPUs, and set the number of threads of every library.
 
-    Must come before numpy is imported: OpenBLAS counts the CPUs then.
+    Must be called before numpy is imported, when OpenBLAS counts the CPUs.
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
@@ -113,19 +112,14 @@ def claim_cores(cpus: list[int], cores: float) -> None:
         os.environ[name] = str(threads(cores))
 
 
-def threads(cores: float) -> int:
-    """How many threads a library may use on so many cores."""
-    return ceil(cores)
-
-
 def describe(error: BaseException) -> dict[str, Any]:
-    """What an exception means for the record: the status it suggests, one sentence, the traceback.
+    """Return what an exception means for the record: status, reason and traceback.
 
-    A full disk says nothing about the engine: such a trial is unfinished.
+    A full disk says nothing about the engine, so that such a trial counts as unfinished.
     """
     from trainoff.errors import TrainoffError
 
-    lines = _words(error).strip().splitlines() or [""]
+    lines = _text(error).strip().splitlines() or [""]
     reason = (
         lines[0] if isinstance(error, TrainoffError | Diverged | Refused) else f"{type(error).__name__}: {lines[0]}"
     )
@@ -140,22 +134,24 @@ def describe(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _words(error: BaseException) -> str:
-    """What an exception says; that of a program which is gone by now can say nothing."""
+def _text(error: BaseException) -> str:
+    """Return the text of an exception, which may fail for one of a program that has ended, such as a JVM."""
     try:
         return str(error)
     except Exception:
-        return "(its words are lost)"
+        return "(its text is lost)"
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Whether a framework says in its own words that memory ran out: torch's and TensorFlow's, on CPU and GPU."""
+    """Return whether an exception of torch, TensorFlow or a worker means that memory ran out, on CPU or GPU."""
     named = type(error).__name__ in ("OutOfMemoryError", "ResourceExhaustedError")
-    words = ("out of memory", "not enough memory", "can't allocate memory")
+    phrases = ("out of memory", "not enough memory", "can't allocate memory")
     if isinstance(error, WorkerFailed):
         last = (error.said.strip().splitlines() or [""])[-1]
-        return last.startswith("MemoryError") or "_ArrayMemoryError" in last or any(word in last for word in words)
-    return named or (isinstance(error, RuntimeError) and any(word in _words(error) for word in words))
+        return (
+            last.startswith("MemoryError") or "_ArrayMemoryError" in last or any(phrase in last for phrase in phrases)
+        )
+    return named or (isinstance(error, RuntimeError) and any(phrase in _text(error) for phrase in phrases))
 
 
 def _raise_ended(*_: object) -> NoReturn:

@@ -54,7 +54,7 @@ class EngineStudy:
         """Return the trial as a task, with its record if the store has one."""
         trial_id = trial.id(*self._versions)
         record = store.latest(trial_id)
-        return Task(trial, self.engine, trial_id, record, again=record is not None and record.unfinished)
+        return Task(trial, self.engine, trial_id, record, rerun=record is not None and record.unfinished)
 
     def study_values(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's parameters as the study file writes them, where a batch may be that of one worker."""
