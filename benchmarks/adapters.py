@@ -63,7 +63,7 @@ def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> 
     job = make_job(trial, cast(Cluster, None), folder)
     (folder / "events").touch()
     watch = Watch(Channel(folder / "events"), folder)
-    watch.prepare(job.order, job.model.parameters, job.order.rows, None)
+    watch.prepare(job.order, job.model.parameter_count, job.order.rows, None)
     engine = engines.get(name)
     engine.open(job, watch)
     bare: Any = importlib.import_module(f"bare.{name}_loop")

@@ -45,7 +45,7 @@ class Contender:
         job = make_job(trial, cluster, folder)
         (folder / "events").touch()
         watch = TrialWatch(Channel(folder / "events"), folder)
-        watch.prepare(job.order, job.model.parameters, job.order.rows, None)
+        watch.prepare(job.order, job.model.parameter_count, job.order.rows, None)
         engine: Any = engines.get(name)
         stack.callback(engine.close)
         engine.open(job, watch)

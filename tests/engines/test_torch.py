@@ -154,7 +154,7 @@ def test_a_mapped_training_set_is_not_copied_and_causes_no_warning(tmp_path: Pat
 def test_l2_on_the_biases_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainoff.engines.torch import network
 
-    monkeypatch.setattr(network, "groups", lambda l2: [(slice(None), l2)])
+    monkeypatch.setattr(network, "make_groups", lambda model: [network.Group((0, 1, 2, 3), model.l2)])
     job = torch_job(l2=0.5, learning_rate=0.2)
     assert worst_distance(job, train(Torch(), job)) > TOLERATED
 

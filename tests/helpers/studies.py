@@ -9,7 +9,8 @@ import pytest
 
 from trainoff.engines.contract import Knob
 from trainoff.errors import TrainoffError
-from trainoff.study import EngineFacts, Study, read
+from trainoff.models import FAMILIES
+from trainoff.study import Catalogue, EngineFacts, Study, read
 from trainoff.study.source import KeyPath
 
 ENGINES = {
@@ -30,6 +31,8 @@ ENGINES = {
         cluster="spark",
     ),
 }
+
+INSTALLED = Catalogue(ENGINES, FAMILIES)
 
 HEAD = 'workload = "digits-mlp"\nengines = ["numpy", "torch"]\n'
 FULL = """
@@ -98,7 +101,7 @@ def study(folder: Path, text: str, **asked: object) -> Study:
     """Write a study file into a folder and read it."""
     path = folder / "my.toml"
     path.write_text(text, encoding="utf-8")
-    return read(path, ENGINES, **asked)  # type: ignore[arg-type]  # tests hand on what they are given
+    return read(path, INSTALLED, **asked)  # type: ignore[arg-type]  # tests hand on what they are given
 
 
 def error_of(folder: Path, text: str, **asked: object) -> str:

@@ -13,6 +13,7 @@ from trainoff.models import (
     Logreg,
     Mlp,
     Model,
+    auc,
     evaluate,
     flatten,
     initial_weights,
@@ -21,7 +22,6 @@ from trainoff.models import (
     loss_and_gradient,
     unflatten,
 )
-from trainoff.models.logreg import auc
 
 
 def nudged(model: Model, seed: int = 3) -> list[np.ndarray]:
@@ -53,7 +53,7 @@ def test_the_gradient_of_a_cnn_agrees_with_finite_differences(
     weights = nudged(model)
     _, gradient = loss_and_gradient(model, weights, x, y)
     flat = flatten(gradient)
-    for place in rng.choice(model.parameters, 40, replace=False):
+    for place in rng.choice(model.parameter_count, 40, replace=False):
         assert flat[place] == pytest.approx(slope(model, weights, x, y, place), rel=1e-4, abs=1e-7)
 
 

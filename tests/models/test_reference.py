@@ -43,7 +43,7 @@ def numerical_gradient(model: Mlp, flat: np.ndarray, x: np.ndarray, y: np.ndarra
 def test_the_gradient_agrees_with_finite_differences(activation: str, l2: float, sizes: tuple[int, ...]) -> None:
     model = Mlp(sizes, activation, l2)
     rng = np.random.default_rng(3)
-    flat = rng.standard_normal(model.parameters)  # biases too, so that none of them hides
+    flat = rng.standard_normal(model.parameter_count)  # biases too, so that none of them hides
     x, y = rng.standard_normal((6, 5)), rng.integers(0, 3, 6)
     _, gradient = loss_and_gradient(model, unflatten(model, flat), x, y)
     numerical = numerical_gradient(model, flat, x, y)
@@ -52,7 +52,7 @@ def test_the_gradient_agrees_with_finite_differences(activation: str, l2: float,
 
 def test_the_loss_of_a_network_that_knows_nothing_is_that_of_guessing() -> None:
     model = Mlp((4, 3, 10))
-    nothing = unflatten(model, np.zeros(model.parameters))
+    nothing = unflatten(model, np.zeros(model.parameter_count))
     loss, _ = loss_and_gradient(model, nothing, np.ones((2, 4)), np.array([0, 9]))
     assert loss == pytest.approx(np.log(10))
 

@@ -15,7 +15,7 @@ def test_a_model_counts_its_parameters() -> None:
     model = Mlp((784, 800, 10))
     assert model.kind == "mlp"
     assert model.shapes == [(784, 800), (800,), (800, 10), (10,)]
-    assert model.parameters == 784 * 800 + 800 + 800 * 10 + 10
+    assert model.parameter_count == 784 * 800 + 800 + 800 * 10 + 10
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_flatten_and_unflatten_are_each_others_inverse() -> None:
 
 def test_unflattened_weights_are_views_and_flattened_ones_a_copy() -> None:
     model = Mlp((4, 3, 2))
-    flat = np.zeros(model.parameters)
+    flat = np.zeros(model.parameter_count)
     weights = unflatten(model, flat)
     flatten(weights)[:] = 5
     assert not flat.any()

@@ -98,7 +98,11 @@ def test_there_is_one_place_for_a_fault(tmp_path):
 
 def test_the_study_that_ships_asks_every_distributed_engine_about_every_fault(tmp_path):
     known = engines.facts()
-    shipped = {name for name in known if known[name].distributed and "trainoff" in type(engines.get(name)).__module__}
+    shipped = {
+        name
+        for name, engine in known.engines.items()
+        if engine.distributed and "trainoff" in type(engines.get(name)).__module__
+    }
     asked = {}
     for trial in read(STUDIES / "faults.toml", known).trials():
         asked.setdefault(trial.engine, []).append(trial.params.get("fault", {}).get("action"))

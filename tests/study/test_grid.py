@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helpers.studies import ENGINES, HEAD, error_of, study
+from helpers.studies import HEAD, INSTALLED, error_of, study
 from trainoff.study import Trial, nearest, read, workloads
 from trainoff.study.grid import count
 
@@ -225,7 +225,7 @@ def test_the_nearest_name() -> None:
 
 def test_read_takes_a_text_as_path(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(HEAD)
-    assert read(str(tmp_path / "a.toml"), ENGINES).name == "a"
+    assert read(str(tmp_path / "a.toml"), INSTALLED).name == "a"
 
 
 def test_stale_gradients_have_a_recipe_of_their_own_which_a_study_may_change(tmp_path: Path) -> None:

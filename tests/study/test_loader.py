@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.studies import ENGINES, FULL, HEAD, error_of, study
+from helpers.studies import ENGINES, FULL, HEAD, INSTALLED, error_of, study
 from trainoff.errors import TrainoffError
-from trainoff.study import EngineFacts, Limits, read
+from trainoff.models import FAMILIES
+from trainoff.study import Catalogue, EngineFacts, Limits, read
 
 HOSTS = 'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster]\nkind = "hosts"\n'
 
@@ -37,7 +38,7 @@ def test_two_lines_are_a_study(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_and_windows_lines_are_no_mistake(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_bytes(b"\xef\xbb\xbf" + HEAD.replace("\n", "\r\n").encode())
-    assert len(read(tmp_path / "my.toml", ENGINES).trials()) == 2
+    assert len(read(tmp_path / "my.toml", INSTALLED).trials()) == 2
     assert error_of(tmp_path, HEAD.replace("\n", "\r\n") + "repeat = 0\r\n").startswith("my.toml, line 3:")
 
 
@@ -382,11 +383,11 @@ def test_what_other_programs_call_it_is_understood(table: str, other_names: str,
 
 def test_another_name_of_a_key_is_nothing_to_an_engine_that_knows_it(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text(HEAD + "[params]\nmax_iter = 3")
-    without = {name: ENGINES[name] for name in ("numpy", "torch")}
+    without = Catalogue({name: ENGINES[name] for name in ("numpy", "torch")}, FAMILIES)
     with pytest.raises(TrainoffError, match="did you mean `epochs`"):
         read(tmp_path / "my.toml", without)
     with pytest.raises(TrainoffError, match="it is a knob of `spark-mllib`"):
-        read(tmp_path / "my.toml", ENGINES)
+        read(tmp_path / "my.toml", INSTALLED)
     with pytest.raises(TrainoffError, match=r"--set max_iter=3: .* it is a knob of `spark-mllib`"):
         study(tmp_path, HEAD, overrides=["max_iter=3"])
 
@@ -399,9 +400,9 @@ def test_an_engine_by_its_other_name_only_if_it_is_installed(other_name: str, ou
     path.write_text(f'workload = "digits-mlp"\nengines = ["{other_name}"]')
     numpy = {"numpy": ENGINES["numpy"]}
     with pytest.raises(TrainoffError, match=f"`{other_name}` is not an engine; did you mean `{ours}`"):
-        read(path, {**numpy, ours: EngineFacts(ours)})
+        read(path, Catalogue({**numpy, ours: EngineFacts(ours)}, FAMILIES))
     with pytest.raises(TrainoffError, match=f"`{other_name}` is not an engine; the engines are numpy$"):
-        read(path, numpy)
+        read(path, Catalogue(numpy, FAMILIES))
 
 
 def test_the_table_of_an_engine_that_the_study_leaves_out_is_no_mistake(tmp_path: Path) -> None:
@@ -411,32 +412,32 @@ def test_the_table_of_an_engine_that_the_study_leaves_out_is_no_mistake(tmp_path
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TrainoffError, match=r"no\.toml: there is no such file; name a study file"):
-        read(tmp_path / "no.toml", ENGINES)
+        read(tmp_path / "no.toml", INSTALLED)
 
 
 def test_a_folder_is_not_a_study(tmp_path: Path) -> None:
     with pytest.raises(TrainoffError, match="this is a folder; name a study file in it"):
-        read(tmp_path, ENGINES)
+        read(tmp_path, INSTALLED)
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_bytes(b'name = "a"\n# caf\xe9\n')
     with pytest.raises(TrainoffError, match=r"my\.toml, line 2: the file is not UTF-8 text; save it as UTF-8"):
-        read(path, ENGINES)
+        read(path, INSTALLED)
 
 
 def test_a_file_that_never_ends_is_refused() -> None:
     with pytest.raises(TrainoffError, match="larger than 256 KiB"):
-        read("/dev/zero", ENGINES)
+        read("/dev/zero", INSTALLED)
 
 
 def test_a_file_name_that_is_no_study_name(tmp_path: Path) -> None:
     path = tmp_path / "my study.toml"
     path.write_text(HEAD)
     with pytest.raises(TrainoffError, match=r'`name` is "my study"; .* write one into the file, as in name = "quick"'):
-        read(path, ENGINES)
-    assert read(path, ENGINES, overrides=["name=mine"]).name == "mine"
+        read(path, INSTALLED)
+    assert read(path, INSTALLED, overrides=["name=mine"]).name == "mine"
 
 
 def test_reading_a_study_imports_no_heavy_library() -> None:

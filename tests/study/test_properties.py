@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.studies import ENGINES, FULL, TEXT, key_paths
+from helpers.studies import ENGINES, FULL, INSTALLED, TEXT, key_paths
 from trainoff.errors import TrainoffError
-from trainoff.study import MOST_TRIALS, PARAMS, Trial, read, workloads
+from trainoff.models import FAMILIES
+from trainoff.study import MOST_TRIALS, Trial, read, workloads
+from trainoff.study.keys import params_of
 from trainoff.study.source import KeyPath, TomlLines
 
 OWN = """
@@ -35,7 +37,7 @@ hidden = [4, 4]
 tau = 3
 """
 WORDS = [
-    *PARAMS,
+    *params_of(FAMILIES.values()),
     *ENGINES,
     *workloads(),
     "workload",
@@ -76,7 +78,7 @@ def check(path: Path, raw: bytes, overrides: tuple[str, ...] = ()) -> None:
     """Read a study file: its trials are sound, or the error is one line that says where."""
     path.write_bytes(raw)
     try:
-        study = read(path, ENGINES, overrides=overrides)
+        study = read(path, INSTALLED, overrides=overrides)
     except TrainoffError as error:
         sentence = str(error)
         assert len(sentence.splitlines()) == 1

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from helpers.studies import error_of, study
-from trainoff.study import PARAMS, workloads
+from trainoff.models import FAMILIES
+from trainoff.study import workloads
+from trainoff.study.keys import params_of
+from trainoff.study.schema import check
 
 ONE = 'engines = ["numpy"]\n'
 
@@ -27,11 +30,18 @@ def test_the_shipped_workloads() -> None:
 
 def test_a_shipped_recipe_leaves_nothing_that_matters_to_chance() -> None:
     optional = {"batch_per", "train_rows", "stop", "fault", "seed", "mode", "workers"}
-    dense = {"mlp": {"channels", "kernel"}, "cnn": set()}
-    sparse = {"channels", "kernel", "hidden", "activation", "momentum"}
     for workload in workloads().values():
-        assert set(workload.recipe) == set(PARAMS) - optional - dense.get(workload.model, sparse)
+        keys = params_of([FAMILIES[workload.model]])
+        without = optional | ({"momentum"} if workload.recipe["optimizer"] == "sgd" else set())
+        assert set(workload.recipe) == set(keys) - without
         assert workload.about
+
+
+def test_the_values_of_a_shipped_recipe_are_what_the_keys_expect() -> None:
+    for workload in workloads().values():
+        keys = params_of([FAMILIES[workload.model]])
+        for values in (workload.recipe, workload.stale):
+            assert [repr(check(keys[name], value)) for name, value in values.items()] == [*map(repr, values.values())]
 
 
 def test_a_new_workload_is_a_path_from_the_study_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainoff.engines.contract import Broken, Engine, Job, Knob, Missing, Refused, Watch
 from trainoff.errors import TrainoffError
-from trainoff.study import EngineFacts
+from trainoff.study import Catalogue, EngineFacts
 
 _NAME = re.compile(r"\btrainoff\.engines\.([\w.]+)")
 
@@ -74,13 +74,16 @@ def broken_or(name: str) -> Engine:
         return Broken(name, str(error))
 
 
-def facts() -> dict[str, EngineFacts]:
-    """What a study must know of every engine to be checked; of a broken adapter only that it is there."""
+def facts() -> Catalogue:
+    """Return what a study must know of the engines and model families to be checked."""
+    from trainoff.models import FAMILIES
+
     found = {name: broken_or(name) for name in names()}
-    return {
-        name: EngineFacts(name, engine.models, engine.modes, engine.knobs, engine.cluster, engine.settle)
+    engines = {
+        name: EngineFacts(name, engine.modes, engine.knobs, engine.cluster, engine.settle)
         for name, engine in found.items()
     }
+    return Catalogue(engines, FAMILIES)
 
 
 def version_of(engine: Engine) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainoff.clusters import Cluster
     from trainoff.data import Data, Matrix, Order
     from trainoff.engines.shared.snapshots import SnapshotSchedule
-    from trainoff.models import Weights
+    from trainoff.models import NamedWeights, Weights
     from trainoff.study import Trial
 
 
@@ -72,8 +72,8 @@ class Job:
     """Everything a trial needs to train, the same for all engines."""
 
     data: Data
-    model: Any  # an Mlp, Cnn or Logreg of trainoff.models
-    weights: Weights  # where training starts, float32; copy before changing
+    model: Any  # a Model of trainoff.models
+    weights: NamedWeights  # where training starts, float32; copy before changing
     order: Order  # which rows make up which batch
     rates: NDArray[np.float64]  # the learning rate of each step; rates[step - 1]
     params: Mapping[str, Any]  # every hyper-parameter and knob, resolved
@@ -182,21 +182,11 @@ class Engine:
         """Why the trial must reach the host's network, in one sentence, or None if it can have one of its own."""
         return None
 
-    def refuses_stop(self, trial: Trial) -> str | None:
-        """Why a training cannot end early, for engines whose workers are too far away to be stopped."""
-        return f"{self.name} makes every step of its epochs; leave `stop` out" if trial.params["stop"] else None
-
-    def refuses_l2(self, trial: Trial) -> str | None:
-        """Why a sparse model cannot have an L2 term, for engines that update only the weights a batch touches."""
-        if trial.model == "logreg" and trial.params["l2"]:
-            return (
-                "with sparse rows a step touches only the features it has seen, and l2 would touch all; leave l2 at 0"
-            )
-        return None
-
     def optimizers(self, model: str) -> Sequence[str]:
-        """The optimisers it has for a model. On sparse rows only sgd leaves the weights alone that no row touches."""
-        return ("sgd",) if model == "logreg" else ("sgd", "momentum", "adam")
+        """Return the optimisers that the engine has for a family of models; by default all that the family has."""
+        from trainoff.models import FAMILIES
+
+        return FAMILIES[model].optimizers
 
     def differs(self, trial: Trial) -> str | None:
         """Why the engine does other arithmetic than the reference by design, or None if it must agree."""
@@ -228,6 +218,34 @@ class Engine:
 
     def close(self) -> None:
         """Let go of what `open` took. Called after a failure too."""
+
+
+def families(*bases: str) -> Any:
+    """Return an engine's `models`: the families whose class in `trainoff.models` is named here, or derives from it.
+
+    They are looked up when asked for, because `trainoff.models` imports numpy and an adapter should load quickly.
+    """
+
+    def find(engine: Engine) -> frozenset[str]:
+        from trainoff.models import kinds
+
+        return kinds(*bases)
+
+    return property(find)
+
+
+def refuse_stop(trial: Trial) -> str | None:
+    """Return why a trial cannot stop early, for engines that cannot stop their workers; None if it need not."""
+    return f"{trial.engine} makes every step of its epochs; leave `stop` out" if trial.params["stop"] else None
+
+
+def refuse_sparse_l2(trial: Trial) -> str | None:
+    """Return why a sparse model has no L2 term, for engines that update only the weights a batch touches."""
+    from trainoff.models import FAMILIES
+
+    if not FAMILIES[trial.model].sparse or not trial.params["l2"]:
+        return None
+    return "with sparse rows a step touches only the features it has seen, and l2 would touch all; leave l2 at 0"
 
 
 class Broken(Engine):

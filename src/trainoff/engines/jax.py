@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.contract import Engine, Job, Watch
+from trainoff.engines.contract import Engine, Job, Watch, families
 from trainoff.engines.shared.watch import train_loop
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from trainoff.models import ConvLayer, DenseLayer, PoolLayer
 
 PREDICT_ROWS = 1024  # so many rows and their hidden layers stay in the cache
 MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # how many numbers an optimiser remembers of each weight
@@ -25,7 +28,7 @@ class Jax(Engine):
 
     name = "jax"
     about = "JAX in float32 on the CPU, one process"
-    models = frozenset({"mlp", "cnn"})
+    models = families("Network")
     package = extra = "jax"
     modules = ("jax",)
 
@@ -53,7 +56,7 @@ class Jax(Engine):
             self._state, loss = self._step(self._state, x[rows], y[rows], rate, step)
             return float(np.asarray(loss))
 
-        train_loop(job, watch, learn, lambda: [np.asarray(part) for part in self._state[0]])
+        train_loop(job, watch, learn, lambda: [np.asarray(self._state[0][each.name]) for each in job.model.parameters])
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         import numpy as np
@@ -62,55 +65,71 @@ class Jax(Engine):
         return np.concatenate([np.asarray(self._labels(self._state[0], part), np.int64) for part in parts])
 
 
-def start(job: Job) -> tuple[list[Array], list[list[Array]]]:
-    """The weights where training begins, and for each the zeros that the optimiser begins with."""
+def start(job: Job) -> tuple[dict[str, Array], dict[str, list[Array]]]:
+    """Return the weights where training begins, and for each the zeros that the optimiser begins with."""
     import jax.numpy as jnp
 
-    memory = [[jnp.zeros(part.shape) for _ in range(MEMORY[job.params["optimizer"]])] for part in job.weights]
-    return [jnp.array(part) for part in job.weights], memory
+    weights, copies = job.model.by_name(job.weights), MEMORY[job.params["optimizer"]]
+    memory = {name: [jnp.zeros(part.shape) for _ in range(copies)] for name, part in weights.items()}
+    return {name: jnp.array(part) for name, part in weights.items()}, memory
 
 
 def make_step(job: Job, state: Any, x: Array, y: Array, rate: Array, step: Array) -> tuple[Any, Array]:
     """The weights and what the optimiser remembers after one step, and the loss before it."""
     import jax
 
-    loss, gradient = jax.value_and_grad(mean_loss)(state[0], job.model, x, y)
+    weights, memory = state
+    loss, gradient = jax.value_and_grad(mean_loss)(weights, job.model, x, y)
     mu = job.params["momentum"]
-    moved = [update(w, memory, g, rate, step, mu) for w, memory, g in zip(*state, gradient, strict=True)]
-    return ([part for part, _ in moved], [kept for _, kept in moved]), loss
+    moved = {name: update(w, memory[name], gradient[name], rate, step, mu) for name, w in weights.items()}
+    return ({name: w for name, (w, _) in moved.items()}, {name: kept for name, (_, kept) in moved.items()}), loss
 
 
-def mean_loss(weights: list[Array], model: Any, x: Array, y: Array) -> Array:
+def mean_loss(weights: dict[str, Array], model: Any, x: Array, y: Array) -> Array:
     """The mean cross-entropy with the L2 term."""
     import jax
 
     found, rows = scores(model, weights, x), jax.numpy.arange(len(y))
     loss = (jax.nn.logsumexp(found, axis=1) - found[rows, y]).mean()
-    return loss + model.l2 / 2 * sum((matrix**2).sum() for matrix in weights[::2]) if model.l2 else loss
+    return loss + model.l2 / 2 * sum((weights[name] ** 2).sum() for name in model.regularised) if model.l2 else loss
 
 
-def scores(model: Any, weights: list[Array], x: Array) -> Array:
-    """What the last layer puts out, before the softmax."""
-    import jax
-
-    from trainoff.models import ConvLayer, PoolLayer
-
-    rest = iter(weights)
+def scores(model: Any, weights: dict[str, Array], x: Array) -> Array:
+    """Return the output of the last layer, before the softmax."""
     for layer in model.layers:
-        if isinstance(layer, PoolLayer):
-            x = jax.lax.reduce_window(x, -jax.numpy.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-            continue
-        if isinstance(layer, ConvLayer):
-            x, forms = x.reshape(-1, layer.height, layer.width, layer.inputs), ("NHWC", "HWIO", "NHWC")
-            x = jax.lax.conv_general_dilated(x, next(rest), (1, 1), "VALID", dimension_numbers=forms) + next(rest)
-        else:
-            x = x.reshape(-1, layer.inputs) @ next(rest) + next(rest)
-        x = getattr(jax.nn, layer.activation)(x) if layer.activation else x  # JAX has our names
+        x = BUILDERS[type(layer).__name__](layer, x, *(weights[parameter.name] for parameter in layer.parameters))
     return x
 
 
+def dense(layer: DenseLayer, x: Array, weight: Array, bias: Array) -> Array:
+    return activate(layer.activation, x.reshape(-1, layer.inputs) @ weight + bias)
+
+
+def convolve(layer: ConvLayer, x: Array, weight: Array, bias: Array) -> Array:
+    import jax
+
+    x, forms = x.reshape(-1, layer.height, layer.width, layer.inputs), ("NHWC", "HWIO", "NHWC")
+    sums = jax.lax.conv_general_dilated(x, weight, (1, 1), "VALID", dimension_numbers=forms) + bias
+    return activate(layer.activation, sums)
+
+
+def pool(layer: PoolLayer, x: Array) -> Array:
+    import jax
+
+    return jax.lax.reduce_window(x, -jax.numpy.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def activate(name: str | None, sums: Array) -> Array:
+    import jax
+
+    return getattr(jax.nn, name)(sums) if name else sums  # JAX has our names
+
+
+BUILDERS: Mapping[str, Callable[..., Array]] = {"DenseLayer": dense, "ConvLayer": convolve, "PoolLayer": pool}
+
+
 def update(w: Array, memory: list[Array], g: Array, rate: Array, step: Array, mu: float) -> tuple[Array, list[Array]]:
-    """The new weights of one layer, and what the optimiser remembers of it, from their gradient."""
+    """Return the new weights of one parameter and what the optimiser remembers of them, from their gradient."""
     from trainoff.models import BETA1, BETA2, EPSILON
 
     if len(memory) < 2:

@@ -6,7 +6,7 @@ products of the BLAS, which uses the cores it is given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,10 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data import Csr
-from trainoff.engines.contract import Engine, Job, Watch
+from trainoff.engines.contract import Engine, Job, Watch, families, refuse_sparse_l2
 from trainoff.engines.shared.shipping import gather_rows
 from trainoff.engines.shared.watch import train_loop
-from trainoff.models import BETA1, BETA2, EPSILON, Mlp, Weights, flatten, unflatten
+from trainoff.models import (
+    BETA1,
+    BETA2,
+    EPSILON,
+    LAYERED,
+    Mlp,
+    NamedWeights,
+    Weights,
+    find_builder,
+    flatten,
+    unflatten,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,60 +37,6 @@ if TYPE_CHECKING:
 
     from trainoff.data import Matrix
     from trainoff.study import Trial
-
-
-class Numpy(Engine):
-    """Plain numpy: the least that training needs, and the yardstick for the others."""
-
-    name = "numpy"
-    about = "plain numpy in float32, one process"
-    models = frozenset({"mlp", "logreg"})
-    package = "numpy"
-    modules = ("numpy",)
-
-    def optimizers(self, model: str) -> Sequence[str]:
-        return (*super().optimizers(model), "l-bfgs") if model == "mlp" else super().optimizers(model)
-
-    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
-        if values["optimizer"] != "l-bfgs":
-            return values
-        return {**values, "schedule": "constant", "learning_rate": 1.0}  # a line search finds its own
-
-    def refuses(self, trial: Trial) -> str | None:
-        return self.refuses_l2(trial)
-
-    def differs(self, trial: Trial) -> str | None:
-        if trial.params["optimizer"] == "l-bfgs":
-            return "L-BFGS of scipy, every iteration on all rows"
-        return None
-
-    def open(self, job: Job, watch: Watch) -> None:
-        if job.params["optimizer"] == "l-bfgs":
-            with watch.phase("import"):
-                import scipy.optimize  # noqa: F401  # so that its time is booked here and not on training
-        self._learner = make_learner(job)
-
-    def train(self, job: Job, watch: Watch) -> None:
-        import numpy as np
-
-        learner = self._learner
-        with np.errstate(over="ignore", invalid="ignore"):  # the watch notices a loss that is no number
-            if job.params["optimizer"] == "l-bfgs":
-                minimize(learner, job, watch)
-            else:
-                train_loop(job, watch, learner.step, lambda: learner.weights)
-
-    def predict(self, x: Matrix) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._learner.labels(x)
-        return found
-
-
-def make_learner(job: Job) -> Any:
-    """What learns the job's model: it makes a `step` on some rows, and has `weights` and `labels`."""
-    if job.model.kind == "logreg":
-        return NumpyLogistic(job)
-
-    return NumpyPerceptron(job)
 
 
 Floats = NDArray[np.float32]
@@ -104,7 +61,12 @@ class NumpyNetwork:
         self._deltas = buffers(model.sizes[1:], rows)  # the loss by each layer's weighted sums
         self._masks = [np.empty((rows, size), np.bool_) for size in model.sizes[1:-1]]
         self._targets = np.empty((rows, model.sizes[-1]), np.float32)
-        self._decay = unflatten(model, np.empty_like(self.flat))[::2] if model.l2 else []
+        self._layers = by_layer(model, self.weights)
+        self._gradients = by_layer(model, self.gradient)
+        self._regularised = []  # weights, their gradient, and scratch memory
+        if model.l2:
+            scratch = unflatten(model, np.empty_like(self.flat))
+            self._regularised = [(self.weights[name], self.gradient[name], scratch[name]) for name in model.regularised]
         self._one_hot = np.eye(model.sizes[-1], dtype=np.float32)
 
     def differentiate(self, x: NDArray[Any], y: NDArray[np.integer[Any]], rows: NDArray[np.int64]) -> float:
@@ -114,7 +76,7 @@ class NumpyNetwork:
         gather_rows(x, rows, outputs[0])
         targets = self._targets[:count]
         np.take(self._one_hot, y[rows], axis=0, out=targets, mode="clip")
-        forward(self.model, self.weights, outputs)
+        forward(self.model, self._layers, outputs)
         loss = self._delta_at_the_end(outputs[-1], targets)
         self._backward(outputs)
         return loss + self._add_l2()
@@ -135,20 +97,20 @@ class NumpyNetwork:
         """From the last delta to the first layer. Uses up the hidden layers' outputs."""
         deltas = [delta[: len(outputs[0])] for delta in self._deltas]
         for layer in reversed(range(len(deltas))):
-            np.matmul(outputs[layer].T, deltas[layer], out=self.gradient[2 * layer])
-            deltas[layer].sum(axis=0, out=self.gradient[2 * layer + 1])
+            weight, bias = self._gradients[layer]
+            np.matmul(outputs[layer].T, deltas[layer], out=weight)
+            deltas[layer].sum(axis=0, out=bias)
             if layer:
                 below = deltas[layer - 1]
-                np.matmul(deltas[layer], self.weights[2 * layer].T, out=below)
+                np.matmul(deltas[layer], self._layers[layer][0].T, out=below)
                 times_slope(self.model.activation, below, outputs[layer], self._masks[layer - 1])
 
     def _add_l2(self) -> float:
         """Add the penalty on the matrices to the gradient; returns its part of the loss."""
         l2, loss = self.model.l2, 0.0
-        for layer, decay in enumerate(self._decay):
-            matrix, gradient = self.weights[2 * layer], self.gradient[2 * layer]
-            gradient += np.multiply(matrix, l2, out=decay)
-            loss += l2 / 2 * float(np.vdot(matrix, matrix))
+        for weight, gradient, scratch in self._regularised:
+            gradient += np.multiply(weight, l2, out=scratch)
+            loss += l2 / 2 * float(np.vdot(weight, weight))
         return loss
 
 
@@ -157,12 +119,17 @@ def buffers(sizes: tuple[int, ...], rows: int) -> list[Floats]:
     return [np.empty((rows, size), np.float32) for size in sizes]
 
 
-def forward(model: Mlp, weights: Weights, outputs: list[Floats]) -> None:
+def by_layer(model: Mlp, weights: NamedWeights) -> list[tuple[Floats, Floats]]:
+    """Return the weight and the bias of each layer."""
+    return [(weights[f"{layer.name}.weight"], weights[f"{layer.name}.bias"]) for layer in model.layers]
+
+
+def forward(model: Mlp, layers: Sequence[tuple[Floats, Floats]], outputs: list[Floats]) -> None:
     """Fill `outputs` from the first, the input, to the last, the scores before the softmax."""
     last = outputs[-1]
-    for layer, (below, above) in enumerate(pairwise(outputs)):
-        np.matmul(below, weights[2 * layer], out=above)
-        above += weights[2 * layer + 1]
+    for (weight, bias), (below, above) in zip(layers, pairwise(outputs), strict=True):
+        np.matmul(below, weight, out=above)
+        above += bias
         if above is not last:
             activate(model.activation, above)
 
@@ -203,7 +170,7 @@ class NumpyPerceptron:
         whole = job.params["optimizer"] == "l-bfgs"
         rows = min(SCIPY_ROWS if whole else job.order.batch_size, job.order.rows)
         self.network = NumpyNetwork(job.model, job.weights, rows)
-        self._optimizer = make_optimizer(job.params, job.model.parameters)
+        self._optimizer = make_optimizer(job.params, job.model.parameter_count)
         # Without the memory map's class around them, the arrays are taken from with less ado.
         self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
 
@@ -228,7 +195,7 @@ class NumpyPerceptron:
         for start in range(0, len(x), PREDICT_ROWS):
             part = np.asarray(x[start : start + PREDICT_ROWS])
             outputs = [part, *(layer[: len(part)] for layer in layers)]
-            forward(model, self.weights, outputs)
+            forward(model, by_layer(model, self.network.weights), outputs)
             np.argmax(outputs[-1], axis=1, out=found[start : start + len(part)])
         return found
 
@@ -302,14 +269,15 @@ class NumpyLogistic:
     """One weight per feature and a bias."""
 
     def __init__(self, job: Job) -> None:
-        self.weights: Weights = [part.copy() for part in job.weights]
+        self.put(job.weights)
         x = job.data.x_train
         self._x = Csr(np.asarray(x.starts), np.asarray(x.columns), np.asarray(x.values), x.width)
         self._y = np.asarray(job.data.y_train)
 
     def put(self, weights: Weights) -> None:
         """Go on from these weights."""
-        self.weights = [part.copy() for part in weights]
+        self.weights: Weights = [part.copy() for part in weights]
+        self._weight, self._bias = self.weights
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         """Learn from these rows; returns the loss before."""
@@ -319,14 +287,14 @@ class NumpyLogistic:
         delta = (1 / (1 + np.exp(-z)) - y) / len(y)
         gradients = x.values * delta[owners].astype(np.float32)
         gradients *= np.float32(rate)
-        np.subtract.at(self.weights[0], x.columns, gradients)
-        self.weights[1] -= np.float32(rate * delta.sum())
+        np.subtract.at(self._weight, x.columns, gradients)
+        self._bias -= np.float32(rate * delta.sum())
         return float(np.logaddexp(0, np.where(y == 1, -z, z)).mean())
 
     def _scores(self, x: Csr, owners: NDArray[np.int64]) -> NDArray[np.float64]:
-        products = x.values * self.weights[0][x.columns]
+        products = x.values * self._weight[x.columns]
         sums = np.bincount(owners, products, minlength=len(x)).astype(np.float64, copy=False)
-        return sums + float(self.weights[1][0])
+        return sums + float(self._bias[0])
 
     def labels(self, x: Csr) -> NDArray[np.int64]:
         found = np.empty(len(x), np.int64)
@@ -407,3 +375,57 @@ class Iterations:
         self._network.flat[...] = self._last
         if self.step > self._handed:
             self._hand_over()
+
+
+BUILDERS: Mapping[str, Callable[[Job], Any]] = {"Mlp": NumpyPerceptron, "Logreg": NumpyLogistic}
+
+
+def make_learner(job: Job) -> Any:
+    """Return what trains the job's model: it makes a `step` on some rows, and has `weights` and `labels`."""
+    return find_builder(BUILDERS, job.model)(job)
+
+
+class Numpy(Engine):
+    """Plain numpy: the least that training needs, and the yardstick for the others."""
+
+    name = "numpy"
+    about = "plain numpy in float32, one process"
+    models = families(*BUILDERS)
+    package = "numpy"
+    modules = ("numpy",)
+
+    def optimizers(self, model: str) -> Sequence[str]:
+        return (*super().optimizers(model), "l-bfgs") if model in LAYERED else super().optimizers(model)
+
+    def settle(self, values: dict[str, Any]) -> dict[str, Any]:
+        if values["optimizer"] != "l-bfgs":
+            return values
+        return {**values, "schedule": "constant", "learning_rate": 1.0}  # a line search finds its own
+
+    def refuses(self, trial: Trial) -> str | None:
+        return refuse_sparse_l2(trial)
+
+    def differs(self, trial: Trial) -> str | None:
+        if trial.params["optimizer"] == "l-bfgs":
+            return "L-BFGS of scipy, every iteration on all rows"
+        return None
+
+    def open(self, job: Job, watch: Watch) -> None:
+        if job.params["optimizer"] == "l-bfgs":
+            with watch.phase("import"):
+                import scipy.optimize  # noqa: F401  # so that its time is booked here and not on training
+        self._learner = make_learner(job)
+
+    def train(self, job: Job, watch: Watch) -> None:
+        import numpy as np
+
+        learner = self._learner
+        with np.errstate(over="ignore", invalid="ignore"):  # the watch notices a loss that is no number
+            if job.params["optimizer"] == "l-bfgs":
+                minimize(learner, job, watch)
+            else:
+                train_loop(job, watch, learner.step, lambda: learner.weights)
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self._learner.labels(x)
+        return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
-from trainoff.engines.contract import Engine, Job, Phases, Refused, Watch
+from trainoff.engines.contract import Engine, Job, Phases, Refused, Watch, families, refuse_sparse_l2
 from trainoff.engines.shared.shipping import expand, gather_rows
 from trainoff.engines.shared.watch import train_loop
+from trainoff.models import FAMILIES, find_builder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,53 +18,6 @@ if TYPE_CHECKING:
     from trainoff.data import Csr, Matrix
     from trainoff.models import Weights
     from trainoff.study import Trial
-
-
-class Sklearn(Engine):
-    """scikit-learn's MLPClassifier and SGDClassifier, one `partial_fit` per batch."""
-
-    name = "sklearn"
-    about = "scikit-learn's MLPClassifier and SGDClassifier, one process"
-    models = frozenset({"mlp", "logreg"})
-    package = "scikit-learn"
-    extra = "sklearn"
-    modules = ("sklearn",)
-
-    def refuses(self, trial: Trial) -> str | None:
-        return self.refuses_l2(trial)
-
-    def differs(self, trial: Trial) -> str | None:
-        if trial.model == "logreg" and trial.params["batch_size"] > 1:
-            return "SGDClassifier takes a small step after every row, not one step per batch"
-        return None
-
-    def open(self, job: Job, watch: Watch) -> None:
-        check_classes(job)
-        self._learner = make_learner(job, watch)
-
-    def train(self, job: Job, watch: Watch) -> None:
-        import numpy as np
-        import sklearn
-
-        with sklearn.config_context(**UNCHECKED), np.errstate(over="ignore", invalid="ignore"):
-            train_loop(job, watch, self._learner.step, lambda: self._learner.weights)
-
-    def predict(self, x: Matrix) -> NDArray[np.int64]:
-        return self._learner.labels(x)
-
-
-def check_classes(job: Job) -> None:
-    """Refuse data for which scikit-learn has another network than the model."""
-    if job.model.kind == "mlp" and job.model.classes < 3:
-        raise Refused(
-            "scikit-learn trains two classes with one logistic output where the model has a softmax; "
-            "use another engine, or data with at least three classes"
-        )
-
-
-def make_learner(job: Job, watch: Phases) -> SklearnPerceptron | SklearnLogistic:
-    """What learns the job's model."""
-    return SklearnLogistic(job, watch) if job.model.kind == "logreg" else SklearnPerceptron(job, watch)
 
 
 ACTIVATIONS = {"relu": "relu", "sigmoid": "logistic", "tanh": "tanh"}  # ours: theirs
@@ -101,11 +56,21 @@ class SklearnPerceptron:
 
     @property
     def weights(self) -> Weights:
-        return get_weights(self._classifier)
+        arrays = self._arrays()
+        return [arrays[parameter.name].copy() for parameter in self._job.model.parameters]
 
     def put(self, weights: Weights) -> None:
         """Go on from these weights."""
-        put_weights(self._classifier, weights)
+        arrays = self._arrays()
+        for name, part in self._job.model.by_name(weights).items():
+            arrays[name][...] = part
+
+    def _arrays(self) -> dict[str, NDArray[np.float32]]:
+        """Return the classifier's own arrays by the names of our parameters."""
+        layers, classifier = self._job.model.layers, self._classifier
+        weights = {f"{layer.name}.weight": part for layer, part in zip(layers, classifier.coefs_, strict=True)}
+        biases = {f"{layer.name}.bias": part for layer, part in zip(layers, classifier.intercepts_, strict=True)}
+        return weights | biases
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
         """Learn from these rows; returns the loss before."""
@@ -188,24 +153,10 @@ def fit(classifier: Any, x: NDArray[np.float32], y: NDArray[np.integer[Any]]) ->
     try:
         classifier.partial_fit(x, y)
     except ValueError:
-        if all(np.isfinite(part).all() for part in get_weights(classifier)):
+        if all(np.isfinite(part).all() for part in (*classifier.coefs_, *classifier.intercepts_)):
             raise
         return nan
     return float(classifier.loss_)
-
-
-def put_weights(classifier: Any, weights: Weights) -> None:
-    """Overwrite the classifier's weights where they lie."""
-    for theirs, ours in zip(classifier.coefs_, weights[::2], strict=True):
-        theirs[...] = ours
-    for theirs, ours in zip(classifier.intercepts_, weights[1::2], strict=True):
-        theirs[...] = ours
-
-
-def get_weights(classifier: Any) -> Weights:
-    """A copy of the classifier's weights, layer by layer."""
-    pairs = zip(classifier.coefs_, classifier.intercepts_, strict=True)
-    return [part.copy() for pair in pairs for part in pair]
 
 
 class SklearnLogistic:
@@ -234,7 +185,7 @@ class SklearnLogistic:
 
     def put(self, weights: Weights) -> None:
         """Go on from these weights."""
-        self._classifier.coef_[0, :-1], self._classifier.coef_[0, -1] = weights[0], weights[1][0]
+        self._classifier.coef_[0, :-1], (self._classifier.coef_[0, -1],) = weights
 
     def _with_ones(self, rows: Csr) -> Any:
         """The rows as scipy has them, each with a last entry of 1 in a column of its own."""
@@ -272,3 +223,54 @@ class SklearnLogistic:
         import numpy as np
 
         return np.asarray(self._classifier.predict(self._with_ones(x)), np.int64)
+
+
+BUILDERS: Mapping[str, Any] = {"Mlp": SklearnPerceptron, "Logreg": SklearnLogistic}
+
+
+def check_classes(job: Job) -> None:
+    """Refuse data for which scikit-learn has another network than the model."""
+    if not job.model.sparse and job.model.classes < 3:
+        raise Refused(
+            "scikit-learn trains two classes with one logistic output where the model has a softmax; "
+            "use another engine, or data with at least three classes"
+        )
+
+
+def make_learner(job: Job, watch: Phases) -> SklearnPerceptron | SklearnLogistic:
+    """Return what trains the job's model."""
+    learner: SklearnPerceptron | SklearnLogistic = find_builder(BUILDERS, job.model)(job, watch)
+    return learner
+
+
+class Sklearn(Engine):
+    """scikit-learn's MLPClassifier and SGDClassifier, one `partial_fit` per batch."""
+
+    name = "sklearn"
+    about = "scikit-learn's MLPClassifier and SGDClassifier, one process"
+    models = families(*BUILDERS)
+    package = "scikit-learn"
+    extra = "sklearn"
+    modules = ("sklearn",)
+
+    def refuses(self, trial: Trial) -> str | None:
+        return refuse_sparse_l2(trial)
+
+    def differs(self, trial: Trial) -> str | None:
+        if FAMILIES[trial.model].sparse and trial.params["batch_size"] > 1:
+            return "SGDClassifier takes a small step after every row, not one step per batch"
+        return None
+
+    def open(self, job: Job, watch: Watch) -> None:
+        check_classes(job)
+        self._learner = make_learner(job, watch)
+
+    def train(self, job: Job, watch: Watch) -> None:
+        import numpy as np
+        import sklearn
+
+        with sklearn.config_context(**UNCHECKED), np.errstate(over="ignore", invalid="ignore"):
+            train_loop(job, watch, self._learner.step, lambda: self._learner.weights)
+
+    def predict(self, x: Matrix) -> NDArray[np.int64]:
+        return self._learner.labels(x)

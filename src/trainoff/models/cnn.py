@@ -1,14 +1,27 @@
-"""The small convolutional network, in the manner of LeNet, as a description that belongs to no framework."""
+"""The small convolutional network, in the manner of LeNet."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from trainoff.errors import TrainoffError
-from trainoff.models.network import ConvLayer, DenseLayer, Layer, Network, Picture, PoolLayer, check_network
+from trainoff.models.model import DataShape
+from trainoff.models.network import ACTIVATION, HIDDEN, ConvLayer, Image, Layer, Network, PoolLayer, dense_layers
+from trainoff.study.schema import Key
+
+CHANNELS = Key(
+    "channels",
+    list,
+    "the channels that each convolution of a cnn puts out",
+    [8, 16],
+    minimum=1,
+    maximum=20,
+    item=Key("channels", int, "the channels of one", minimum=1, maximum=10_000),
+)
+KERNEL = Key("kernel", int, "the height and width of a cnn's convolutions", 5, minimum=1, maximum=100)
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,8 @@ class Cnn(Network):
     """
 
     kind: ClassVar[str] = "cnn"
+    keys = (HIDDEN, CHANNELS, KERNEL, ACTIVATION)
+    example: ClassVar[Mapping[str, Any]] = {**Network.example, "channels": [4], "kernel": 3}
 
     image: tuple[int, int]
     channels: tuple[int, ...]
@@ -29,35 +44,39 @@ class Cnn(Network):
     l2: float = 0.0
 
     def __post_init__(self) -> None:
-        check_network(self)
+        super().__post_init__()
         height, width = self.image
-        for index, _ in enumerate(self.channels, 1):
+        for number in range(1, len(self.channels) + 1):
             height, width = (height - self.kernel + 1) // 2, (width - self.kernel + 1) // 2
             if min(height, width) < 1:
                 raise TrainoffError(
-                    f"pictures of {self.image[0]} x {self.image[1]} are used up by convolution {index} of "
+                    f"pictures of {self.image[0]} x {self.image[1]} are used up by convolution {number} of "
                     f"{len(self.channels)} with a kernel of {self.kernel}; take fewer channels or a smaller kernel"
                 )
 
-    @property
-    def classes(self) -> int:
-        return self.sizes[-1]
+    @classmethod
+    def build(cls, params: Mapping[str, Any], data: DataShape) -> Self:
+        assert data.image
+        sizes = (*params["hidden"], data.classes)
+        channels = tuple(params["channels"])
+        return cls(data.image, channels, params["kernel"], sizes, params["activation"], params["l2"])
+
+    @classmethod
+    def misfit(cls, data: DataShape) -> str | None:
+        if data.image:
+            return None
+        return (
+            f"{data.name} has rows of {data.features} features that are no pictures, "
+            "and a cnn needs pictures; use the model mlp"
+        )
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         found: list[Layer] = []
-        picture: Picture = (*self.image, 1)
-        for outputs in self.channels:
-            conv = ConvLayer(*picture, outputs, self.kernel, self.activation)
-            pool = PoolLayer(*conv.picture)
+        image: Image = (*self.image, 1)
+        for number, outputs in enumerate(self.channels, 1):
+            conv = ConvLayer(f"conv{number}", *image, outputs, self.kernel, self.activation)
+            pool = PoolLayer(f"pool{number}", *conv.output)
             found += [conv, pool]
-            picture = pool.picture
-        sizes = (prod(picture), *self.sizes)
-        last = len(sizes) - 2
-        for index, (inputs, outputs) in enumerate(pairwise(sizes)):
-            found.append(DenseLayer(inputs, outputs, None if index == last else self.activation))
-        return tuple(found)
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        return self.kind, self.image, self.channels, self.kernel, self.sizes, self.activation
+            image = pool.output
+        return (*found, *dense_layers((prod(image), *self.sizes), self.activation))

@@ -1,16 +1,18 @@
-"""Logistic regression on sparse rows, as a description that belongs to no framework."""
+"""Logistic regression on sparse rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainoff.data.dataset import Csr
-from trainoff.models.network import Array, Model, Shape
+from trainoff.models.model import Array, DataShape, Labels, Model, Parameter
+from trainoff.models.optimizers import SCHEDULES
+
+OPERATIONS = 1000.0  # that take as long as one non-zero, whose weight a core waits for memory to bring
 
 
 @dataclass(frozen=True)
@@ -18,57 +20,60 @@ class Logreg(Model):
     """One weight per feature and a bias, the logistic function, and the log-loss; two classes."""
 
     kind: ClassVar[str] = "logreg"
+    defaults: ClassVar[Mapping[str, Any]] = {"optimizer": "sgd", "schedule": "constant"}
+    optimizers = ("sgd",)  # the only one that leaves weights alone that no row touches
+    sparse = True
+    example_data = "clicks:rows=1000,bits=10"
 
     features: int
     nonzeros: int = 39  # of a row, about; only for estimates
     l2: float = 0.0
+
+    @classmethod
+    def build(cls, params: Mapping[str, Any], data: DataShape) -> Self:
+        return cls(data.features, data.nonzeros or 1, params["l2"])
+
+    @classmethod
+    def misfit(cls, data: DataShape) -> str | None:
+        if data.classes == 2:
+            return None
+        return f"{data.name} has {data.classes} classes; logistic regression tells two apart"
+
+    @classmethod
+    def contract_cases(cls, thorough: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for schedule in SCHEDULES:
+            yield f"sgd, {schedule}", {"schedule": schedule}
 
     @property
     def classes(self) -> int:
         return 2
 
     @property
-    def shapes(self) -> list[Shape]:
-        return [(self.features,), (1,)]
+    def parameters(self) -> tuple[Parameter, ...]:
+        return Parameter("weight", (self.features,), True), Parameter("bias", (1,), False)
 
     @property
-    def products(self) -> int:
-        return self.nonzeros
+    def operations(self) -> float:
+        return OPERATIONS * self.nonzeros
+
+    def scores(self, weights: Mapping[str, Array], x: Csr) -> Array:
+        odds = log_odds(weights, x)
+        return np.stack([np.zeros_like(odds), odds], axis=1)
+
+    def gradient(self, weights: Mapping[str, Array], x: Csr, y: Labels) -> tuple[float, dict[str, Array]]:
+        rows, weight = x.compact(), weights["weight"]
+        z = log_odds(weights, rows)
+        log_losses = np.logaddexp(0, np.where(y == 1, -z, z))  # log(1 + exp(-z)) of class 1, log(1 + exp(z)) of class 0
+        loss = log_losses.mean() + self.l2 / 2 * np.sum(weight**2)
+        delta = (1 / (1 + np.exp(-z)) - y) / len(y)
+        sums = np.bincount(rows.columns, rows.values * delta[rows.row_numbers()], minlength=self.features)
+        return float(loss), {"weight": sums + self.l2 * weight, "bias": np.array([delta.sum()])}
 
 
-Labels = NDArray[np.integer[Any]]
-
-
-def scores(weights: Sequence[Array], x: Csr) -> Array:
-    """The log-odds of class 1, one per row."""
-    rows = x.compact()
-    products = rows.values * weights[0][rows.columns]
+def log_odds(weights: Mapping[str, Array], x: Csr) -> Array:
+    """Return the log-odds of class 1, one per row."""
+    rows, weight = x.compact(), weights["weight"]
+    products = rows.values * weight[rows.columns]
     sums = np.bincount(rows.row_numbers(), products, minlength=len(rows))
-    odds: Array = (sums + weights[1][0]).astype(weights[0].dtype)
+    odds: Array = (sums + weights["bias"][0]).astype(weight.dtype)
     return odds
-
-
-def log_losses(z: Array, y: Labels) -> Array:
-    """The log-loss of each row: log(1 + exp(-z)) of class 1, log(1 + exp(z)) of class 0."""
-    return np.logaddexp(0, np.where(y == 1, -z, z))
-
-
-def gradient(model: Logreg, weights: Sequence[Array], x: Csr, y: Labels) -> tuple[float, list[Array]]:
-    """The mean log-loss with the L2 term, and its gradient: of the weights, of the bias."""
-    rows = x.compact()
-    z = scores(weights, rows)
-    loss = log_losses(z, y).mean() + model.l2 / 2 * np.sum(weights[0] ** 2)
-    delta = (1 / (1 + np.exp(-z)) - y) / len(y)
-    slope = np.bincount(rows.columns, rows.values * delta[rows.row_numbers()], minlength=model.features)
-    return float(loss), [slope + model.l2 * weights[0], np.array([delta.sum()])]
-
-
-def auc(z: Array, y: Labels) -> float:
-    """The chance that a row of class 1 scores higher than one of class 0; equal scores count half."""
-    ones = int(np.count_nonzero(y == 1))
-    zeros = len(y) - ones
-    if not ones or not zeros or not np.isfinite(z).all():
-        return float("nan")
-    _, place, counts = np.unique(z, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2  # equal scores share the mean of their ranks
-    return float((ranks[place][y == 1].sum() - ones * (ones + 1) / 2) / (ones * zeros))

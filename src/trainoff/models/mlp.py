@@ -1,13 +1,16 @@
-"""The multi-layer perceptron as a description that belongs to no framework."""
+"""The multi-layer perceptron."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from trainoff.errors import TrainoffError
-from trainoff.models.network import DenseLayer, Layer, Network, check_network
+from trainoff.models.model import DataShape
+from trainoff.models.network import ACTIVATIONS, DenseLayer, Network, dense_layers
+from trainoff.models.optimizers import OPTIMIZERS, SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -30,22 +33,22 @@ class Mlp(Network):
                 f"the model's sizes are {self.sizes!r}; give two or more whole numbers above zero, "
                 "from the inputs to the classes, such as (784, 800, 10)"
             )
-        check_network(self)
+        super().__post_init__()
+
+    @classmethod
+    def build(cls, params: Mapping[str, Any], data: DataShape) -> Self:
+        return cls((data.features, *params["hidden"], data.classes), params["activation"], params["l2"])
+
+    @classmethod
+    def contract_cases(cls, thorough: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        if not thorough:
+            yield from super().contract_cases(thorough)
+            return
+        for optimizer, schedule, activation in itertools.product(OPTIMIZERS, SCHEDULES, ACTIVATIONS):
+            changes = {"optimizer": optimizer, "schedule": schedule, "activation": activation}
+            yield f"{optimizer}, {schedule}, {activation}", changes
+        yield "l2", {"l2": 0.01}
 
     @property
-    def classes(self) -> int:
-        return self.sizes[-1]
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """From the inputs to the scores."""
-        last = len(self.sizes) - 2
-        return tuple(
-            DenseLayer(inputs, outputs, None if index == last else self.activation)
-            for index, (inputs, outputs) in enumerate(pairwise(self.sizes))
-        )
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """What the initial weights depend on, besides the seed."""
-        return self.kind, self.sizes, self.activation
+    def layers(self) -> tuple[DenseLayer, ...]:
+        return dense_layers(self.sizes, self.activation)

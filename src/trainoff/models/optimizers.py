@@ -1,15 +1,17 @@
-"""The optimisers, defined once in float64 and in torch's forms: every engine is held against these."""
+"""The optimisers in float64 and in torch's forms, against which every engine is tested; learning-rate schedules."""
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.errors import TrainoffError
-from trainoff.models.network import Weights
+
+if TYPE_CHECKING:
+    from trainoff.models.model import Weights
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 
@@ -17,7 +19,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, as published
 
 
 class Optimizer(Protocol):
-    """What turns a gradient into a step."""
+    """The rule that turns a gradient into a step."""
 
     def step(self, weights: Weights, gradient: Weights, rate: float) -> None:
         """Move the weights, in place, by one step."""
@@ -63,7 +65,7 @@ class Adam:
 
 
 def make_optimizer(name: str, weights: Weights, momentum: float = 0.0) -> Optimizer:
-    """The optimiser of that name for these weights; only `momentum` uses the momentum."""
+    """Return the optimiser of that name for these weights; only `momentum` uses the momentum."""
     if name == "sgd":
         return Sgd()
     if name == "momentum":
@@ -75,13 +77,13 @@ def make_optimizer(name: str, weights: Weights, momentum: float = 0.0) -> Optimi
 
 SCHEDULES = ("constant", "one-cycle")
 
-RISE = 0.25  # the part of the training in which one-cycle climbs to the learning rate
-START = 1 / 25  # where one-cycle begins, as a part of the learning rate
-END = 1 / 1000  # and where it ends
+RISE = 0.25  # the share of the training in which one-cycle climbs to the learning rate
+START = 1 / 25  # one-cycle's first rate, as a share of the learning rate
+END = 1 / 1000  # and its last
 
 
 def rates(schedule: str, learning_rate: float, steps: int) -> NDArray[np.float64]:
-    """The learning rate of each step; `rates(...)[step - 1]` belongs to `step`."""
+    """Return the learning rate of each step; `rates(...)[step - 1]` belongs to `step`."""
     if schedule == "constant":
         return np.full(steps, float(learning_rate))
     if schedule == "one-cycle":
@@ -90,10 +92,10 @@ def rates(schedule: str, learning_rate: float, steps: int) -> NDArray[np.float64
 
 
 def _one_cycle(steps: int) -> NDArray[np.float64]:
-    """A straight rise, then half a cosine down, as parts of the learning rate.
+    """Return a straight rise, then half a cosine down, as shares of the learning rate.
 
     Each step takes the rate at the middle of its share of the training, so that one or two steps need
-    no rule of their own.
+    no special rule.
     """
     done = (np.arange(steps) + 0.5) / steps
     rise = START + (1 - START) * done / RISE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,12 +9,11 @@ from typing import Any
 
 from trainoff import data
 from trainoff.engines import Engine
-from trainoff.models import ACTIVATIONS, OPTIMIZERS, SCHEDULES
+from trainoff.models import FAMILIES
 from trainoff.records import Record, Store
 from trainoff.runner.runner import Runner, RunObserver, Task
 from trainoff.runner.status import check_preconditions
 from trainoff.study import Limits, Trial
-from trainoff.study.grid import FOREIGN
 
 ROWS, BATCH = 203, 10  # 21 steps an epoch, the last one of 3 rows
 
@@ -26,17 +24,11 @@ BASE: dict[str, Any] = {
     "schedule": "constant",
     "batch_size": BATCH,
     "epochs": 2,
-    "hidden": [16],
-    "channels": [4],
-    "kernel": 3,
-    "activation": "relu",
     "l2": 0.0,
     "train_rows": ROWS,
     "snapshot_every": 100,
     "stop": None,
 }
-
-DATASETS = {"logreg": "clicks:rows=1000,bits=10"}
 
 WILD = 1e30  # a learning rate that no training survives
 
@@ -65,7 +57,9 @@ class TestFinding:
 def cases(engine: Engine) -> list[Case]:
     """All contract tests for an engine; of several that come out the same for it, one."""
     found = [Case(name, _settled(engine, trial), _same_mathematics) for name, trial in _mathematics(engine)]
-    first = _trial(engine, engine.modes[0], 1, next((model for model in MODELS if model in engine.models), "mlp"))
+    first = _trial(
+        engine, engine.modes[0], 1, next((kind for kind in FAMILIES if kind in engine.models), next(iter(FAMILIES)))
+    )
     stops = _settled(engine, _with(first, epochs=50, stop={"tol": 1e9, "patience": 1}))
     if stops.params["stop"]:
         found.append(Case("stops when the watch says so", stops, _stopped_early))
@@ -85,33 +79,10 @@ def _settled(engine: Engine, trial: Trial) -> Trial:
 def _mathematics(engine: Engine) -> Iterator[tuple[str, Trial]]:
     for number, (mode, workers) in enumerate(_settings(engine)):
         where = "" if engine.modes == ("single",) else f", {mode} with {workers} workers"
-        for model in (model for model in MODELS if model in engine.models):
-            kinds = FEWER if number else MODELS  # all of them once are enough
-            for what, trial in kinds[model](_trial(engine, mode, workers, model)):
-                yield f"{model}: {what}{where}", trial
-
-
-def _mlp(trial: Trial) -> Iterator[tuple[str, Trial]]:
-    for optimizer, schedule, activation in itertools.product(OPTIMIZERS, SCHEDULES, ACTIVATIONS):
-        changed = _with(trial, optimizer=optimizer, schedule=schedule, activation=activation)
-        yield f"{optimizer}, {schedule}, {activation}", changed
-    yield "l2", _with(trial, l2=0.01)
-
-
-def _cnn(trial: Trial) -> Iterator[tuple[str, Trial]]:
-    for optimizer, activation in zip(OPTIMIZERS, ACTIVATIONS, strict=True):
-        changed = _with(trial, optimizer=optimizer, schedule="one-cycle", activation=activation)
-        yield f"{optimizer}, one-cycle, {activation}", changed
-    yield "l2", _with(trial, l2=0.01)
-
-
-def _logreg(trial: Trial) -> Iterator[tuple[str, Trial]]:
-    for schedule in SCHEDULES:
-        yield f"sgd, {schedule}", _with(trial, schedule=schedule)
-
-
-MODELS = {"mlp": _mlp, "cnn": _cnn, "logreg": _logreg}
-FEWER = {**MODELS, "mlp": _cnn}
+        for kind, family in FAMILIES.items():
+            if kind in engine.models:
+                for what, changes in family.contract_cases(thorough=number == 0):  # all of them once are enough
+                    yield f"{kind}: {what}{where}", _with(_trial(engine, mode, workers, kind), **changes)
 
 
 def _settings(engine: Engine) -> list[tuple[str, int]]:
@@ -119,8 +90,9 @@ def _settings(engine: Engine) -> list[tuple[str, int]]:
 
 
 def _trial(engine: Engine, mode: str, workers: int, model: str) -> Trial:
-    params = {**_of(model), **{name: knob.default for name, knob in engine.knobs.items()}}
-    dataset = DATASETS.get(model, "digits")
+    family = FAMILIES[model]
+    params = {**BASE, **family.example, **{name: knob.default for name, knob in engine.knobs.items()}}
+    dataset = family.example_data
     limits = Limits(timeout_s=120, stall_s=60)
     return Trial(
         "check",
@@ -138,11 +110,6 @@ def _trial(engine: Engine, mode: str, workers: int, model: str) -> Trial:
         data=dataset,
         model=model,
     )
-
-
-def _of(model: str) -> dict[str, Any]:
-    """The parameters that say something about a model."""
-    return {name: value for name, value in BASE.items() if name not in FOREIGN[model]}
 
 
 def _with(trial: Trial, **changes: Any) -> Trial:

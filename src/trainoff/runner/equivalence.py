@@ -16,7 +16,7 @@ from trainoff.data.cache import root as cache_folder
 from trainoff.engines import Job
 from trainoff.engines.shared.snapshots import CERTIFIED_STEPS
 from trainoff.files import atomic_open
-from trainoff.models import Model, Weights, evaluate, fingerprint, flatten, trajectory, unflatten
+from trainoff.models import Model, NamedWeights, Weights, evaluate, fingerprint, flatten, trajectory, unflatten
 from trainoff.runner.events import SnapshotEvent, TrialState
 
 REFERENCE = 1  # the version of the reference, by which cached trajectories are found
@@ -79,7 +79,7 @@ def _judge(worst: float) -> dict[str, Any]:
     return {"verdict": "wrong", "reason": reason}
 
 
-def reference_weights(job: Job) -> dict[int, Weights]:
+def reference_weights(job: Job) -> dict[int, NamedWeights]:
     """Return the reference's weights at the certified steps, which are computed once and cached."""
     params = job.params
     first_rates = [float(rate) for rate in job.rates[: max(CERTIFIED_STEPS)]]
@@ -104,7 +104,7 @@ def reference_weights(job: Job) -> dict[int, Weights]:
     return computed
 
 
-def _trajectory(job: Job) -> dict[int, Weights]:
+def _trajectory(job: Job) -> dict[int, NamedWeights]:
     data, params = job.data, job.params
     return trajectory(
         job.model,
@@ -119,7 +119,7 @@ def _trajectory(job: Job) -> dict[int, Weights]:
     )
 
 
-def _store(path: Path, weights: dict[int, Weights]) -> None:
+def _store(path: Path, weights: dict[int, NamedWeights]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {str(step): flatten(value) for step, value in weights.items()}
     with atomic_open(path) as file:
@@ -131,7 +131,7 @@ def _store(path: Path, weights: dict[int, Weights]) -> None:
 
 def read_snapshot(event: SnapshotEvent, folder: Path, model: Model) -> Weights:
     """Return the weights of one snapshot."""
-    return unflatten(model, np.fromfile(folder / event.file, np.float32, model.parameters))
+    return unflatten(model, np.fromfile(folder / event.file, np.float32, model.parameter_count))
 
 
 def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:

@@ -11,17 +11,16 @@ from math import isqrt
 from trainoff import data
 from trainoff.data import DatasetEntry
 from trainoff.errors import TrainoffError
+from trainoff.models import FAMILIES, DataShape
 from trainoff.records import Record
 from trainoff.runner import machine
 from trainoff.runner.events import TrialState
-from trainoff.runner.job import network_of
 from trainoff.runner.runner import NullObserver, Task
 from trainoff.study import Trial
 
 STARTUP_S = 3.0
 FLOPS = 3e10  # of one core on small matrices; a guess that only serves until there are records
-SPARSE = 1000.0  # operations that would take as long as one non-zero, which a core waits for memory to bring
-SOME_PRODUCTS = 1_000_000  # of a row, where nothing is known
+UNKNOWN_OPERATIONS = 6e6  # of a row, where nothing is known
 UNKNOWN = DatasetEntry("", "", 10_000, 2_000, 100, 10)  # what the user's own data is taken for until it has been read
 
 
@@ -54,7 +53,7 @@ def _kind(one: Record | Trial) -> tuple[object, ...]:
 
 def _rough(trial: Trial) -> float:
     """Where no record is alike."""
-    return STARTUP_S + _flop(trial) / FLOPS / max(trial.cores, 0.1)
+    return STARTUP_S + _operations(trial) / FLOPS / max(trial.cores, 0.1)
 
 
 def _scaled(record: Record, trial: Trial) -> float:
@@ -66,30 +65,24 @@ def _scaled(record: Record, trial: Trial) -> float:
 
 def samples(trial: Trial) -> int:
     """How many samples a trial will see."""
-    return int((trial.params["train_rows"] or _shape(trial.data).train_rows) * trial.params["epochs"])
+    return int((trial.params["train_rows"] or _entry(trial.data).train_rows) * trial.params["epochs"])
 
 
 @cache
-def _shape(dataset: str) -> DatasetEntry:
+def _entry(dataset: str) -> DatasetEntry:
     return data.entry(dataset) or UNKNOWN
 
 
-def _flop(trial: Trial) -> float:
-    """Six operations per weight and sample: forward, and twice that back."""
-    shape = _shape(trial.data)
-    if trial.model == "logreg":
-        return SPARSE * (shape.nonzeros or 1) * samples(trial)
-    image = _square(shape.features) if trial.model == "cnn" else None
+def _operations(trial: Trial) -> float:
+    """Return about how many operations the training takes."""
+    entry, side = _entry(trial.data), isqrt(_entry(trial.data).features)
+    nonzeros = round(entry.nonzeros) if entry.nonzeros else None
+    shape = DataShape(entry.name, entry.features, entry.classes, (side, side), nonzeros)
     try:
-        products = network_of(trial, shape.features, shape.classes, image).products
+        operations = FAMILIES[trial.model].build(trial.params, shape).operations
     except TrainoffError:  # the guessed pictures are too small for the network; the real ones may not be
-        products = SOME_PRODUCTS
-    return 6.0 * products * samples(trial)
-
-
-def _square(features: int) -> tuple[int, int]:
-    """The picture that so many pixels make, until the data has been read."""
-    return isqrt(features), isqrt(features)
+        operations = UNKNOWN_OPERATIONS
+    return operations * samples(trial)
 
 
 class Clock(NullObserver):

@@ -11,10 +11,10 @@ from trainoff.clusters.lab import cluster as lab
 from trainoff.clusters.lab.cluster import LabCluster
 from trainoff.clusters.ssh.client import Ssh
 from trainoff.clusters.ssh.cluster import Hosts, HostsPlan
-from trainoff.data import Csr, Data, Order
+from trainoff.data import Data, Order
 from trainoff.engines import Job
 from trainoff.errors import TrainoffError
-from trainoff.models import Cnn, Logreg, Mlp, Model, initial_weights, rates
+from trainoff.models import DataShape, Model, build, initial_weights, rates
 from trainoff.study import Trial
 from trainoff.study.machines import GIB
 
@@ -86,41 +86,10 @@ def rows_of(trial: Trial, loaded: Data) -> Data:
 
 
 def model_of(trial: Trial, loaded: Data) -> Model:
-    """The model: the data decides its two ends, the parameters what lies between."""
-    _check_fit(trial, loaded)
-    rows, features = loaded.x_train.shape
-    if isinstance(loaded.x_train, Csr):
-        return Logreg(features, round(loaded.x_train.nonzeros / rows), trial.params["l2"])
-    return network_of(trial, features, loaded.classes, loaded.image)
-
-
-def network_of(trial: Trial, features: int, classes: int, image: tuple[int, int] | None) -> Mlp | Cnn:
-    """The network of a trial on dense rows of that form."""
-    params = trial.params
-    if trial.model == "cnn" and image:
-        channels = tuple(params["channels"])
-        return Cnn(image, channels, params["kernel"], (*params["hidden"], classes), params["activation"], params["l2"])
-    return Mlp((features, *params["hidden"], classes), params["activation"], params["l2"])
-
-
-def _check_fit(trial: Trial, loaded: Data) -> None:
-    """Refuse a model that cannot be trained on such data, or a metric that it does not have."""
+    """Return the trial's model for the data; raise a `TrainoffError` if the data does not fit it or the metric."""
     if trial.metric == "auc" and loaded.classes != 2:
         raise TrainoffError(f"auc is a metric of two classes, and {loaded.name} has {loaded.classes}; use accuracy")
-    if loaded.sparse and trial.model != "logreg":
-        raise TrainoffError(f"{loaded.name} has sparse rows, which only the model logreg takes, not {trial.model}")
-    if trial.model == "cnn" and not loaded.image:
-        raise TrainoffError(
-            f"{loaded.name} has rows of {loaded.x_train.shape[1]} features that are no pictures, "
-            "and a cnn needs pictures; use the model mlp"
-        )
-    if trial.model == "logreg":
-        if not loaded.sparse:
-            raise TrainoffError(
-                f"{loaded.name} has dense rows, and the model logreg takes sparse ones; use the model mlp"
-            )
-        if loaded.classes != 2:
-            raise TrainoffError(f"{loaded.name} has {loaded.classes} classes; logistic regression tells two apart")
+    return build(trial.model, trial.params, DataShape.of(loaded))
 
 
 def order_of(trial: Trial, loaded: Data) -> Order:

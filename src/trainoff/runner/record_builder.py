@@ -86,7 +86,7 @@ def full_record(record: Record, trial: Trial, exit_info: ExitInfo, job: Job, dif
     record.model = {
         "kind": job.model.kind,
         "classes": job.model.classes,
-        "parameters": job.model.parameters,
+        "parameters": job.model.parameter_count,
         **asdict(job.model),
     }
     status = status_of(exit_info)

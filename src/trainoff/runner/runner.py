@@ -151,7 +151,7 @@ def get_data(study: Study, say: data.Progress | None) -> None:
     loaded = {name: data.get(name, say=say) for name in dict.fromkeys(trial.data for trial in trials)}
     for trial in trials:
         rows = rows_of(trial, loaded[trial.data])
-        parameters = model_of(trial, rows).parameters
+        parameters = model_of(trial, rows).parameter_count
         if parameters > MOST_PARAMETERS:
             raise TrainoffError(
                 f"hidden = {trial.params.get('hidden')} makes a network of {parameters:,} weights; "

@@ -65,7 +65,7 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
         with watch.phase("data_load"):
             job = make_job(trial, cluster, folder)
         every = trial.params["snapshot_every"] or job.order.rows // 3
-        watch.prepare(job.order, job.model.parameters, every, trial.params["stop"])
+        watch.prepare(job.order, job.model.parameter_count, every, trial.params["stop"])
         try:
             engine.open(job, watch)
             with cluster.timed(), watch.phase("train"):

@@ -1,12 +1,12 @@
 """What to run: study files, parameters, grids, workloads and the trials they make.
 
-`read(path, engines)` gives a checked Study, `Study.trials()` the trials in the order they run.
+`read(path, installed)` gives a checked Study, `Study.trials()` the trials in the order they run.
 """
 
 from trainoff.study.grid import MOST_TRIALS
 from trainoff.study.keys import CLUSTER, LIMITS, PARAMS
 from trainoff.study.loader import read
-from trainoff.study.schema import EngineFacts
+from trainoff.study.schema import Catalogue, EngineFacts
 from trainoff.study.study import Limits, Study, Trial, derive
 from trainoff.study.suggestions import nearest
 from trainoff.study.workloads import Workload, workloads
@@ -16,6 +16,7 @@ __all__ = [
     "LIMITS",
     "MOST_TRIALS",
     "PARAMS",
+    "Catalogue",
     "EngineFacts",
     "Limits",
     "Study",

@@ -7,30 +7,25 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from trainoff.study.keys import CLUSTER, HOST_KEYS, PARAMS, SOFTWARE_KEYS
+from trainoff.study.keys import CLUSTER, HOST_KEYS, PARAMS, SOFTWARE_KEYS, params_of
 from trainoff.study.machines import price_of, settle_nodes
-from trainoff.study.schema import EngineFacts
+from trainoff.study.schema import EngineFacts, ModelFacts
 from trainoff.study.workloads import Workload
 
 Values = Mapping[str, Any]
 MOST_TRIALS = 10_000
-_OF_MODEL: Mapping[str, Values] = {"logreg": {"optimizer": "sgd", "schedule": "constant"}}  # other defaults
-FOREIGN = {  # keys that say nothing about a model
-    "mlp": ("channels", "kernel"),
-    "cnn": (),
-    "logreg": ("channels", "kernel", "hidden", "activation"),
-}
 WORKERS_KEYS = ("workers", "nodes", "fault")  # these make a difference only where there is more than one worker
 WHOLE_BATCHES = ("async", "model-parallel")  # modes in which a worker's batch is nobody else's, or everybody's
-_DEFAULTS = {key.name: key.default for key in (*PARAMS.values(), *CLUSTER.values())}
 
 
 @dataclass(frozen=True)
 class Layers:
     """What a study says of every key, each layer stronger than the one before it."""
 
+    models: Mapping[str, ModelFacts]  # all families
     base: Values = field(default_factory=dict)  # [params], [cluster] and the choice of the workload
     by_workload: Mapping[str, Values] = field(default_factory=dict)  # [workload.NAME]
     by_engine: Mapping[str, Values] = field(default_factory=dict)  # [engine.NAME]
@@ -40,27 +35,33 @@ class Layers:
     machines: Mapping[str, Values] = field(default_factory=dict)  # by their names
     engine_overrides: Mapping[str, Values] = field(default_factory=dict)  # --set engine.NAME.key=value
 
+    @cached_property
+    def model_keys(self) -> frozenset[str]:
+        """Return the keys that some family of models has."""
+        return frozenset(key.name for model in self.models.values() for key in model.keys)
 
-def knows(engine: EngineFacts, key: str) -> bool:
+
+def knows(engine: EngineFacts, layers: Layers, key: str) -> bool:
     """Whether a key makes a difference to an engine; those of workers make none to a single-node engine."""
     if key in WORKERS_KEYS or key in HOST_KEYS:
         return engine.distributed
     if key in SOFTWARE_KEYS:
         return engine.cluster == SOFTWARE_KEYS[key]
-    return key in _DEFAULTS or key == "workload" or key in engine.knobs
+    return key in PARAMS or key in CLUSTER or key == "workload" or key in layers.model_keys or key in engine.knobs
 
 
 def swept(engine: EngineFacts, layers: Layers) -> dict[str, Sequence[Any]]:
     """The part of the grid that multiplies an engine's trials."""
     fixed = {**layers.overrides, **layers.engine_overrides.get(engine.name, {})}
-    return {key: values for key, values in layers.grid.items() if knows(engine, key) and key not in fixed}
+    return {key: values for key, values in layers.grid.items() if knows(engine, layers, key) and key not in fixed}
 
 
 def cases_of(engine: EngineFacts, layers: Layers) -> list[Values]:
     """The cases that differ for an engine, each with the keys it knows."""
     fixed = {**layers.overrides, **layers.engine_overrides.get(engine.name, {})}
     known = [
-        {key: value for key, value in case.items() if knows(engine, key) and key not in fixed} for case in layers.cases
+        {key: value for key, value in case.items() if knows(engine, layers, key) and key not in fixed}
+        for case in layers.cases
     ]
     return list({json.dumps(case, sort_keys=True): case for case in known}.values())
 
@@ -96,17 +97,19 @@ def settings(
         chosen.setdefault("workers", len(chosen.get("hosts", [1])))
         asked = [{"workers": chosen["workers"]}, *asked]
     mode, _ = _mode_and_workers(engine, chosen.get("mode"), _workers(chosen))
+    model = layers.models[workloads[workload].model]
     stack: list[Values] = [
-        _DEFAULTS,
+        {key.name: key.default for key in (*params_of([model]).values(), *CLUSTER.values())},
         {name: knob.default for name, knob in engine.knobs.items()},
-        _OF_MODEL.get(workloads[workload].model, {}),
+        model.defaults,
         workloads[workload].recipe,
         workloads[workload].stale if mode == "async" else {},
         *asked,
     ]
-    merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, key)}
+    merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, layers, key)}
     unsaid = [key for key in ("fault", *SOFTWARE_KEYS, *HOST_KEYS) if merged.get(key) is None]
-    for key in (*FOREIGN[workloads[workload].model], *unsaid):
+    foreign = layers.model_keys - {key.name for key in model.keys}
+    for key in (*foreign, *unsaid):
         merged.pop(key, None)
     merged.setdefault("workers", 1)
     settle_nodes(merged, layers.machines, chosen)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from trainoff.study.schema import EngineFacts, InvalidValue, Key, check, knob_key, show
+from trainoff.study.schema import Catalogue, EngineFacts, InvalidValue, Key, ModelFacts, check, knob_key, show
 from trainoff.study.source import MakeError, Source
 from trainoff.study.suggestions import quote, same_as, suggest
 
@@ -127,26 +128,6 @@ PARAMS = _by_name(
             ("global", "worker"),
         ),
         Key("epochs", int, "how often every row is seen", 5, minimum=1, maximum=10**6),
-        Key(
-            "hidden",
-            list,
-            "the sizes of the hidden layers",
-            [128],
-            minimum=1,
-            maximum=100,
-            item=Key("hidden", int, "the size of one layer", minimum=1, maximum=10**6),
-        ),
-        Key(
-            "channels",
-            list,
-            "the channels that each convolution of a cnn puts out",
-            [8, 16],
-            minimum=1,
-            maximum=20,
-            item=Key("channels", int, "the channels of one", minimum=1, maximum=10_000),
-        ),
-        Key("kernel", int, "the height and width of a cnn's convolutions", 5, minimum=1, maximum=100),
-        Key("activation", str, "what a hidden unit computes", "relu", ("relu", "sigmoid", "tanh")),
         Key("l2", float, "weight of the squared weights in the loss", 0.0, minimum=0, maximum=10**6),
         Key("train_rows", int, "train on this many rows; all of them by default", minimum=1, maximum=10**9),
         Key(
@@ -171,6 +152,15 @@ PARAMS = _by_name(
         Key("workers", int, "over how many workers a training is spread", 1, minimum=1, maximum=10_000),
     ]
 )
+
+
+def params_of(models: Iterable[ModelFacts]) -> dict[str, Key]:
+    """Return the keys of [params] for these families of models, whose own keys follow `epochs`."""
+    own = {key.name: key for model in models for key in model.keys}
+    names = list(PARAMS)
+    first = names[: names.index("epochs") + 1]
+    return {**{name: PARAMS[name] for name in first}, **own, **PARAMS}
+
 
 _CORES = Key("cores", float, "CPU cores per worker", 1.0, above=0, maximum=1024)
 _MEMORY = Key("memory_gb", float, "memory per worker; not limited by default", above=0, maximum=10**6)
@@ -303,7 +293,7 @@ WORKLOAD = _by_name(
             "the path of a new workload's data, from the study file's folder, or a dataset's name",
         ),
         Key("about", str, "what a new workload is, in a few words", ""),
-        Key("model", str, "what is trained", "mlp", ("mlp", "cnn", "logreg")),
+        Key("model", str, "what is trained; its choices are the families of models"),
         Key("metric", str, "what is measured on the test rows", "accuracy", ("accuracy", "error", "auc", "log-loss")),
     ]
 )
@@ -323,23 +313,33 @@ class StudySchema:
     """The keys that one study may use, given its engines and all that are installed."""
 
     engines: Sequence[EngineFacts]
-    installed: Mapping[str, EngineFacts]
+    installed: Catalogue
+
+    @cached_property
+    def common(self) -> dict[str, Key]:
+        """Return the keys of [params] that are no engine's knobs."""
+        return params_of(self.installed.models.values())
 
     def params(self, engines: Iterable[EngineFacts] | None = None) -> Allowed:
         """What may stand in [params], or the same of some engines."""
         known = list(self.engines if engines is None else engines)
         modes = tuple(dict.fromkeys(mode for engine in known for mode in engine.modes))
-        allowed = {name: [key] for name, key in PARAMS.items()}
+        allowed = {name: [key] for name, key in self.common.items()}
         allowed["mode"] = [replace(PARAMS["mode"], choices=modes)]
         for engine in known:
             for name, knob in engine.knobs.items():
-                if name not in PARAMS and name not in CLUSTER:
+                if name not in self.common and name not in CLUSTER:
                     allowed.setdefault(name, []).append(knob_key(name, knob))
         return allowed
 
     def of_engine(self, engine: EngineFacts) -> Allowed:
         """What may stand in [engine.NAME]: its parameters and knobs, and how large its workers are."""
         return {**self.params([engine]), **{name: [CLUSTER[name]] for name in WORKER_SIZE_KEYS}}
+
+    def of_workload(self) -> Allowed:
+        """What may stand in the [workload.NAME] of a new workload."""
+        model = replace(WORKLOAD["model"], choices=tuple(self.installed.models))
+        return {**self.params(), **only({**WORKLOAD, "model": model}), "targets": [TOP["targets"]]}
 
     def sweepable(self, workloads: Iterable[str]) -> Allowed:
         """What may stand in [grid], in [[case]] and in --set."""
@@ -349,39 +349,37 @@ class StudySchema:
     def unknown(self, name: str, what: str, allowed: Iterable[str]) -> str:
         """The sentence for a key that is not known where it stands: where it belongs, or the nearest name."""
         names = list(allowed)
-        hint = self._belongs(name) or _elsewhere(name, names) or suggest(name, names, "the keys are")
+        hint = self._belongs(name) or self._elsewhere(name, names) or suggest(name, names, "the keys are")
         return f"{quote(name)} is not {what}; {hint}"
 
     def _belongs(self, name: str) -> str | None:
-        if home := _home(name):
+        if home := self._home(name):
             return f"it belongs {home}"
-        for engine in (*self.engines, *self.installed.values()):
+        for engine in (*self.engines, *self.installed.engines.values()):
             if name in engine.knobs:
                 here = engine in self.engines
                 other = f"it is a knob of {quote(engine.name)}, which is not among the study's engines"
                 return f"it belongs in [engine.{engine.name}]" if here else other
         return None
 
-
-def _home(name: str) -> str | None:
-    """Where a key of the catalogue stands in a study file."""
-    for keys, home in (
-        (PARAMS, "in [params]"),
-        (CLUSTER, "in [cluster]"),
-        (LIMITS, "in [limits]"),
-        (TOP, "at the top of the file"),
-    ):
-        if name in keys:
-            return home
-    return None
-
-
-def _elsewhere(name: str, allowed: Sequence[str]) -> str | None:
-    """The hint for another program's name of a key that does not belong here either."""
-    ours = same_as(name)
-    if ours is None or ours in allowed or not (home := _home(ours)):
+    def _home(self, name: str) -> str | None:
+        """Where a key of the catalogue stands in a study file."""
+        for keys, home in (
+            (self.common, "in [params]"),
+            (CLUSTER, "in [cluster]"),
+            (LIMITS, "in [limits]"),
+            (TOP, "at the top of the file"),
+        ):
+            if name in keys:
+                return home
         return None
-    return f"did you mean {quote(ours)}, which belongs {home}?"
+
+    def _elsewhere(self, name: str, allowed: Sequence[str]) -> str | None:
+        """The hint for another program's name of a key that does not belong here either."""
+        ours = same_as(name)
+        if ours is None or ours in allowed or not (home := self._home(ours)):
+            return None
+        return f"did you mean {quote(ours)}, which belongs {home}?"
 
 
 def checked(keys: Sequence[Key], value: Any, make_error: MakeError, hint: str = "") -> Any:

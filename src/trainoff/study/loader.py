@@ -23,7 +23,7 @@ from trainoff.study.keys import (
 )
 from trainoff.study.keys import only as exactly
 from trainoff.study.machines import read_machines
-from trainoff.study.schema import EngineFacts, show
+from trainoff.study.schema import Catalogue, EngineFacts, show
 from trainoff.study.source import Source
 from trainoff.study.study import Limits, Study
 from trainoff.study.suggestions import clean, quote, suggest
@@ -44,7 +44,7 @@ _LIMITS, _CLUSTER = exactly(LIMITS), exactly(CLUSTER)
 
 def read(
     path: Path | str,
-    engines: Mapping[str, EngineFacts],
+    installed: Catalogue,
     *,
     overrides: Sequence[str] = (),
     only: Sequence[str] = (),
@@ -52,10 +52,10 @@ def read(
 ) -> Study:
     """The study in a file, with what the command line changes: --set, --engine (`only`) and --repeat.
 
-    `engines` says what is installed. Every mistake is a TrainoffError that names the file and the line.
+    Every mistake is a TrainoffError that names the file and the line.
     """
     source = Source(Path(path))
-    schema = StudySchema(_engines(source, engines), engines)
+    schema = StudySchema(_engines(source, installed), installed)
     _check_top(source, schema)
     workloads, by_workload = read_workloads(source, schema)
     asked = read_overrides(overrides, schema, workloads)
@@ -77,9 +77,10 @@ def read(
     return study
 
 
-def _engines(source: Source, installed: Mapping[str, EngineFacts]) -> list[EngineFacts]:
+def _engines(source: Source, catalogue: Catalogue) -> list[EngineFacts]:
+    installed = catalogue.engines
     if "engines" not in source.tables:
-        _check_top(source, StudySchema([], installed))  # a misspelt `engines` is not a missing one
+        _check_top(source, StudySchema([], catalogue))  # a misspelt `engines` is not a missing one
         if not isinstance(one := source.tables.get("engine", {}), dict):
             raise source.error_at("engine")(
                 f'`engine` is {show(one)}; did you mean `engines`, as in engines = ["numpy"]?'
@@ -127,7 +128,8 @@ def _layers(
         base["workload"] = workload
     by_engine = {name: _engine_table(source, schema, name) for name in table(source, "engine")}
     machines = read_machines(source, schema)
-    return Layers(base, by_workload, by_engine, grid, cases, asked.values, machines, asked.by_engine)
+    models = schema.installed.models
+    return Layers(models, base, by_workload, by_engine, grid, cases, asked.values, machines, asked.by_engine)
 
 
 def _fault(source: Source) -> dict[str, Any]:
@@ -140,10 +142,10 @@ def _fault(source: Source) -> dict[str, Any]:
 
 
 def _engine_table(source: Source, schema: StudySchema, name: str) -> dict[str, Any]:
-    if name not in schema.installed:
-        hint = suggest(name, schema.installed, "the engines are")
+    if name not in schema.installed.engines:
+        hint = suggest(name, schema.installed.engines, "the engines are")
         raise source.error_at("engine", name)(f"{quote(name)} is not an engine; {hint}")
-    return read_table(source, schema, schema.of_engine(schema.installed[name]), "engine", name)
+    return read_table(source, schema, schema.of_engine(schema.installed.engines[name]), "engine", name)
 
 
 def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Overrides) -> dict[str, Workload]:

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -178,10 +177,9 @@ class KnobFacts(Protocol):
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """An engine's name, the models and modes it has (the first mode is the default), and its own knobs."""
+    """An engine's name, the modes it has (the first is the default), and its own knobs."""
 
     name: str
-    models: AbstractSet[str] = frozenset({"mlp"})
     modes: tuple[str, ...] = ("single",)
     knobs: Mapping[str, KnobFacts] = field(default_factory=dict)
     cluster: str | None = None  # the cluster software that it runs on
@@ -191,3 +189,20 @@ class EngineFacts:
     def distributed(self) -> bool:
         """Whether the engine can spread one training over several workers."""
         return self.modes != ("single",)
+
+
+class ModelFacts(Protocol):
+    """What a study must know of a family of models; the classes of `models.FAMILIES` fit."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]: ...  # of [params], besides those that all families have
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...  # of keys that all families have, where they differ
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The engines and the families of models that are installed, by name; the first family is the default."""
+
+    engines: Mapping[str, EngineFacts]
+    models: Mapping[str, ModelFacts]

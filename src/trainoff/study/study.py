@@ -120,7 +120,7 @@ class Trial:
     repetition: int = 1
     position: int = 0  # its place in the random order of its repetition
     data: str = ""  # a dataset's name or the path of the user's own; its hash is part of the id, its path is not
-    model: str = "mlp"
+    model: str = ""  # the name of its family
     metric: str = "accuracy"
     settled: tuple[str, ...] = ()  # parameters that the engine had no choice about, whatever was asked for
     usd_per_hour: float | None = None  # what an hour of all its nodes costs, where their machines have prices

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.study.keys import PARAMS, TOP, WORKLOAD, StudySchema, checked, only, read_table, table
-from trainoff.study.schema import check, show
+from trainoff.study.keys import TOP, WORKLOAD, StudySchema, checked, read_table, table
+from trainoff.study.schema import show
 from trainoff.study.source import Source
 from trainoff.study.suggestions import nearest, quote, suggest
 
@@ -76,13 +76,13 @@ def _new(
         close = nearest(name, shipped)
         hint = f"did you mean {quote(close)}?" if close else "a new one needs `data`, the path of its rows"
         raise make_error(f"{quote(name)} does not ship with trainoff; {hint}")
-    allowed = {**schema.params(), **only(WORKLOAD), "targets": [TOP["targets"]]}
-    values = read_table(source, schema, allowed, "workload", name)
-    facts = {key: values.pop(key) for key in ("about", "model", "metric") if key in values}
+    values = read_table(source, schema, schema.of_workload(), "workload", name)
+    model = values.pop("model", next(iter(schema.installed.models)))
+    facts = {key: values.pop(key) for key in ("about", "metric") if key in values}
     data = _data(source, name, values.pop("data"), {each.data for each in shipped.values()} | _MORE_DATASETS)
     targets = tuple(values.pop("targets", ()))
-    recipe = {key: value for key, value in values.items() if key in PARAMS}
-    return Workload(name, data, targets=targets, recipe=recipe, **facts), values
+    recipe = {key: value for key, value in values.items() if key in schema.common}
+    return Workload(name, data, model, targets=targets, recipe=recipe, **facts), values
 
 
 def _data(source: Source, name: str, data: str, datasets: set[str]) -> str:
@@ -110,8 +110,8 @@ class Workload:
 
     name: str
     data: str
+    model: str  # the name of a family
     about: str = ""
-    model: str = "mlp"
     metric: str = "accuracy"
     targets: tuple[float, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -122,13 +122,4 @@ def workloads() -> dict[str, Workload]:
     """The workloads that ship with trainoff, by name."""
     with _SHIPPED.open("rb") as file:
         tables = tomllib.load(file)
-    return {name: _workload(name, table) for name, table in tables.items()}
-
-
-def _workload(name: str, table: Mapping[str, Any]) -> Workload:
-    recipes = {
-        part: {key: check(PARAMS[key], value) for key, value in table[part].items()}
-        for part in ("recipe", "stale")
-        if part in table
-    }
-    return Workload(name, **{**table, "targets": tuple(table["targets"]), **recipes})
+    return {name: Workload(name, **{**table, "targets": tuple(table["targets"])}) for name, table in tables.items()}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
+from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, refuse_sparse_l2
 from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine
 from trainoff.engines.shared.storage import needs_host_network, refuses_storage
 from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
@@ -53,7 +53,7 @@ class DaskEngine(Engine):
             return "threads of one process cannot be spread over hosts; leave `protocol` out"
         if trial.params["dashboard"] and trial.params["protocol"] == "inproc":
             return "a cluster inside one process shows no dashboard; leave `dashboard` out"
-        return refuses_storage(trial.params["storage"]) or self.refuses_l2(trial)
+        return refuses_storage(trial.params["storage"]) or refuse_sparse_l2(trial)
 
     def outside(self, trial: Trial) -> str | None:
         return needs_host_network(trial.params["storage"])

@@ -47,7 +47,7 @@ class DaskWorkerPool:
         self._make_learner = make_learner
         self._lean = without_rows(job)
         self.workers = job.workers
-        self.sparse = job.model.kind == "logreg"  # few of many weights change
+        self.sparse = job.model.sparse  # few of many weights change
         self._sent: Floats | None = None  # the weights that all actors have; None if one may have none
         self._replaced = False  # whether an actor was replaced in this round
         self._round_samples = 0  # of a worker

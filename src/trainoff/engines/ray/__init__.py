@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainoff.clusters import Attached
 from trainoff.clusters.local import free_ports
 from trainoff.clusters.ray import RayCluster
-from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
+from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, families, refuse_stop
 from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, Recovery, settle_checkpoints
 from trainoff.engines.shared.shipping import without_rows
 from trainoff.engines.torch.ddp_driver import DdpAssignment
@@ -34,7 +34,7 @@ class RayTorch(Engine):
 
     name = "ray-torch"
     about = "PyTorch's DistributedDataParallel on Ray's workers by Ray Train, gradients averaged over gloo"
-    models = frozenset({"mlp", "cnn"})
+    models = families("Network")
     modes = ("sync",)
     package = "ray"
     extra = "ray"
@@ -52,7 +52,7 @@ class RayTorch(Engine):
     def refuses(self, trial: Trial) -> str | None:
         if trial.attached and trial.params["dashboard"]:
             return "an existing Ray cluster has its own dashboard or none; leave `dashboard` out"
-        return self.refuses_stop(trial)
+        return refuse_stop(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):

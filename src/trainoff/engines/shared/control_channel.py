@@ -22,7 +22,7 @@ import numpy as np
 
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.errors import TrainoffError
-from trainoff.models import Weights, flatten, unflatten
+from trainoff.models import NamedWeights, Weights, flatten, unflatten
 
 if TYPE_CHECKING:
     from trainoff.engines.shared.snapshots import SnapshotSchedule
@@ -155,7 +155,7 @@ class ControlServer:
 
     def follow(
         self, job: Job, watch: Watch, on_step: Callable[[int], None] = lambda step: None
-    ) -> tuple[Weights, Report]:
+    ) -> tuple[NamedWeights, Report]:
         """Start the training and pass the chief's reports on to the watch, until it ends.
 
         Returns the weights and the chief's final report. `on_step` is called with every step that is reported.

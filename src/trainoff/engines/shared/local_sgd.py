@@ -74,7 +74,7 @@ def train(pool: WorkerPool, job: Job, watch: Watch, tau: int) -> Floats:
             break
     watch.count("rounds", rounds)
     if not pool.sparse:
-        watch.count("least_bytes_per_round", 2 * pool.workers * WEIGHT_BYTES * job.model.parameters)
+        watch.count("least_bytes_per_round", 2 * pool.workers * WEIGHT_BYTES * job.model.parameter_count)
     timeline.report()
     return weights
 
@@ -99,7 +99,7 @@ TAU = Knob(int, 10, "steps that every worker makes before the weights are averag
 class LocalSgdEngine(Engine):
     """Local SGD with numpy: every worker makes tau steps, then their weights are averaged."""
 
-    models = frozenset({"mlp", "logreg"})
+    models = Sklearn.models  # and numpy's
     modes: ClassVar[tuple[str, ...]] = ("local", "sync")
     knobs: ClassVar[Mapping[str, Knob]] = {"tau": TAU}
     pool: WorkerPool

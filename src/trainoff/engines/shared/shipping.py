@@ -20,7 +20,7 @@ WEIGHT_BYTES = 4  # a float32
 
 def allreduce_bytes(job: Job, workers: int) -> int:
     """Return the least bytes that an all-reduce of the gradients sends: that of a ring, to reduce and to distribute."""
-    return int(2 * (workers - 1) * WEIGHT_BYTES * job.model.parameters)
+    return int(2 * (workers - 1) * WEIGHT_BYTES * job.model.parameter_count)
 
 
 def pack_rows(job: Job) -> Job:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainoff.clusters.spark import Executors, allocate
-from trainoff.engines.contract import Engine, Job, Missing, Watch
+from trainoff.engines.contract import Engine, Job, Missing, Watch, refuse_sparse_l2
 from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine
 from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
 from trainoff.errors import TrainoffError
@@ -57,7 +57,7 @@ class SparkEngine(Engine):
             return refused
         if trial.params["batch_size"] < (workers := fit_executors(trial).count):
             return f"a batch of {trial.params['batch_size']} rows cannot be shared by {workers} workers"
-        return self.refuses_l2(trial)
+        return refuse_sparse_l2(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):

@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.contract import Job, Knob, Watch
+from trainoff.engines.contract import Job, Knob, Watch, families
 from trainoff.engines.spark import SparkEngine, refuses_executors
+from trainoff.models import LAYERED, Logreg, find_builder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,7 @@ class SparkMllib(SparkEngine):
 
     name = "spark-mllib"
     about = "Spark MLlib's perceptron (L-BFGS or gradient descent, sigmoid) and logistic regression"
-    models = frozenset({"mlp", "logreg"})
+    models = families("Mlp", "Logreg")
     modes = ("sync",)
     whole_executors = False
     on_executors = ()
@@ -62,12 +63,12 @@ class SparkMllib(SparkEngine):
         return ("l-bfgs", "sgd")
 
     def refuses(self, trial: Trial) -> str | None:
-        if trial.model == "mlp" and trial.params["l2"]:
+        if trial.model in LAYERED and trial.params["l2"]:
             return "MLlib's perceptron has no l2"
         return refuses_executors(trial)
 
     def differs(self, trial: Trial) -> str | None:
-        if trial.model == "logreg":
+        if trial.model not in LAYERED:
             return "MLlib: L-BFGS, every iteration on all rows"
         how = "L-BFGS" if trial.params["solver"] == "l-bfgs" else "gradient descent"
         return f"MLlib: {how}, every iteration on all rows, sigmoid"
@@ -101,7 +102,7 @@ class SparkMllib(SparkEngine):
     def train(self, job: Job, watch: Watch) -> None:
         assert self.session
         runner = FitRunner(job, watch, self.session)
-        fit = fit_logistic if job.model.kind == "logreg" else fit_perceptron
+        fit = find_builder({"Mlp": fit_perceptron, "Logreg": fit_logistic}, job.model)
         with self.session.failures():
             self._model = fit(runner, self._rows)
             self.session.report(watch)
@@ -178,7 +179,7 @@ def estimator(job: Job, iterations: int, weights: NDArray[np.float64] | None = N
     from trainoff.models import flatten
 
     params = job.params
-    if job.model.kind == "logreg":  # it starts from zero, as the other engines do, except for the bias
+    if isinstance(job.model, Logreg):  # it starts from zero, as the other engines do, except for the bias
         return LogisticRegression(
             maxIter=iterations, tol=params["tol"], regParam=params["l2"], standardization=False, family="binomial"
         )

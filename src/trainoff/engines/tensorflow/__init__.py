@@ -17,7 +17,7 @@ from importlib import metadata
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Refused, Watch
+from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Refused, Watch, families, refuse_sparse_l2
 from trainoff.engines.shared.watch import train_loop
 
 if TYPE_CHECKING:
@@ -37,12 +37,30 @@ NO_GPU = (
 )
 
 
+def build_network(tf: Any, job: Job) -> TfNetwork:
+    from trainoff.engines.tensorflow.network import TfNetwork
+
+    return TfNetwork(tf, job)
+
+
+def build_logistic(tf: Any, job: Job) -> TfLogistic:
+    from trainoff.engines.tensorflow.network import TfLogistic
+
+    return TfLogistic(tf, job)
+
+
+BUILDERS: Mapping[str, Callable[[Any, Job], TfNetwork | TfLogistic]] = {
+    "Network": build_network,
+    "Logreg": build_logistic,
+}
+
+
 class TensorFlow(Engine):
     """TensorFlow without Keras, a compiled step at a time."""
 
     name = "tensorflow"
     about = "TensorFlow in float32 on the CPU or one GPU, one process"
-    models = frozenset({"mlp", "cnn", "logreg"})
+    models = families(*BUILDERS)
     package = "tensorflow-cpu"
     extra = "tensorflow"
     modules = ("tensorflow",)
@@ -57,20 +75,21 @@ class TensorFlow(Engine):
     def refuses(self, trial: Trial) -> str | None:
         if trial.params["device"] == "cuda" and list(installed()) == ["tensorflow-cpu"]:
             return NO_GPU
-        return self.refuses_l2(trial)
+        return refuse_sparse_l2(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
         with watch.phase("import"):
             with without_neighbours():
                 import tensorflow as tf
+            from trainoff.models import find_builder
 
             threads = ceil(job.cores)
             set_threads(tf, threads)
             device = find_device(tf, job.params.get("device", "cpu"))
         watch.count("threads", threads)
         with watch.phase("compile"), tf.device(device):
-            self._learner = make_learner(tf, job)
+            self._learner = find_builder(BUILDERS, job.model)(tf, job)
             warm_up(job, self._learner)
 
     def train(self, job: Job, watch: Watch) -> None:
@@ -121,17 +140,6 @@ def find_device(tf: Any, name: str) -> str:
     if not tf.config.list_physical_devices("GPU"):
         raise Refused(NO_GPU)
     return "/GPU:0"
-
-
-def make_learner(tf: Any, job: Job) -> TfNetwork | TfLogistic:
-    """What learns the job's model."""
-    if job.model.kind == "logreg":
-        from trainoff.engines.tensorflow.network import TfLogistic
-
-        return TfLogistic(tf, job)
-    from trainoff.engines.tensorflow.network import TfNetwork
-
-    return TfNetwork(tf, job)
 
 
 def warm_up(job: Job, learner: TfNetwork | TfLogistic) -> None:

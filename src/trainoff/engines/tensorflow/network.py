@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod, sqrt
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainoff.data import Csr, Matrix
 from trainoff.engines.contract import Job
-from trainoff.models import BETA1, BETA2, EPSILON, ConvLayer, DenseLayer, Layer, PoolLayer
+from trainoff.models import BETA1, BETA2, EPSILON, ConvLayer, DenseLayer, Layer, Network, PoolLayer
 
 MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # how many numbers an optimiser remembers of each weight
 ALIGNMENT = 64  # bytes; where an array begins at a multiple of it, TensorFlow takes it without a copy
@@ -71,10 +71,10 @@ class TfNetwork:
         return differentiate(self._tf, self._model, self.weights, x, y)
 
 
-def labeller(tf: Any, model: Any, weights: Sequence[Tensor]) -> Callable[[Matrix], NDArray[np.int64]]:
+def labeller(tf: Any, model: Network, weights: Sequence[Tensor]) -> Callable[[Matrix], NDArray[np.int64]]:
     """What finds the class of each row, by weights that may change from call to call."""
     rows = tf.TensorSpec([None, None])
-    find = tf.function(lambda x: tf.argmax(scores(tf, model.layers, weights, x), 1), [rows], autograph=False)
+    find = tf.function(lambda x: tf.argmax(scores(tf, model, weights, x), 1), [rows], autograph=False)
 
     def labels(x: Matrix) -> NDArray[np.int64]:
         found: NDArray[np.int64] = find(tf.convert_to_tensor(x)).numpy()
@@ -92,37 +92,51 @@ def shared(tf: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Tensor]:
     return array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
-def scores(tf: Any, layers: Sequence[Layer], weights: Sequence[Tensor], x: Tensor) -> Tensor:
-    """What the last layer puts out, before the softmax."""
-    rest = iter(weights)
-    for layer in layers:
-        x = pooled(tf, x) if isinstance(layer, PoolLayer) else through(tf, layer, x, next(rest), next(rest))
+def scores(tf: Any, model: Network, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Return the output of the last layer, before the softmax."""
+    named = model.by_name(weights)
+    for layer in model.layers:
+        x = apply(tf, layer, x, *(named[parameter.name] for parameter in layer.parameters))
     return x
 
 
-def pooled(tf: Any, x: Tensor) -> Tensor:
-    """The largest of every 2 x 2 pixels."""
+def apply(tf: Any, layer: Layer, x: Tensor, *weights: Tensor) -> Tensor:
+    """Return the layer's outputs; only some of them, if the weights are of these alone."""
+    return BUILDERS[type(layer).__name__](tf, layer, x, *weights)
+
+
+def dense(tf: Any, layer: DenseLayer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    sums = tf.matmul(tf.reshape(x, [-1, layer.inputs]), weight)
+    return activate(tf, layer.activation, tf.nn.bias_add(sums, bias))
+
+
+def convolve(tf: Any, layer: ConvLayer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    images = tf.reshape(x, [-1, layer.height, layer.width, layer.inputs])
+    return activate(tf, layer.activation, tf.nn.bias_add(tf.nn.conv2d(images, weight, 1, "VALID"), bias))
+
+
+def pool(tf: Any, layer: PoolLayer, x: Tensor) -> Tensor:
     return tf.nn.max_pool2d(x, 2, 2, "VALID")
 
 
-def through(tf: Any, layer: DenseLayer | ConvLayer, x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
-    """What a layer puts out; only some of its outputs, if the matrix and the bias are of these alone."""
-    if isinstance(layer, ConvLayer):
-        x = tf.nn.conv2d(tf.reshape(x, [-1, layer.height, layer.width, layer.inputs]), matrix, 1, "VALID")
-    else:
-        x = tf.matmul(tf.reshape(x, [-1, layer.inputs]), matrix)
-    x = tf.nn.bias_add(x, bias)
-    return getattr(tf.nn, layer.activation)(x) if layer.activation else x  # TensorFlow has our names
+def activate(tf: Any, name: str | None, sums: Tensor) -> Tensor:
+    return getattr(tf.nn, name)(sums) if name else sums  # TensorFlow has our names
 
 
-def differentiate(tf: Any, model: Any, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The mean cross-entropy with the L2 term, and its gradient in the order of the weights."""
+BUILDERS: Mapping[str, Callable[..., Tensor]] = {"DenseLayer": dense, "ConvLayer": convolve, "PoolLayer": pool}
+
+
+def differentiate(
+    tf: Any, model: Network, weights: Sequence[Tensor], x: Tensor, y: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the mean cross-entropy with the L2 term, and its gradient in the order of the weights."""
     with tf.GradientTape() as tape:
         tape.watch(weights)  # tensors, where they come from elsewhere
-        found = scores(tf, model.layers, weights, x)
+        found = scores(tf, model, weights, x)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, found))
         if model.l2:
-            loss += model.l2 * tf.add_n([tf.nn.l2_loss(matrix) for matrix in weights[::2]])
+            named = model.by_name(weights)
+            loss += model.l2 * tf.add_n([tf.nn.l2_loss(named[name]) for name in model.regularised])
     return loss, tape.gradient(loss, weights)
 
 
@@ -155,6 +169,7 @@ class TfLogistic:
     def __init__(self, tf: Any, job: Job) -> None:
         self._tf, self._x, self._y = tf, job.data.x_train, job.data.y_train
         self.weights = self.state = [tf.Variable(part) for part in job.weights]
+        self._weight, self._bias = self.weights
         # Batches differ in their non-zeros, so the lengths stay open and nothing is compiled anew.
         ints, floats = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None])
         sparse = [ints, floats, tf.TensorSpec([None], tf.int64)]
@@ -176,15 +191,14 @@ class TfLogistic:
 
     def _scores(self, columns: Tensor, values: Tensor, owners: Tensor, rows: Tensor) -> Tensor:
         """The log-odds of each row; those of a row without non-zeros are the bias."""
-        products = self._tf.gather(self.weights[0], columns) * values
-        return self._tf.math.unsorted_segment_sum(products, owners, rows) + self.weights[1]
+        products = self._tf.gather(self._weight, columns) * values
+        return self._tf.math.unsorted_segment_sum(products, owners, rows) + self._bias
 
     def _step(self, columns: Tensor, values: Tensor, owners: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
         """Make a step; `numbers` are the rate, and which part of the batch these rows are."""
-        weights, bias = self.weights
         loss, columns, changes, change = self._changes(columns, values, owners, y, numbers)
-        self._tf.raw_ops.ResourceScatterSub(resource=weights.handle, indices=columns, updates=changes)
-        bias.assign_sub(change)
+        self._tf.raw_ops.ResourceScatterSub(resource=self._weight.handle, indices=columns, updates=changes)
+        self._bias.assign_sub(change)
         return loss
 
     def _changes(self, columns: Tensor, values: Tensor, owners: Tensor, y: Tensor, numbers: Tensor) -> list[Tensor]:

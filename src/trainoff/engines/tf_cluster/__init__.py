@@ -20,7 +20,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters.local import crowded, free_ports
-from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
+from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, refuse_sparse_l2, refuse_stop
 from trainoff.engines.shared.control_channel import ControlServer
 from trainoff.engines.shared.recovery import (
     CHECKPOINT,
@@ -36,6 +36,7 @@ from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster.coordinator import TfAssignment
 from trainoff.engines.tf_cluster.serve import LISTENING
 from trainoff.errors import TrainoffError
+from trainoff.models import LAYERED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ class TfClusterEngine(Engine):
         return TensorFlow().version()
 
     def refuses(self, trial: Trial) -> str | None:
-        return self.refuses_stop(trial) or self.refuses_l2(trial)
+        return refuse_stop(trial) or refuse_sparse_l2(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         self._job, self._watch = job, watch
@@ -285,7 +286,7 @@ class TfPs(TfClusterEngine):
     def refuses(self, trial: Trial) -> str | None:
         if trial.params["backup_workers"] >= trial.workers:
             return f"backup_workers = {trial.params['backup_workers']} leaves none of {trial.workers} workers"
-        if trial.mode == "model-parallel" and trial.model == "logreg":
+        if trial.mode == "model-parallel" and trial.model not in LAYERED:
             return "logistic regression is one layer with one output, so there is nothing to lay on several workers"
         if trial.mode == "model-parallel" and (refused := refuses_split(trial)):
             return refused

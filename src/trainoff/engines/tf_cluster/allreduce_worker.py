@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from trainoff.engines.shared.watch import seconds_by_worker
 from trainoff.engines.tensorflow import predict, warm_up
 from trainoff.engines.tensorflow.network import TfLogistic, TfNetwork, step_numbers
 from trainoff.engines.tf_cluster.coordinator import TfAssignment, prepare_tensorflow, read_assignment
+from trainoff.models import find_builder
 
 Tensor = Any
 
@@ -140,9 +141,15 @@ class MirroredLogistic(TfLogistic):
         loss, columns, changes, change = super()._changes(*inputs)
         touched, which = tf.unique(columns)
         merged = tf.math.unsorted_segment_sum(changes, which, tf.size(touched))
-        slices = tf.IndexedSlices(merged, touched, tf.constant([self.weights[0].shape[0]]))
+        slices = tf.IndexedSlices(merged, touched, tf.constant([self._weight.shape[0]]))
         slices, change, loss = self._allreduce.sum([slices, change, loss])
         return [loss, slices.indices, slices.values, change]
+
+
+BUILDERS: Mapping[str, Callable[[Any, Job, AllReduce], TfNetwork | TfLogistic]] = {
+    "Network": MirroredNetwork,
+    "Logreg": MirroredLogistic,
+}
 
 
 def main() -> None:
@@ -165,8 +172,7 @@ def run_worker(
     job = from_files(assignment.job)
     if control:
         control.report_state("shipped")
-    network_class = MirroredLogistic if job.model.kind == "logreg" else MirroredNetwork
-    network = network_class(tf, job, allreduce)
+    network = find_builder(BUILDERS, job.model)(tf, job, allreduce)
     warm_up(job, network)
     train(assignment, job, network, allreduce, control)
     return network, control

@@ -101,7 +101,7 @@ def build_mode(tf: Any, assignment: TfAssignment, control: ControlClient) -> tup
         divided = ParameterStore(tf, job, servers, shard_spans(stages))
         context = PsContext(tf, job, divided, control, assignment.checkpoints)
         return context, Pipeline(context, divided, stages)
-    sparse = job.model.kind == "logreg"
+    sparse = job.model.sparse
     store: Any = ParameterStore(tf, job, servers) if sparse else PackedParameters(tf, job, servers)
     context = PsContext(tf, job, store, control, assignment.checkpoints)
     workers = [(SparseWorker if sparse else DenseWorker)(tf, job, store, index) for index in range(job.workers)]
@@ -122,7 +122,7 @@ def predict_labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
     from trainoff.engines.tensorflow import predict
     from trainoff.engines.tensorflow.network import TfLogistic, labeller
 
-    if job.model.kind == "logreg":
+    if job.model.sparse:
         return predict(TfLogistic(tf, replace(job, weights=weights)).labels, rows.mapped())
     return predict(labeller(tf, job.model, [tf.constant(part) for part in weights]), rows.mapped())
 

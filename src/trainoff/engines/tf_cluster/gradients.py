@@ -76,7 +76,8 @@ class SparseWorker:
         x = job.data.x_train
         parts = (x.starts, x.columns, x.values, job.data.y_train)
         self._starts, self._columns, self._values, self._y = (load(tf, part, worker_device(index)) for part in parts)
-        self._shards = (store.shards[1][0], *store.shards[0])  # the bias, then the features, server by server
+        # The bias, then the features, server by server.
+        self._shards = (store.shards["bias"][0], *store.shards["weight"])
         self._buffers: list[tuple[Tensor, Tensor]] = []
 
     def take(self, rows: Tensor) -> list[Tensor]:
@@ -93,8 +94,8 @@ class SparseWorker:
 
     def pull(self, batch: list[Tensor]) -> list[Tensor]:
         """Return the bias, the touched features of each server, their weights, and their places in the batch."""
-        tf, shards, touched = self._tf, self._store.shards[0], batch[0]
-        bias = self._store.pull(1)
+        tf, shards, touched = self._tf, self._store.shards["weight"], batch[0]
+        bias = self._store.pull("bias")
         if len(shards) == 1:
             return [bias, touched, tf.identity(shards[0].variable.sparse_read(touched))]
         home = tf.reduce_sum([tf.cast(touched >= shard.span[0], tf.int32) for shard in shards[1:]], 0)
@@ -107,7 +108,7 @@ class SparseWorker:
 
     def gradients(self, pulled: list[Tensor], batch: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return the mean loss and its gradients: by the bias, and by the touched features, server by server."""
-        tf, servers = self._tf, len(self._store.shards[0])
+        tf, servers = self._tf, len(self._store.shards["weight"])
         touched, which, values, owners, y = batch
         bias, weights, places = pulled[0], pulled[1 + servers], pulled[2 + servers :]
         z = tf.math.unsorted_segment_sum(tf.gather(weights, which) * values, owners, tf.size(y)) + bias
@@ -120,8 +121,8 @@ class SparseWorker:
     def push(self, gradients: list[Tensor], pulled: list[Tensor], scalars: Tensor) -> list[Tensor]:
         """Let the servers make the step."""
         tf, store = self._tf, self._store
-        done = store.push(1, gradients[0], scalars)
-        for shard, features, part in zip(store.shards[0], pulled[1:], gradients[1:], strict=False):
+        done = store.push("bias", gradients[0], scalars)
+        for shard, features, part in zip(store.shards["weight"], pulled[1:], gradients[1:], strict=False):
             with tf.device(server_device(shard.server)):
                 done.append(scatter_sub(tf, shard.variable, features, scalars[0] * part))
         return done

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.shared.recovery import Checkpoint
-from trainoff.engines.tensorflow.network import pooled, through
+from trainoff.engines.tensorflow.network import apply
 from trainoff.engines.tf_cluster.gradients import load, take
 from trainoff.engines.tf_cluster.ps_context import (
     COORDINATOR,
@@ -23,7 +23,7 @@ from trainoff.engines.tf_cluster.ps_context import (
     time_after,
     worker_device,
 )
-from trainoff.models import Layer, PoolLayer
+from trainoff.models import Layer
 
 Tensor = Any
 
@@ -38,27 +38,28 @@ class PipelinePart:
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """A layer with weights, whether its outputs are pooled, and which workers compute it."""
+    """A layer with weights, the layers without any that follow it, and which workers compute them."""
 
     layer: Any
-    pool: bool
+    behind: tuple[Layer, ...]  # those without weights that follow it
     parts: tuple[PipelinePart, ...]
 
 
 def plan_stages(layers: Sequence[Layer], workers: int) -> list[PipelineStage]:
     """Assign the layers to workers so that the one with the most work has as little as possible."""
-    weighted = [layer for layer in layers if not isinstance(layer, PoolLayer)]
-    pools = [isinstance(behind, PoolLayer) for layer, behind in pairwise([*layers, None]) if layer in weighted]
+    starts = [at for at, layer in enumerate(layers) if layer.parameters]
+    weighted: list[Any] = [layers[at] for at in starts]
+    behind = [tuple(layers[first + 1 : last]) for first, last in pairwise([*starts, len(layers)])]
     cost = [layer.products for layer in weighted]
     if workers <= len(weighted):
         assigned = _whole_layers(cost, workers)
     else:
         assigned = _divided_layers(cost, [layer.outputs for layer in weighted], workers)
     stages = []
-    for layer, pool, indices in zip(weighted, pools, assigned, strict=True):
+    for layer, following, indices in zip(weighted, behind, assigned, strict=True):
         edges = [layer.outputs * at // len(indices) for at in range(len(indices) + 1)]
         parts = (PipelinePart(index, span) for index, span in zip(indices, pairwise(edges), strict=True))
-        stages.append(PipelineStage(layer, pool, tuple(parts)))
+        stages.append(PipelineStage(layer, following, tuple(parts)))
     return stages
 
 
@@ -84,7 +85,7 @@ def _divided_layers(cost: Sequence[int], outputs: Sequence[int], workers: int) -
 
 def shard_spans(stages: Sequence[PipelineStage]) -> list[list[Span]]:
     """Return the spans into which the weights and biases are divided."""
-    return [[part.span for part in stage.parts] for stage in stages for _ in ("weights", "bias")]
+    return [[part.span for part in stage.parts] for stage in stages for _ in stage.layer.parameters]
 
 
 class Pipeline:
@@ -131,14 +132,15 @@ class Pipeline:
         tf, store = self._tf, self._store
         with tf.device(worker_device(part.worker)):
             inputs = tf.concat(before, -1) if before else take(tf, self._x[part.worker], rows)
-            weights = [store.pull(2 * index + at, part.span) for at in (0, 1)]
+            weights = [store.pull(parameter.name, part.span) for parameter in stage.layer.parameters]
             start = time_after(tf, [inputs, *weights])
             with tf.control_dependencies([start]):
                 inputs = tf.identity(inputs)
             with tf.GradientTape() as tape:
                 tape.watch([inputs, *weights])
-                output = through(tf, stage.layer, inputs, *weights)
-                output = pooled(tf, output) if stage.pool else output
+                output = apply(tf, stage.layer, inputs, *weights)
+                for layer in stage.behind:
+                    output = apply(tf, layer, output)
             self._computing[part.worker].append(time_after(tf, [output]) - start)
             return tape, inputs, weights, output
 
@@ -164,13 +166,17 @@ class Pipeline:
             with tf.control_dependencies([start]):
                 total = tf.reshape(tf.add_n(by_outputs), tf.shape(output))
             sources = [inputs, *weights] if index else weights  # the gradient by the rows is not needed
-            *by_inputs, matrix, bias = tape.gradient(output, sources, output_gradients=total)
-            gradients = [matrix + l2 * weights[0] if l2 else matrix, bias]
+            found = tape.gradient(output, sources, output_gradients=total)
+            by_inputs, gradients = found[: -len(weights)], found[-len(weights) :]
+            parameters = self._stages[index].layer.parameters
+            if l2:
+                named = zip(parameters, gradients, weights, strict=True)
+                gradients = [each + l2 * weight if parameter.regularised else each for parameter, each, weight in named]
             self._computing[part.worker].append(time_after(tf, [*by_inputs, *gradients]) - start)
             done = [
                 step
-                for at, each in enumerate(gradients)
-                for step in store.push(2 * index + at, each, scalars, part.span)
+                for parameter, each in zip(parameters, gradients, strict=True)
+                for step in store.push(parameter.name, each, scalars, part.span)
             ]
             return by_inputs, done
 
@@ -181,7 +187,8 @@ class Pipeline:
         for stage, forwards in zip(self._stages, passes, strict=True) if l2 else ():
             for part, (_, _, weights, _) in zip(stage.parts, forwards, strict=True):
                 with tf.device(worker_device(part.worker)):
-                    penalties.append(l2 * tf.nn.l2_loss(weights[0]))
+                    named = zip(stage.layer.parameters, weights, strict=True)
+                    penalties += [l2 * tf.nn.l2_loss(weight) for parameter, weight in named if parameter.regularised]
         return penalties
 
     def warm_up(self) -> None:

@@ -164,10 +164,11 @@ class ParameterStore:
         slots = MEMORY[job.params["optimizer"]]
         shapes = [part.shape for part in job.weights]
         spans = parts or [[(0, shape[-1])] for shape in shapes]
-        self.shards: list[list[Shard]] = []
+        self.shards: dict[str, list[Shard]] = {}
         self.initial: list[NDArray[np.float32]] = []  # of `state`
-        for weight, placed in zip(job.weights, place_shards(shapes, spans, servers), strict=True):
-            self.shards.append([self._make(weight, span, server, slots) for span, server in placed])
+        named = job.model.by_name(job.weights).items()
+        for (name, weight), placed in zip(named, place_shards(shapes, spans, servers), strict=True):
+            self.shards[name] = [self._make(weight, span, server, slots) for span, server in placed]
 
     def _make(self, weight: NDArray[np.float32], span: Span, server: int, slots: int) -> Shard:
         tf = self._tf
@@ -177,12 +178,12 @@ class ParameterStore:
             variable = tf.Variable(part)
             return Shard(span, server, variable, [tf.Variable(tf.zeros_like(variable)) for _ in range(slots)])
 
-    def pull(self, weight: int, span: Span | None = None) -> Tensor:
+    def pull(self, weight: str, span: Span | None = None) -> Tensor:
         """Return one weight, or a span of it, as a tensor on the device that the graph is built for."""
         parts = [self._tf.identity(shard.variable.read_value()) for shard in self._within(weight, span)]
         return parts[0] if len(parts) == 1 else self._tf.concat(parts, -1)
 
-    def push(self, weight: int, gradient: Tensor, scalars: Tensor, span: Span | None = None) -> list[Tensor]:
+    def push(self, weight: str, gradient: Tensor, scalars: Tensor, span: Span | None = None) -> list[Tensor]:
         """Let the servers update one weight, or a span of it, by its gradient; returns the operations."""
         shards, done = self._within(weight, span), []
         sizes = [shard.span[1] - shard.span[0] for shard in shards]
@@ -192,7 +193,7 @@ class ParameterStore:
                 done.append(update(self._tf, shard.variable, shard.slots, part, scalars, self._momentum))
         return done
 
-    def _within(self, weight: int, span: Span | None) -> list[Shard]:
+    def _within(self, weight: str, span: Span | None) -> list[Shard]:
         shards = self.shards[weight]
         first, last = span or (0, shards[-1].span[1])
         return [shard for shard in shards if first <= shard.span[0] and shard.span[1] <= last]
@@ -200,11 +201,11 @@ class ParameterStore:
     @property
     def state(self) -> list[Tensor]:
         """All variables that a step changes."""
-        return [part for shards in self.shards for shard in shards for part in (shard.variable, *shard.slots)]
+        return [part for shards in self.shards.values() for shard in shards for part in (shard.variable, *shard.slots)]
 
     def weights(self) -> Weights:
         """Return the current weights."""
-        return [np.concatenate([shard.variable.numpy() for shard in shards], -1) for shards in self.shards]
+        return [np.concatenate([shard.variable.numpy() for shard in shards], -1) for shards in self.shards.values()]
 
 
 class PackedParameters:

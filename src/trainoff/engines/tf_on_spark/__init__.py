@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.engines.contract import Job, Knob, Refused, Watch
+from trainoff.engines.contract import Job, Knob, Refused, Watch, families, refuse_stop
 from trainoff.engines.shared.shipping import InFile, compact, pack_rows, unpack_rows, without_rows
 from trainoff.engines.shared.storage import Storage, needs_host_network, refuses_storage
 from trainoff.engines.spark import SparkEngine
@@ -43,7 +43,7 @@ class TfOnSpark(SparkEngine):
 
     name = "tf-on-spark"
     about = "TensorFlowOnSpark: TensorFlow on Spark's executors, rows pushed by Spark or read by TensorFlow"
-    models = frozenset({"mlp", "cnn"})
+    models = families("Network")
     modes = ("sync", "async", "model-parallel")
     package = "tensorflowonspark"
     extra = "tf-on-spark"
@@ -88,7 +88,7 @@ class TfOnSpark(SparkEngine):
         return f"{super().version()}+tf{TensorFlow().version()}"
 
     def refuses(self, trial: Trial) -> str | None:
-        if refused := self.refuses_stop(trial):
+        if refused := refuse_stop(trial):
             return refused
         if trial.params["tensorboard"] and trial.attached:
             return "tensorflowonspark's TensorBoard cannot be reached from other machines; leave `tensorboard` out"

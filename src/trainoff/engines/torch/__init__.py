@@ -5,11 +5,11 @@ The other files here import torch as they are loaded, so only `open` loads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Watch
+from trainoff.engines.contract import DEVICE, Engine, Job, Knob, Watch, families, refuse_sparse_l2
 from trainoff.engines.shared.watch import train_loop
 
 if TYPE_CHECKING:
@@ -46,12 +46,27 @@ class TorchRows(Protocol):
         """The batch of these rows, as the learner wants it."""
 
 
+def build_network(job: Job, device: str) -> TorchLearner:
+    from trainoff.engines.torch.network import TorchNetwork
+
+    return TorchNetwork(job, device)
+
+
+def build_logistic(job: Job, device: str) -> TorchLearner:
+    from trainoff.engines.torch.network import TorchLogistic
+
+    return TorchLogistic(job, device)
+
+
+BUILDERS: Mapping[str, Callable[[Job, str], TorchLearner]] = {"Network": build_network, "Logreg": build_logistic}
+
+
 class Torch(Engine):
     """PyTorch: eager on the CPU, a captured graph on a GPU."""
 
     name = "torch"
     about = "PyTorch in float32 on the CPU or one GPU, one process"
-    models = frozenset({"mlp", "cnn", "logreg"})
+    models = families(*BUILDERS)
     package = "torch"
     extra = "torch"
     modules = ("torch",)
@@ -68,7 +83,7 @@ class Torch(Engine):
     def refuses(self, trial: Trial) -> str | None:
         if trial.params["precision"] == "tf32" and trial.params["device"] == "cpu":
             return 'precision = "tf32" exists only on a GPU; use device = "cuda", or precision = "float32"'
-        return self.refuses_l2(trial)
+        return refuse_sparse_l2(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
@@ -118,14 +133,10 @@ class Torch(Engine):
 
 
 def make_learner(job: Job, device: str) -> TorchLearner:
-    """What learns the job's model."""
-    if job.model.kind == "logreg":
-        from trainoff.engines.torch.network import TorchLogistic
+    """Return what trains the job's model."""
+    from trainoff.models import find_builder
 
-        return TorchLogistic(job, device)
-    from trainoff.engines.torch.network import TorchNetwork
-
-    return TorchNetwork(job, device)
+    return find_builder(BUILDERS, job.model)(job, device)
 
 
 def predict(learner: TorchLearner, x: Matrix, device: str) -> NDArray[np.int64]:

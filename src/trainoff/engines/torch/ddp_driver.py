@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trainoff.engines.contract import Engine, Job, Watch
+from trainoff.engines.contract import Engine, Job, Watch, families, refuse_stop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,12 +25,12 @@ READY_S = 300.0  # every process imports torch, and several may share a core
 class DdpDriver(Engine):
     """Data-parallel PyTorch: every step's gradients are averaged over all workers."""
 
-    models = frozenset({"mlp", "cnn"})
+    models = families("Network")
     modes = ("sync",)
     server: ControlServer  # for rank 0
 
     def refuses(self, trial: Trial) -> str | None:
-        return self.refuses_stop(trial) or super().refuses(trial)
+        return refuse_stop(trial) or super().refuses(trial)
 
     def follow(self, job: Job, watch: Watch, workers: int) -> None:
         """Start the training, follow it to the end, and record what the workers report."""

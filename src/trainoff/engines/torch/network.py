@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainoff.data import Csr
 from trainoff.engines.contract import Job
-from trainoff.models import BETA1, BETA2, EPSILON, ConvLayer, DenseLayer, Layer, PoolLayer, Weights
+from trainoff.models import BETA1, BETA2, EPSILON, ConvLayer, DenseLayer, Network, PoolLayer, Weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,9 +125,11 @@ class TorchNetwork:
     def __init__(self, job: Job, device: str) -> None:
         self.parameters = [torch.nn.Parameter(to_torch(part, device)) for part in job.weights]
         self.flat = [part.detach().view(-1) for part in self.parameters]
-        self._parts = make_parts(job.model.layers, self.parameters)
+        self._parts = make_parts(job.model, self.parameters)
         self._l2 = job.model.l2
-        self._update = make_update(job.params, self.flat, self._l2)
+        groups = make_groups(job.model)
+        self._regularised = groups[0].of(self.flat)
+        self._update = make_update(job.params, self.flat, groups)
         self.memory = self._update.state
         self.state = [*self.flat, *self.memory]  # all that a step changes
         self.gradients: Slopes = self._own_gradients  # workers that learn together agree on others
@@ -136,8 +138,8 @@ class TorchNetwork:
         """Make one step; returns the loss before it."""
         loss, gradient = self.gradients(batch)
         if self._l2:
-            for matrix in self.flat[::2]:
-                loss = loss + self._l2 / 2 * matrix.dot(matrix)
+            for weight in self._regularised:
+                loss = loss + self._l2 / 2 * weight.dot(weight)
         self._update.step(gradient, rate)
         return loss
 
@@ -177,66 +179,92 @@ def to_numpy(part: Tensor) -> NDArray[np.float32]:
     return found
 
 
-def make_parts(layers: Sequence[Layer], weights: Sequence[Tensor]) -> list[Part]:
-    """The network as functions, to be called one after the other.
+def make_parts(model: Network, weights: Sequence[Tensor]) -> list[Part]:
+    """Return the network as functions, to be called one after the other.
 
     Pictures keep their channels last in memory all the way, so that flattening them costs nothing.
     """
-    rest = iter(weights)
-    parts: list[Part] = []
-    for layer in layers:
-        if isinstance(layer, PoolLayer):
-            parts.append(lambda x: F.max_pool2d(x, 2))
-            continue
-        matrix, bias = next(rest), next(rest)
-        parts.append(convolution(layer, matrix, bias) if isinstance(layer, ConvLayer) else dense(layer, matrix, bias))
-        if layer.activation:
-            parts.append(ACTIVATIONS[layer.activation])
-    return parts
+    named = model.by_name(weights)
+    return [
+        part
+        for layer in model.layers
+        for part in BUILDERS[type(layer).__name__](layer, *(named[parameter.name] for parameter in layer.parameters))
+    ]
 
 
-def dense(layer: DenseLayer, matrix: Tensor, bias: Tensor) -> Part:
-    """A dense layer on rows, or on pictures in the order of their memory: row by row, channels last."""
+def dense(layer: DenseLayer, weight: Tensor, bias: Tensor) -> list[Part]:
+    """Return a dense layer on rows, or on pictures in the order of their memory: row by row, channels last."""
 
     def multiply(x: Tensor) -> Tensor:
         if x.ndim == 4:
             x = x.permute(0, 2, 3, 1).reshape(-1, layer.inputs)
-        return F.linear(x, matrix, bias)
+        return F.linear(x, weight, bias)
 
-    return multiply
+    return [multiply, ACTIVATIONS[layer.activation]] if layer.activation else [multiply]
 
 
-def convolution(layer: ConvLayer, kernel: Tensor, bias: Tensor) -> Part:
-    """A convolution of pictures, or of rows that are pictures. The kernel is outputs, height, width, inputs."""
+def convolution(layer: ConvLayer, kernel: Tensor, bias: Tensor) -> list[Part]:
+    """Return a convolution of pictures, or of rows that are pictures.
+
+    The kernel is outputs, height, width, inputs.
+    """
 
     def convolve(x: Tensor) -> Tensor:
         if x.ndim == 2:
             x = x.view(-1, layer.height, layer.width, layer.inputs).permute(0, 3, 1, 2)
         return F.conv2d(x, kernel.permute(0, 3, 1, 2), bias)
 
-    return convolve
+    return [convolve, ACTIVATIONS[layer.activation]]
 
 
-def groups(l2: float) -> list[tuple[slice, float]]:
-    """Which weights are decayed how much: matrices and kernels lie between the biases."""
-    return [(slice(0, None, 2), l2), (slice(1, None, 2), 0.0)] if l2 else [(slice(None), 0.0)]
+def pooling(layer: PoolLayer) -> list[Part]:
+    return [lambda x: F.max_pool2d(x, 2)]
+
+
+BUILDERS: Mapping[str, Callable[..., list[Part]]] = {
+    "DenseLayer": dense,
+    "ConvLayer": convolution,
+    "PoolLayer": pooling,
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The parameters that torch's kernels update in one call, by their numbers, and their weight decay."""
+
+    numbers: tuple[int, ...]
+    decay: float
+
+    def of(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Return the group's parts of those of all parameters; none if there are none."""
+        return [parts[number] for number in self.numbers] if parts else []
+
+
+def make_groups(model: Network) -> list[Group]:
+    """Return one group, or one with and one without weight decay."""
+    everything = range(len(model.parameters))
+    if not model.l2:
+        return [Group(tuple(everything), 0.0)]
+    decayed = [number for number in everything if model.parameters[number].regularised]
+    rest = [number for number in everything if number not in decayed]
+    return [Group(tuple(decayed), model.l2), Group(tuple(rest), 0.0)]
 
 
 class TorchSgd:
     """Gradient descent, with a velocity if there is a momentum."""
 
-    def __init__(self, weights: list[Tensor], l2: float, momentum: float) -> None:
-        self._weights, self._momentum = weights, momentum
+    def __init__(self, weights: list[Tensor], groups: Sequence[Group], momentum: float) -> None:
+        self._momentum = momentum
         self.state = [torch.zeros_like(part) for part in weights] if momentum else []
-        self._groups = groups(l2)
+        self._groups = [(group, group.of(weights), group.of(self.state)) for group in groups]
 
     def step(self, gradient: list[Tensor], rate: Rate) -> None:
-        for part, decay in self._groups:
+        for group, weights, velocity in self._groups:
             torch._fused_sgd_(
-                self._weights[part],
-                gradient[part],
-                self.state[part],
-                weight_decay=decay,
+                weights,
+                group.of(gradient),
+                velocity,
+                weight_decay=group.decay,
                 momentum=self._momentum,
                 lr=rate,
                 dampening=0.0,
@@ -249,40 +277,41 @@ class TorchSgd:
 class TorchAdam:
     """Adam; the count of its steps is a tensor too, so that a captured step counts on."""
 
-    def __init__(self, weights: list[Tensor], l2: float) -> None:
-        self._weights = weights
-        self._mean = [torch.zeros_like(part) for part in weights]
-        self._square = [torch.zeros_like(part) for part in weights]
+    def __init__(self, weights: list[Tensor], groups: Sequence[Group]) -> None:
+        mean = [torch.zeros_like(part) for part in weights]
+        square = [torch.zeros_like(part) for part in weights]
         self._steps = torch.zeros((), device=weights[0].device)
-        self._counts = [self._steps] * len(weights)
-        self.state = [*self._mean, *self._square, self._steps]
-        self._groups = groups(l2)
+        self.state = [*mean, *square, self._steps]
+        self._groups = [
+            (group, group.of(weights), group.of(mean), group.of(square), [self._steps] * len(group.numbers))
+            for group in groups
+        ]
 
     def step(self, gradient: list[Tensor], rate: Rate) -> None:
         self._steps += 1
-        for part, decay in self._groups:
+        for group, weights, mean, square, counts in self._groups:
             torch._fused_adam_(
-                self._weights[part],
-                gradient[part],
-                self._mean[part],
-                self._square[part],
+                weights,
+                group.of(gradient),
+                mean,
+                square,
                 [],
-                self._counts[part],
+                counts,
                 lr=rate,
                 beta1=BETA1,
                 beta2=BETA2,
-                weight_decay=decay,
+                weight_decay=group.decay,
                 eps=EPSILON,
                 amsgrad=False,
                 maximize=False,
             )
 
 
-def make_update(params: Mapping[str, Any], weights: list[Tensor], l2: float) -> TorchSgd | TorchAdam:
-    """The optimiser of the job, for weights given as vectors."""
+def make_update(params: Mapping[str, Any], weights: list[Tensor], groups: Sequence[Group]) -> TorchSgd | TorchAdam:
+    """Return the optimiser of the job, for weights given as vectors."""
     if params["optimizer"] == "adam":
-        return TorchAdam(weights, l2)
-    return TorchSgd(weights, l2, params["momentum"] if params["optimizer"] == "momentum" else 0.0)
+        return TorchAdam(weights, groups)
+    return TorchSgd(weights, groups, params["momentum"] if params["optimizer"] == "momentum" else 0.0)
 
 
 class TorchLogistic:

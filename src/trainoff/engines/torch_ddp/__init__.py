@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters.local import LOOPBACK
-from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed
+from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, families, refuse_stop
 from trainoff.engines.shared.local_sgd import TAU, differs
 from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, Recovery, RestartRequired, settle_checkpoints
 from trainoff.engines.shared.shipping import in_file, to_files
@@ -36,7 +36,7 @@ class TorchDdp(Engine):
 
     name = "torch-ddp"
     about = "PyTorch's DistributedDataParallel by torchrun: a process per worker, gradients averaged over gloo"
-    models = frozenset({"mlp", "cnn"})
+    models = families("Network")
     modes: ClassVar[tuple[str, ...]] = ("sync", "local")
     package = Torch.package
     extra = Torch.extra
@@ -50,7 +50,7 @@ class TorchDdp(Engine):
         return differs(trial, trial.workers) if trial.mode == "local" else None
 
     def refuses(self, trial: Trial) -> str | None:
-        return self.refuses_stop(trial)
+        return refuse_stop(trial)
 
     def open(self, job: Job, watch: Watch) -> None:
         self._job = job
