@@ -43,7 +43,7 @@ import psutil
 
 from trainoff import data, engines, study
 from trainoff.analysis.statistics import FEWEST, interval
-from trainoff.clusters import THREADS, Processes
+from trainoff.clusters import THREADS, Cluster
 from trainoff.clusters.local import cpus, die_with_parent
 from trainoff.records import Store
 from trainoff.runner.job import make_job
@@ -99,7 +99,7 @@ def bare(trial_json: str) -> None:
     os.sched_setaffinity(0, cpus()[:1])  # the CPU that a trial of one core gets
     trial = study.Trial.from_json(json.loads(trial_json))
     with tempfile.TemporaryDirectory() as folder:
-        job = make_job(trial, Processes(1, Path(folder)), Path(folder))
+        job = make_job(trial, Cluster(1, Path(folder)), Path(folder))
         engine, watch = engines.get(trial.engine), BareWatch()
         engine.open(job, watch)
         start, cpu = time.monotonic(), time.process_time()

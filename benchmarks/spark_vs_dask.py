@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trainoff import data, engines, study
-from trainoff.clusters import THREADS, Processes
+from trainoff.clusters import THREADS, Cluster
 from trainoff.engines.shared.watch import Channel, TrialWatch
 from trainoff.models import flatten
 from trainoff.runner.job import make_job
@@ -41,7 +41,7 @@ class Contender:
         overrides = [f"workers={workers}", f"tau={tau}", "mode=local", "optimizer=sgd", "epochs=1000", "cores=1"]
         (trial,) = study.read(path, engines.facts(), overrides=overrides).trials()
         data.get("mnist")
-        cluster = stack.enter_context(Processes(workers, folder))
+        cluster = stack.enter_context(Cluster(workers, folder))
         job = make_job(trial, cluster, folder)
         (folder / "events").touch()
         watch = TrialWatch(Channel(folder / "events"), folder)

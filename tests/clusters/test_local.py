@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from helpers.running import HANGS_S
-from trainoff.clusters import Processes
+from trainoff.clusters import Cluster
 from trainoff.errors import TrainoffError
 
 PYTHON = [sys.executable, "-c"]
@@ -14,7 +14,7 @@ PYTHON = [sys.executable, "-c"]
 
 @pytest.fixture
 def cluster(tmp_path):
-    with Processes(2, tmp_path) as made:
+    with Cluster(2, tmp_path) as made:
         yield made
 
 
@@ -77,7 +77,7 @@ def test_the_end_reaches_children_and_those_who_do_not_listen(tmp_path, own_sess
         f"child = subprocess.Popen(sleep, start_new_session={own_session});"
         "print('child', child.pid, flush=True); time.sleep(100_000)"
     )
-    cluster = Processes(1, tmp_path)
+    cluster = Cluster(1, tmp_path)
     process = cluster.spawn(
         cluster.nodes[0], [*PYTHON, stubborn], {}, "worker-0", ready=lambda process: process.says(r"^child \d+\n"),
         timeout_s=HANGS_S,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainoff.clusters import Processes
+from trainoff.clusters import Cluster
 from trainoff.clusters.spark import SparkFolder, start_standalone
 
 
@@ -12,5 +12,5 @@ def existing(tmp_path):
     spark, secret = SparkFolder(tmp_path), "a secret of its owner"
     owner = {"spark.authenticate": "true", "spark.authenticate.secret": secret.replace(" ", "-")}
     spark.configure(owner, secret=False)
-    with Processes(2, tmp_path) as cluster:
+    with Cluster(2, tmp_path) as cluster:
         yield start_standalone(cluster, spark, 1, 1024), owner["spark.authenticate.secret"]

@@ -17,7 +17,7 @@ from helpers.running import (
     survivors,
     trainoff,
 )
-from trainoff.clusters import Processes
+from trainoff.clusters import Cluster
 from trainoff.clusters.dask import Certificate, DaskCluster
 
 pytestmark = [pytest.mark.namespace, pytest.mark.cluster]
@@ -278,7 +278,7 @@ scheduler = "{address}"
 
 
 def test_an_existing_cluster_is_used_by_its_address(tmp_path):
-    with Processes(2, tmp_path) as cluster:
+    with Cluster(2, tmp_path) as cluster:
         address = DaskCluster(cluster, tmp_path, 1).start()
         path = study(tmp_path, "dask-average", more=ATTACH.format(workers=2, address=address))
         done = trainoff("run", path, "--out", tmp_path / "out")
@@ -305,7 +305,7 @@ def test_an_existing_cluster_with_tls_is_used_with_a_certificate(tmp_path):
         files[name] = str(tmp_path / f"{name}.pem")
         (tmp_path / f"{name}.pem").write_text(text)
     certificate = "[cluster.dask]\n" + "".join(f'{name} = "{path}"\n' for name, path in files.items())
-    with Processes(1, tmp_path) as cluster:
+    with Cluster(1, tmp_path) as cluster:
         address = DaskCluster(cluster, tmp_path, 1, "tls", Certificate(**files)).start()
         more = ATTACH.format(workers=1, address=address)
         done = trainoff("run", study(tmp_path, "dask-average", more=more + certificate), "--out", tmp_path / "out")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from trainoff import data
-from trainoff.clusters import Attached, Cluster, Processes
+from trainoff.clusters import Attached, Cluster
 from trainoff.clusters.lab import cluster as lab
 from trainoff.clusters.lab.cluster import LabCluster
 from trainoff.clusters.ssh.client import Ssh
@@ -63,7 +63,7 @@ def make_cluster(trial: Trial, folder: Path) -> Cluster:
         return LabCluster(lab.LabPlan.read(folder), folder)
     if trial.cluster == "hosts":
         return Hosts(_plan(trial), folder)
-    return Processes(trial.workers, folder)
+    return Cluster(trial.workers, folder)
 
 
 def _plan(trial: Trial) -> HostsPlan:

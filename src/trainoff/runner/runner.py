@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainoff import data, engines
-from trainoff.clusters import Processes, namespaces
+from trainoff.clusters import Cluster, namespaces
 from trainoff.clusters.local import threads
 from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
@@ -85,7 +85,7 @@ class Runner:
                 if unmet is None:
                     self._observer.started(task)
                     # Made before the trial, so that its result can be evaluated even if the dataset is removed.
-                    job = make_job(task.trial, Processes(1, folder), folder)
+                    job = make_job(task.trial, Cluster(1, folder), folder)
                     exit_info = self._run_trial(task, record, folder, uninterrupted)
                     stopped = exit_info.stopped
                     record.noise["control_after"] = None if stopped else self._control.after(_first_cpu(record))

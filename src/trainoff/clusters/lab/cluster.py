@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainoff.clusters.lab.cgroups import Cgroup, groups_at
-from trainoff.clusters.local import Node, Process, Processes, call
+from trainoff.clusters.local import Cluster, Node, Process, call
 from trainoff.errors import TrainoffError
 from trainoff.study.machines import NodeSpec
 
@@ -74,7 +74,7 @@ class LabPlan:
         return LabPlan(specs=specs, **value)  # type: ignore[arg-type]  # what asdict() made
 
 
-class LabCluster(Processes):
+class LabCluster(Cluster):
     """The nodes of a lab that the supervisor has made. The driver is on the first of them, as on a cluster's master."""
 
     def __init__(self, plan: LabPlan, folder: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from trainoff.clusters.local import GRACE_S, THREADS, Node, Process, Processes, address_towards
+from trainoff.clusters.local import GRACE_S, THREADS, Cluster, Node, Process, address_towards
 from trainoff.clusters.ssh.client import Ssh, distributions, examine, moved, paths, places
 from trainoff.clusters.ssh.connection import TOKEN, Connection, SentFiles
 from trainoff.errors import TrainoffError
@@ -44,7 +44,7 @@ class Host:
     places: Mapping[str, str]
 
 
-class Hosts(Processes):
+class Hosts(Cluster):
     """One node for every host. `prepare` connects; what is started on `here` is a process of this machine."""
 
     def __init__(self, plan: HostsPlan, folder: Path) -> None:

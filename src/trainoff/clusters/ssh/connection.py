@@ -238,7 +238,7 @@ class HostProcess(Process):
 
     def __init__(self, link: Connection, number: int, role: str, log: Path) -> None:
         self.role, self.log = role, log
-        self._from = log.stat().st_size if log.exists() else 0
+        self._log_start = log.stat().st_size if log.exists() else 0
         self._link, self._number = link, number
         self._pid = 0
         self._code: int | None = None
