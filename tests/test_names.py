@@ -186,7 +186,7 @@ def test_of_published_figures_nobody_can_have_more_runs(capsys, monkeypatch):
     assert main(["compare", "published:executors", *engines, "--figure", "train_s"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "--repeat" not in out
-    assert "These figures were published, of one run each: indicative." in out
+    assert "These are published figures of one run each: indicative." in out
     assert "(mode not stated, 9 workers) 33.6 s 9.4 s 3.6 - indicative" in out, "the heading names the engine"
 
 

@@ -103,7 +103,7 @@ def test_other_figures(workdir, capsys):
     store(workdir / "out", *reached, never)
     out = " ".join(output_of(capsys, "out", "--target", "0.9").split())
     assert "torch-ddp: time to 90%" in out
-    assert "1 run that did not come to this figure is left out." in out
+    assert "1 run without this figure is left out." in out
     assert "seconds per 1,000 samples" in output_of(capsys, "out", "--figure", "per_1000_samples")
     assert error_of(capsys, "out", "--target", "0.5") == TIMED.format("0.9")
     assert "give one of them" in error_of(capsys, "out", "--target", "0.9", "--figure", "cold_s")
@@ -227,7 +227,7 @@ def test_a_question_without_an_answer_is_a_one_line_error(workdir, capsys):
     store(workdir / "failed", *runs_on(1, 2, status="crashed", train_s=None))
     assert "no run here has that figure (4 crashed), so there is nothing to fit" in error_of(capsys, "failed")
     store(workdir / "never", *runs_on(1, 2, time_to_target={"0.9": None}, targets=[0.9]))
-    assert "(4 never got there)" in error_of(capsys, "never", "--target", "0.9")
+    assert "(4 missed the target)" in error_of(capsys, "never", "--target", "0.9")
     store(workdir / "good", *runs_on(1, 2))
     assert "hold out fewer" in error_of(capsys, "good", "--hold-out", "2")
 
@@ -246,9 +246,9 @@ def test_published_records_are_modelled(capsys):
 
 def test_published_figures_without_nodes_give_an_error_of(capsys):
     assert "there is no published study `nonsense`" in error_of(capsys, "published:nonsense")
-    assert "nobody wrote down how many nodes these runs had" in error_of(capsys, "published:sync-async")
+    assert "these records do not have their numbers of nodes" in error_of(capsys, "published:sync-async")
     message = error_of(capsys, "published:machines-and-clusters", "--minutes", "20")
-    assert message.endswith("`trainoff reproduce machines-and-clusters` asks anew")
+    assert message.endswith("`trainoff reproduce machines-and-clusters` runs the study again")
 
 
 def test_only_measured_node_counts_can_be_held_out(workdir, capsys):
@@ -275,7 +275,7 @@ def test_invalid_node_counts_are_refused(workdir, capsys, value):
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
 def test_invalid_minutes_are_refused(workdir, capsys, value):
     store(workdir / "out", *runs_on(1, 2))
-    assert "is no time to run anything in" in error_of(capsys, "out", f"--minutes={value}")
+    assert "expected a number of minutes above 0" in error_of(capsys, "out", f"--minutes={value}")
 
 
 def test_scale_imports_scipy_only_when_needed():

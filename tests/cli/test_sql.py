@@ -89,11 +89,11 @@ def test_nan_is_null_in_json(folder):
         ("select accurac from curves", "there is no column `accurac`; did you mean `accuracy`?"),
         (
             "select xyzzy from records",
-            "there is no column `xyzzy`; `select * from records` shows those there are",
+            "there is no column `xyzzy`; `select * from records` shows all columns",
         ),
         ("select engine from recods", "there is no table `recods`; did you mean `records`?"),
         ("select engine from xyzzy", "there is no table `xyzzy`; the tables are records, curves, samples"),
-        ("drop table records", "a question begins with `select`, as in `select engine, train_s from records`"),
+        ("drop table records", "a query begins with `select`, as in `select engine, train_s from records`"),
     ],
 )
 def test_a_mistake_is_a_one_line_error_with_a_suggestion(folder, query, message):
@@ -101,7 +101,7 @@ def test_a_mistake_is_a_one_line_error_with_a_suggestion(folder, query, message)
 
 
 def test_other_mistakes_are_one_line_errors(folder, tmp_path):
-    assert "this question is not understood: Expected" in error(folder, "select engine fro records where")
+    assert "this query is not understood: Expected" in error(folder, "select engine fro records where")
     assert "no records here yet; `trainoff run STUDY` makes some" in error(tmp_path, "select 1")
 
 
