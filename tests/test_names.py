@@ -140,7 +140,7 @@ def test_few_is_told_as_few():
     assert batch_lines(groups(own))[0].startswith("numpy (sync, 1 worker) on digits-mlp")
     slow = {"mode": "sync", "phases_s": {"import": 5.0, "train": 1.0}}
     (said,) = start_costs(groups([trained(f"w{n}", workers=n, **slow) for n in (1, 2, 3, 4)]))
-    assert "; 1 more started longer than it trained: for this little work" in said
+    assert "; 1 more started longer than it trained: with so little work" in said
 
 
 def test_a_reason_that_is_not_known_is_not_told():
@@ -193,14 +193,14 @@ def test_of_published_figures_nobody_can_have_more_runs(capsys, monkeypatch):
 def test_why_a_price_book_says_nothing_is_said(workdir, capsys):
     by_memory = PriceBook(usd_per_core_hour=0.04, usd_per_gb_hour=0.005)
     assert unpriced([record()], by_memory) == (
-        "1 of 1 trial has no price (nodes of 1 core), so nothing is said of money: memory is charged, and they had no "
-        "limit of it; set `memory_gb` in the study, or charge for cores alone."
+        "1 of 1 trial has no price (nodes of 1 core), so no cost is given: memory has a price, and these trials had "
+        "no limit; set `memory_gb` in the study, or charge for cores only."
     )
     store(workdir / "out", trained(targets=[0.5]), trained("torch-1", engine="torch", targets=[0.5]))
     (workdir / "mine.toml").write_text("usd_per_core_hour = 0.04\nusd_per_gb_hour = 0.005\n")
     for words in (["show"], ["advise"], ["report"]):
         assert main([*words, "out", "--prices", "mine.toml"]) == 0
-        assert "memory is charged, and they had no limit of it" in " ".join(capsys.readouterr().out.split())
+        assert "memory has a price, and these trials had no limit" in " ".join(capsys.readouterr().out.split())
     assert main(["advise", "out", "--prices", "mine.toml", "--max-cost", "1"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("trainoff: --max-cost 1: 2 of 2 trials have no price (nodes of 1 core)")

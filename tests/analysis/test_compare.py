@@ -71,11 +71,11 @@ def test_all_reached_against_none_reached_is_decided_from_five_pairs_on():
     found = compare(setting("a", [1.0, 1.1, 0.9, 1.05, 1.0]), setting("b", [None] * 5), TO_97)
     assert (found.verdict, found.ratio, found.low, found.high) == ("faster", 0.0, None, None)
     assert found.p == pytest.approx(2 / math.comb(10, 5))
-    assert found.sentence == "a got to 97% in 5 of 5 runs and b in 0: faster (exact rank test, p = 0.0079)."
+    assert found.sentence == "a reached 97% in 5 of 5 runs and b in 0: faster (exact rank test, p = 0.0079)."
     assert compare(found.b, found.a, TO_97).ratio == INF
     few = compare(setting("a", [1.0, 1.1]), setting("b", [None] * 2), TO_97)
     assert few.verdict == "undecided"
-    assert few.sentence == "a got to 97% in 2 of 2 runs and b in 0; with fewer than 5 pairs this is indicative."
+    assert few.sentence == "a reached 97% in 2 of 2 runs and b in 0; with fewer than 5 pairs this is indicative."
 
 
 def test_one_run_that_missed_the_target_counts_and_decides_nothing_alone():

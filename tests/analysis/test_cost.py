@@ -132,7 +132,7 @@ def test_another_price_book_replaces_the_prices_of_records():
 def test_trials_without_a_price_are_named():
     assert unpriced([make_record("torch", usd_per_hour=1.0)]) is None
     sentence = unpriced([make_record("torch", usd_per_hour=1.0), make_record("numpy", params={"machine": "x9.huge"})])
-    assert sentence == "1 of 2 trials has no price (x9.huge), so nothing is said of what it cost."
+    assert sentence == "1 of 2 trials has no price (x9.huge), so no cost is given for it."
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_commands_take_a_price_book(tmp_path):
     assert "give one of them" in both.stderr
     (tmp_path / "other.toml").write_text(MINE)
     reported = invoke("report", folder, "--prices", tmp_path / "other.toml")
-    assert "2 of 2 trials have no price (nodes of 1 core), so nothing is said of money." in reported.stdout
+    assert "2 of 2 trials have no price (nodes of 1 core), so no cost is given." in reported.stdout
 
 
 def test_the_report_has_an_axis_of_money_if_every_trial_has_a_price(tmp_path):

@@ -51,7 +51,7 @@ def test_settled_parameters_do_not_label_a_group():
 def test_an_engine_that_missed_the_target_is_named():
     found = groups([timed_record("fast", 2.0), timed_record("never", None)])
     assert closing_sentences(found)[0] == (
-        "fast reached 97% first: 2.0 s of training; never had not got there after 9.0 s."
+        "fast reached 97% first: 2.0 s of training; never had not reached it after 9.0 s."
     )
 
 
@@ -86,10 +86,10 @@ def test_an_unclear_difference_of_five_repetitions_is_undecided():
 
 def test_runs_that_missed_the_target_are_counted():
     assert closing_sentences(timed_groups(a=FAST, b=[None] * 5))[0] == (
-        "a reached 97% first: 1.0 s of training; b had not got there after 9.0 s and got there in 0 of 5 runs."
+        "a reached 97% first: 1.0 s of training; b had not reached it after 9.0 s in 5 of 5 runs."
     )
     assert closing_sentences(timed_groups(a=FAST, b=[1.02, 1.0, None, 1.1, 0.9]))[0] == (
-        "a reached 97% after 1.0 s of training; b took about as long and got there in 4 of 5 runs, which is undecided."
+        "a reached 97% after 1.0 s of training; b took about as long and reached it in 4 of 5 runs, which is undecided."
     )
 
 
@@ -108,7 +108,7 @@ def test_the_first_is_chosen_among_runs_without_faults():
         for seed, (times, params) in enumerate([(times, {"epochs": 4}), ({"0.97": 8.0, "0.98": None}, fault)])
     ]
     assert closing_sentences(groups(records))[0].startswith(
-        "b reached 98% first: 9.0 s of training; a had not got there"
+        "b reached 98% first: 9.0 s of training; a had not reached it"
     )
 
 
@@ -229,7 +229,7 @@ def test_a_smaller_error_is_better():
     assert [group.first.engine for group in ranked(found)] == ["better", "worse"]
     assert (
         closing_sentences(found)[0]
-        == "better reached 18% error first: 3.0 s of training; worse had not got there after 9.0 s."
+        == "better reached 18% error first: 3.0 s of training; worse had not reached it after 9.0 s."
     )
     nowhere = groups([clicks("a", 0.24, None) for _ in range(1)])
     nowhere[0].first.time_to_target = {}
@@ -402,7 +402,7 @@ def test_a_setting_that_mostly_crashes_is_not_first():
     runs = [timed_record("fast", 1.0, 1), *(crashed("fast", seed) for seed in (2, 3, 4, 5))]
     found = groups([*runs, *(timed_record("slow", 2.0, seed) for seed in (1, 2, 3, 4, 5))])
     assert [group.first.engine for group in ranked(found)] == ["slow", "fast"]
-    assert closing_sentences(found)[0].startswith("slow reached 97% first: 2.0 s of training; fast had not got there")
+    assert closing_sentences(found)[0].startswith("slow reached 97% first: 2.0 s of training; fast had not reached it")
 
 
 def test_the_first_may_have_missed_the_target_in_some_runs():
@@ -426,13 +426,13 @@ def test_runs_without_the_target_do_not_count_as_missed():
 
 def test_an_engine_with_wrong_results_is_named():
     found = groups([timed_record("a", 1.0), timed_record("b", 2.0), timed_record("w", 0.5, status="wrong-result")])
-    assert "w did other arithmetic than the reference, and is out of the race." in closing_sentences(found)
+    assert "w did other arithmetic than the reference and is excluded." in closing_sentences(found)
     assert "All others did the same arithmetic, checked against the reference." in closing_sentences(found)
 
 
 def test_only_engines_with_few_runs_are_indicative():
     found = groups([timed_record("b", 3.0), *(timed_record("a", 1.0, seed) for seed in range(1, 6))])
-    assert "Fewer than 5 runs of b, so what is said of them is indicative: --repeat 5." in closing_sentences(found)
+    assert "Fewer than 5 runs of b, so their results are indicative: --repeat 5." in closing_sentences(found)
 
 
 def test_phases_are_of_the_runs_that_ended_well():

@@ -198,7 +198,7 @@ def test_a_board_says_what_was_published_and_no_more():
     assert "tensorflow on mnist-mlp with machine m4.4xlarge trained in the shortest time" in machines
     assert "could not be checked" not in machines
     loads = trainoff.load("published:sync-async").board()
-    assert "no target to reach, and nobody wrote down times or results" in " ".join(loads.split())
+    assert "no target to reach, and no times or results were recorded" in " ".join(loads.split())
     assert "0 workers" not in loads
     assert "came furthest with an accuracy of 0.9770" in trainoff.load("published:executors").board(200)
 

@@ -29,7 +29,7 @@ from trainoff.analysis.cost import Cost, cost_of_trial, cost_to, costs, priced, 
 from trainoff.analysis.faults import FaultEffect, fault_effects, without_faults
 from trainoff.analysis.figures import FIGURES, Figure, time_to
 from trainoff.analysis.groups import SettingGroup, by_workload, groups, newest, setting_of, usual_settings, varying_keys
-from trainoff.analysis.noise import NoiseReport, disturbances, noise_report, noise_reports
+from trainoff.analysis.noise import NoiseReport, disturbances, noise_reports
 from trainoff.analysis.pareto import COSTS, CheapestSetting, Front, Point, cheapest_settings, fronts, pareto
 from trainoff.analysis.ranking import headline_target, ranked
 from trainoff.analysis.statistics import Interval, interval
@@ -86,7 +86,6 @@ __all__ = [
     "newest",
     "node_lines",
     "node_rows",
-    "noise_report",
     "noise_reports",
     "pareto",
     "priced",

@@ -1,4 +1,4 @@
-"""Where the time of a trial went: workers, emulated nodes, start-up, and what bounded the training."""
+"""How the time of a trial was spent: by workers, by nodes and by start-up, and what bounded the training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trainoff.analysis.groups import SettingGroup
 from trainoff.records import Record
 from trainoff.study.machines import GIB
 
-BUSY = 0.9  # of the CPUs: nothing else could have made it faster
+BUSY = 0.9  # share of the CPUs, or of a GPU, from which nothing else could have made the training faster
 TIMES = ("computing_s", "communicating_s", "waiting_s", "feeding_s")
-WHAT = {
+MEANINGS = {  # of a share, by the kind of bottleneck
     "CPU": "of its CPUs busy",
     "computing": "of the workers' time",
     "network": "of the workers' time spent on calls and transfers",
@@ -34,53 +34,52 @@ class WorkerTimes:
     """Shares of the training time, as the mean of all workers."""
 
     computing: float
-    communicating: float | None  # None where it cannot be told from waiting
+    communicating: float | None  # None if it cannot be told from waiting
     waiting: float
-    fed: float | None = None  # waiting for rows, where somebody pushes them
+    fed: float | None = None  # waiting for rows, in engines that push them to the workers
 
 
 def worker_times(record: Record) -> WorkerTimes | None:
-    """How the workers of one trial spent its training; None where that is not known."""
+    """Return how the workers of one trial spent its training; None if that is not on record."""
     train, parts = record.train_s, record.breakdowns
     if not train or "waiting_s" not in parts:
         return None
-    told = any(parts.get("communicating_s", {}).values())
     means = {name: statistics.fmean(part.values()) / train for name, part in parts.items() if name in TIMES and part}
-    talking = means["communicating_s"] if told else None
-    return WorkerTimes(means["computing_s"], talking, means["waiting_s"], means.get("feeding_s"))
+    communicating = means["communicating_s"] if any(parts.get("communicating_s", {}).values()) else None
+    return WorkerTimes(means["computing_s"], communicating, means["waiting_s"], means.get("feeding_s"))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What held a training up, and the share that says so."""
+    """What bounded a training, and the share that shows it."""
 
-    kind: str  # of WHAT
+    kind: str  # of MEANINGS
     share: float
 
     def __str__(self) -> str:
         kind = "not bound by its CPUs" if self.kind == "idle" else f"{self.kind}-bound"
-        return f"{kind} ({_whole(self.share)} {WHAT[self.kind]})"
+        return f"{kind} ({_whole(self.share)} {MEANINGS[self.kind]})"
 
 
 def bound(record: Record) -> Bound | None:
-    """What held the training up: the CPUs where all are busy, else what the workers spent most of their time on."""
-    done, busy = worker_times(record), record.training.get("cpu_share")
-    if done is None or busy is None:
+    """Return what bounded the training: the CPUs if all are busy, else what the workers spent most of their time on."""
+    times, busy = worker_times(record), record.training.get("cpu_share")
+    if times is None or busy is None:
         return None
     if busy >= BUSY:
         return Bound("CPU", busy)
     shares = {
-        "computing": done.computing,
-        "network": done.communicating or 0.0,
-        "feed": done.fed or 0.0,
-        "wait": done.waiting,
+        "computing": times.computing,
+        "network": times.communicating or 0.0,
+        "feed": times.fed or 0.0,
+        "wait": times.waiting,
     }
-    most = max(shares, key=shares.__getitem__)
-    return Bound(most, shares[most])
+    largest = max(shares, key=shares.__getitem__)
+    return Bound(largest, shares[largest])
 
 
 def staleness(record: Record) -> tuple[float, int] | None:
-    """How many updates by others the gradients had missed: on average, and at most."""
+    """Return how many updates by others the gradients had missed: on average, and at most."""
     histogram = {int(missed): count for missed, count in record.breakdowns.get("staleness", {}).items()}
     if not histogram:
         return None
@@ -89,22 +88,26 @@ def staleness(record: Record) -> tuple[float, int] | None:
 
 
 def worker_lines(groups: Sequence[SettingGroup]) -> list[tuple[str, list[str]]]:
-    """For every distributed setting that ended well what its workers did, as a name and the parts of a line."""
+    """Return what the workers of every distributed setting that ended well did, as a name and the parts of a line."""
     found = []
     for group in groups:
-        if group.good and (done := worker_times(group.good[0])):
-            found.append((group.name, [*_shares(done), *_by_worker(group.good[0]), *_rest(group.good[0])]))
+        if group.good and (times := worker_times(group.good[0])):
+            found.append((group.name, [*_shares(times), *_by_worker(group.good[0]), *_traffic(group.good[0])]))
     return found
 
 
-def _shares(done: WorkerTimes) -> list[str]:
-    talked = [] if done.communicating is None else [f"communicating {_whole(done.communicating)}"]
-    fed = [] if done.fed is None else [f"waiting for rows {_whole(done.fed)}"]
-    return [f"computing {_whole(done.computing)}", *talked, *fed, f"waiting {_whole(done.waiting)}"]
+def _shares(times: WorkerTimes) -> list[str]:
+    shares = {
+        "computing": times.computing,
+        "communicating": times.communicating,
+        "waiting for rows": times.fed,
+        "waiting": times.waiting,
+    }
+    return [f"{name} {_whole(share)}" for name, share in shares.items() if share is not None]
 
 
 def _by_worker(record: Record) -> list[str]:
-    """Who waited most, where workers were not alike."""
+    """Return which worker waited most and which least, if they differ by more than a tenth of the training."""
     waited = record.breakdowns["waiting_s"]
     most, least = max(waited, key=waited.__getitem__), min(waited, key=waited.__getitem__)
     train = record.train_s or 1.0
@@ -113,29 +116,29 @@ def _by_worker(record: Record) -> list[str]:
     return [f"{most} waited {_whole(waited[most] / train)} and {least} {_whole(waited[least] / train)}"]
 
 
-def _rest(record: Record) -> list[str]:
-    told = []
+def _traffic(record: Record) -> list[str]:
+    parts = []
     if stale := staleness(record):
-        told.append(f"gradients missed {stale[0]:.1f} updates, at most {stale[1]}")
+        parts.append(f"gradients missed {stale[0]:.1f} updates, at most {stale[1]}")
     if rate := record.training.get("network_bytes_per_s"):
-        told.append(f"{size(rate)}/s")
-    if held := bound(record):
-        told.append(str(held))
-    return told
+        parts.append(f"{size(rate)}/s")
+    if found := bound(record):
+        parts.append(str(found))
+    return parts
 
 
 def resource_lines(record: Record) -> list[str]:
-    """What a training used, as lines: the machine first, then role by role."""
+    """Return what a training used, as lines: the machine first, then role by role."""
     found = record.training
     if not found:
         return []
-    whole = [f"CPUs {_whole(found['cpu_share'])} busy"]
-    whole += [f"{name} {found[name]:g}" for name in ("load", "runnable") if name in found]
+    machine = [f"CPUs {_whole(found['cpu_share'])} busy"]
+    machine += [f"{name} {found[name]:g}" for name in ("load", "runnable") if name in found]
     if "memory_share" in found:
-        whole.append(f"memory {percent(round(found['memory_share'], 3))} of the machine's")
+        machine.append(f"memory {percent(round(found['memory_share'], 3))} of the machine's")
     if "network_bytes_per_s" in found:
-        whole.append(f"network {size(found['network_bytes_per_s'])}/s")
-    return [", ".join(whole), *(_role(record, role, cores) for role, cores in found["cpu_cores_by_role"].items())]
+        machine.append(f"network {size(found['network_bytes_per_s'])}/s")
+    return [", ".join(machine), *(_role(record, role, cores) for role, cores in found["cpu_cores_by_role"].items())]
 
 
 def _role(record: Record, role: str, cores: float) -> str:
@@ -146,7 +149,7 @@ def _role(record: Record, role: str, cores: float) -> str:
 
 
 def bound_sentences(groups: Sequence[SettingGroup]) -> list[str]:
-    """What each engine and mode was bound by, workload by workload, in one sentence each; faults left aside."""
+    """Return what bounded each engine and mode, a sentence for each workload; settings with faults do not count."""
     found: dict[str, dict[str, list[Bound]]] = {}
     for group in groups:
         first = group.first
@@ -156,71 +159,66 @@ def bound_sentences(groups: Sequence[SettingGroup]) -> list[str]:
 
 
 def _bound_sentence(workload: str, modes: Mapping[str, Sequence[Bound]]) -> str:
-    told = []
-    for name, held in modes.items():
-        common = Counter(each.kind for each in held).most_common(1)[0][0]
-        shares = [each.share for each in held if each.kind == common]
+    clauses = []
+    for name, found in modes.items():
+        common = Counter(each.kind for each in found).most_common(1)[0][0]
+        shares = [each.share for each in found if each.kind == common]
         low, high = _whole(min(shares)), _whole(max(shares))
-        told.append(f"{name} is {common}-bound ({low if low == high else f'{low} to {high}'} {WHAT[common]})")
-    return f"On {workload}, {'; '.join(told)}."
+        clauses.append(f"{name} is {common}-bound ({low if low == high else f'{low} to {high}'} {MEANINGS[common]})")
+    return f"On {workload}, {'; '.join(clauses)}."
 
 
 def _whole(share: float) -> str:
     return percent(round(share, 2))
 
 
-MUCH = 0.2  # of the training: what takes less bounds nothing
-COLLECTING = ("gc_s", "python_gc_s")  # garbage collection, of the Java machine and of Python
+IMPORTANT = 0.2  # of the training; what takes less does not bound it
+COLLECTING = ("gc_s", "python_gc_s")  # garbage collection, of the JVM and of Python
 STALLS = {"memory": "memory_pressure", "disk": "io_pressure"}
 
 
 def bottleneck(record: Record) -> Bound | None:
-    """What held the training up, and the share that says so; None where nothing is known.
+    """Return what bounded the training, and the share that shows it; None if nothing is known.
 
-    First what makes everything else wait: memory, storage, garbage collection, a busy GPU. Then busy CPUs, or what the
-    workers did. Where an engine does not tell that, CPUs that are not busy are idle for a reason that is not known.
+    First comes what makes everything else wait: memory, storage, garbage collection, a busy GPU. Then busy CPUs, or
+    what the workers did. If an engine does not record that, CPUs that are not busy are idle for an unknown reason.
     """
-    stalled = [found for found in (*_stalls(record), *_garbage(record)) if found.share >= MUCH]
-    if stalled:
-        return max(stalled, key=lambda found: found.share)
+    stalls = [Bound(kind, record.noise.get(name) or 0.0) for kind, name in STALLS.items()]
+    if record.train_s:
+        collecting_s = sum(record.counts.get(name, 0.0) for name in COLLECTING)
+        stalls.append(Bound("garbage", collecting_s / record.train_s / record.workers))
+    longest = max(stalls, key=lambda stall: stall.share)
+    if longest.share >= IMPORTANT:
+        return longest
     if record.counts.get("gpu_busy", 0.0) >= BUSY:
         return Bound("GPU", record.counts["gpu_busy"])
     busy = record.training.get("cpu_share")
-    if (held := bound(record)) or busy is None:
-        return held
+    if (found := bound(record)) or busy is None:
+        return found
     return Bound("CPU", busy) if busy >= BUSY else Bound("idle", 1 - busy)
 
 
-def _stalls(record: Record) -> list[Bound]:
-    return [Bound(kind, record.noise.get(name) or 0.0) for kind, name in STALLS.items()]
-
-
-def _garbage(record: Record) -> list[Bound]:
-    spent = sum(record.counts.get(name, 0.0) for name in COLLECTING)
-    return [Bound("garbage", spent / record.train_s / record.workers)] if record.train_s else []
-
-
 def bottleneck_sentence(record: Record) -> str | None:
-    """What bounded a trial, in one sentence; what ran out of memory was bounded by that."""
+    """Return what bounded a trial, in one sentence; a trial that ran out of memory was bounded by memory."""
     if record.status == "out-of-memory":
         return f"{record.engine} was memory-bound: {record.reason}."
-    held = bottleneck(record)
-    return f"In {seconds(record.train_s)} of training {record.engine} was {held}." if held else None
+    found = bottleneck(record)
+    return f"In {seconds(record.train_s)} of training {record.engine} was {found}." if found else None
 
 
 START = ("import", "cluster_start", "compile")
 ROWS = ("data_load", "ship")
-MOST_TOLD = 3  # settings whose start is told in words
+MOST_NAMED = 3  # settings in the sentence on start-up
 
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Seconds of a setting's trials, each the median: `None` for what it does not do."""
+    """Median seconds of a setting's trials, by what they were spent on; None for what the setting does not do."""
 
     start: float  # programs, the cluster, compilers
-    rows: float  # reading the rows, and bringing them to where they are needed
-    feed: float | None  # waiting for rows while training, where somebody pushes them
-    training: float  # without that
+    rows: float  # reading the rows, and moving them to the workers
+    feed: float | None  # waiting for rows while training, in engines that push them
+    training: float  # without feed
     test: float
     end: float
 
@@ -230,8 +228,8 @@ class TimeSplit:
 
 
 def time_split(group: SettingGroup) -> TimeSplit | None:
-    """Where the time of a setting went; None if nothing is known."""
-    phases, feed = group.phases_s(), group.median(feed_s)
+    """Return how the time of a setting was spent; None if nothing is known."""
+    phases, feed = group.phases_s(), group.median(_feed_s)
     if not phases:
         return None
     start, rows = (sum(phases.get(name, 0.0) for name in names) for names in (START, ROWS))
@@ -239,35 +237,32 @@ def time_split(group: SettingGroup) -> TimeSplit | None:
     return TimeSplit(start, rows, feed, training, phases.get("test", 0.0), phases.get("teardown", 0.0))
 
 
-def feed_s(record: Record) -> float | None:
-    """How long the workers waited for rows that were pushed to them, on average."""
+def _feed_s(record: Record) -> float | None:
+    """Return how long the workers waited for rows that were pushed to them, on average."""
     waited = record.breakdowns.get("feeding_s")
     return statistics.fmean(waited.values()) if waited else None
 
 
 def start_costs(groups: Sequence[SettingGroup]) -> list[str]:
-    """For the distributed settings that took longer to start than to train, how long, in one sentence."""
+    """Return a sentence on the distributed settings that took longer to start than to train."""
     distributed = [group for group in groups if group.good and group.first.mode != "single"]
-    told = [(group, found) for group in distributed if (found := time_split(group))]
-    slow = [(group, found) for group, found in told if found.start > found.training + (found.feed or 0.0)]
+    known = [(group, found) for group in distributed if (found := time_split(group))]
+    slow = [(group, found) for group, found in known if found.start > found.training + (found.feed or 0.0)]
     if not slow:
         return []
-    parts = []
-    for group, found in slow[:MOST_TOLD]:
+    clauses = []
+    for group, found in slow[:MOST_NAMED]:
         feeding = f", {seconds(found.feed)} feeding" if found.feed else ""
-        parts.append(
+        clauses.append(
             f"{group.name} spent {seconds(found.start)} starting{feeding} and {seconds(found.training)} training"
         )
-    others = len(slow) - MOST_TOLD
+    others = len(slow) - MOST_NAMED
     more = f"; {others} more started longer than {'it' if others == 1 else 'they'} trained" if others > 0 else ""
-    return [f"{'; '.join(parts)}{more}: for this little work, to start is what costs."]
-
-
-HEADINGS = ("node", "cores", "used", "throttled", "memory", "at most", "link", "sent", "received")
+    return [f"{'; '.join(clauses)}{more}: with so little work, starting dominates."]
 
 
 def oversubscription(record: Record) -> str | None:
-    """What a trial asked for beyond what the machine has: cores, or memory of its nodes; None if it all fits."""
+    """Return what a trial requested beyond what the machine has: cores, or memory of its nodes; None if all fits."""
     if not record.oversubscribed:
         return None
     if record.cluster != "lab":
@@ -276,18 +271,21 @@ def oversubscription(record: Record) -> str | None:
     return f"gave its nodes {size(asked)} of memory together and had {size(record.environment.get('memory_bytes'))}"
 
 
+HEADINGS = ("node", "cores", "used", "throttled", "memory", "at most", "link", "sent", "received")
+
+
 def node_rows(record: Record) -> list[list[str]]:
-    """A row of words for every node: what it had, and what it used while the trial trained."""
-    return [_row(node) for node in record.nodes]
+    """Return a row of cells for every node: what it had, and what it used while the trial trained."""
+    return [_node_row(node) for node in record.nodes]
 
 
-def _row(node: dict[str, Any]) -> list[str]:
+def _node_row(node: dict[str, Any]) -> list[str]:
     training, link = node["training"], node["bandwidth_mbit"]
     used = training["cpu_s"] / training["seconds"] / node["cores"] if training else None
     return [
         node["name"],
         f"{node['cores']:g}",
-        "-" if used is None else percent(round(used, 2)),
+        "-" if used is None else _whole(used),
         seconds(training.get("throttled_s")),
         "unlimited" if node["memory_gb"] is None else size(round(node["memory_gb"] * GIB)),
         size(node["peak_memory_bytes"]),
@@ -298,10 +296,10 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def node_lines(record: Record) -> list[str]:
-    """The rows as a table of text, its headings first; none where there were no emulated nodes."""
+    """Return the rows as a table of text, its headings first; empty without emulated nodes."""
     rows = node_rows(record)
     if not rows:
         return []
     every = [list(HEADINGS), *rows]
-    widths = [max(len(row[place]) for row in every) for place in range(len(HEADINGS))]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     return [" ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in every]

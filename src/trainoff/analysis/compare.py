@@ -286,8 +286,8 @@ def _spread(found: Comparison, ahead: bool = False) -> str:
 def _order_sentence(found: Comparison) -> str:
     (a, b), figure = found.names, found.figure
     if figure.name == TIME_TO_TARGET:
-        to = figure.label.removeprefix("time ")
-        return f"{a} got {to} in {found.reached[0]} of {count(found.n, 'run')} and {b} in {found.reached[1]}"
+        target = figure.label.removeprefix("time to ")
+        return f"{a} reached {target} in {found.reached[0]} of {count(found.n, 'run')} and {b} in {found.reached[1]}"
     first, second = (figure.format(group.median(figure.value)) for group in (found.a, found.b))
     return f"{a} has a {figure.label} of {first} and {b} of {second}"
 

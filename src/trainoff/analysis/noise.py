@@ -1,22 +1,22 @@
-"""Was the machine quiet during a trial? What disturbed it, with the figure that says so."""
+"""Whether the machine was quiet during a trial, and what disturbed it, with the figures that show it."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainoff.analysis.format import count, percent
-from trainoff.analysis.groups import setting_of
+from trainoff.analysis.groups import as_key, setting_of
 from trainoff.records import BY_HAND, Record
 
-STEAL = 0.1  # cores; neighbours that one does not notice take less than half of that
+STEAL = 0.1  # cores; the steal of unnoticed neighbours is less than half of that
 OTHERS = 0.25  # cores; runner, sampler and an idle system take about a tenth
 PRESSURE = {"cpu": 0.2, "memory": 0.05, "io": 0.1}  # shares of the time, beyond what the setting always has
 WAITED_FOR = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
 SLOWER = 0.9  # of the usual speed of the control kernel
-SEVERAL = 3  # figures that make something usual
+SEVERAL = 3  # figures from which a median is usual
 
 
 @dataclass(frozen=True)
@@ -35,36 +35,27 @@ class Baseline:
     waits: dict[str, float] = field(default_factory=dict)
 
 
-def noise_report(record: Record, others: Iterable[Record] = ()) -> NoiseReport:
-    """How quiet the machine was during a trial, compared with `others` of its study where that helps."""
-    return _judged(record, _usual([record, *(other for other in others if other is not record)]))
-
-
 def noise_reports(records: Sequence[Record]) -> list[NoiseReport]:
-    """The same of every record, each compared with all the others."""
-    usual = _usual(records)
-    return [_judged(record, usual) for record in records]
-
-
-def disturbances(records: Sequence[Record]) -> list[str]:
-    """How many trials were disturbed, with an example; nothing where none was."""
-    judged = zip(records, noise_reports(records), strict=True)
-    found = [(record, one) for record, one in judged if one.verdict == "disturbed"]
-    if not found:
-        return []
-    record, one = found[0]
-    were = f"{len(found)} of {count(len(records), 'trial')} {'was' if len(found) == 1 else 'were'} disturbed"
-    return [f"{were}, such as {record.engine} with seed {record.seed}: {one.reasons[0]}."]
-
-
-def _usual(records: Iterable[Record]) -> Baseline:
+    """Return how quiet the machine was during each trial, compared with all the others."""
     speeds: dict[str, list[float]] = {}
     waits: dict[str, list[float]] = {}
     for record in records:
         speeds.setdefault(_place(record), []).extend(_speeds(record).values())
         if (waited := record.noise.get("cpu_pressure")) is not None:
-            waits.setdefault(_alike(record), []).append(waited)
-    return Baseline(_medians(speeds), _medians(waits))
+            waits.setdefault(as_key(setting_of(record)), []).append(waited)
+    usual = Baseline(_medians(speeds), _medians(waits))
+    return [_report(record, usual) for record in records]
+
+
+def disturbances(records: Sequence[Record]) -> list[str]:
+    """Return a sentence with the number of disturbed trials and an example; empty if there is none."""
+    reports = zip(records, noise_reports(records), strict=True)
+    found = [(record, report) for record, report in reports if report.verdict == "disturbed"]
+    if not found:
+        return []
+    record, report = found[0]
+    were = f"{len(found)} of {count(len(records), 'trial')} {'was' if len(found) == 1 else 'were'} disturbed"
+    return [f"{were}, such as {record.engine} with seed {record.seed}: {report.reasons[0]}."]
 
 
 def _medians(found: dict[str, list[float]]) -> dict[str, float]:
@@ -75,52 +66,48 @@ def _place(record: Record) -> str:
     return json.dumps([record.study, record.environment.get("host")])
 
 
-def _alike(record: Record) -> str:
-    return json.dumps(setting_of(record), sort_keys=True, default=str)
-
-
 def _speeds(record: Record) -> dict[str, float]:
-    """The speed of the control kernel before and after the trial, where it was measured."""
+    """Return the speed of the control kernel before and after the trial, as far as it was measured."""
     found = {when: record.noise.get(f"control_{when}") for when in ("before", "after")}
     return {when: speed for when, speed in found.items() if speed}
 
 
-def _by_hand(record: Record) -> list[str]:
-    """What somebody did to its nodes."""
-    done = [name.removeprefix(BY_HAND) for name in record.notes if name.startswith(BY_HAND)]
-    return [f"somebody's hand was on its nodes ({', '.join(done)})"] if done else []
-
-
-def _judged(record: Record, usual: Baseline) -> NoiseReport:
-    reasons = [*_by_hand(record), *_taken(record), *_waited(record, usual), *_slowed(record, usual)]
+def _report(record: Record, usual: Baseline) -> NoiseReport:
+    reasons = [*_manual_changes(record), *_taken(record), *_waited(record, usual), *_slowed(record, usual)]
     if reasons:
         return NoiseReport("disturbed", reasons)
     return NoiseReport("quiet" if "other_cores" in record.noise else "unknown", [])
 
 
+def _manual_changes(record: Record) -> list[str]:
+    """Return what a user did to its nodes with `trainoff lab`."""
+    done = [name.removeprefix(BY_HAND) for name in record.notes if name.startswith(BY_HAND)]
+    return [f"its nodes were changed by hand ({', '.join(done)})"] if done else []
+
+
 def _taken(record: Record) -> list[str]:
-    """CPU time that went to others: on other machines of the same host, and on this one."""
+    """Return the CPU time that went to other machines of the same host, and to other processes of this one."""
     steal = record.noise.get("steal_cores") or 0.0
     others = (record.noise.get("other_cores") or 0.0) - steal
-    said = [f"the hypervisor gave {steal:.2g} cores to other machines"] if steal >= STEAL else []
-    return said + ([f"other processes kept {others:.2g} cores busy"] if others >= OTHERS else [])
+    reasons = [f"the hypervisor gave {steal:.2g} cores to other machines"] if steal >= STEAL else []
+    return reasons + ([f"other processes kept {others:.2g} cores busy"] if others >= OTHERS else [])
 
 
 def _waited(record: Record, usual: Baseline) -> list[str]:
-    """Pressure; of CPUs only what is beyond the setting's own, as workers that share CPUs wait for each other."""
-    alone = record.mode == "single"
-    own = usual.waits.get(_alike(record), 0.0 if alone else 1.0)
-    own = min(own, PRESSURE["cpu"]) if alone else own
-    said = []
-    for what, most in PRESSURE.items():
+    """Return the pressures that were too high; workers share CPUs, so what a setting always waits for them is free."""
+    single = record.mode == "single"
+    wait = usual.waits.get(as_key(setting_of(record)), 0.0 if single else 1.0)
+    wait = min(wait, PRESSURE["cpu"]) if single else wait
+    reasons = []
+    for what, limit in PRESSURE.items():
         share = record.noise.get(f"{what}_pressure") or 0.0
-        if share >= most + (own if what == "cpu" else 0.0):
-            said.append(f"something waited for {WAITED_FOR[what]} in {percent(round(share, 2))} of the time")
-    return said
+        if share >= limit + (wait if what == "cpu" else 0.0):
+            reasons.append(f"something waited for {WAITED_FOR[what]} in {percent(round(share, 2))} of the time")
+    return reasons
 
 
 def _slowed(record: Record, usual: Baseline) -> list[str]:
-    """The control kernel, slower than it usually is in this study; else slower at one end of the trial."""
+    """Return when the control kernel was slower than usual in this study, or than at the other end of the trial."""
     speeds = _speeds(record)
     normal = usual.speeds.get(_place(record)) or max(speeds.values(), default=0.0)
     return [

@@ -1,4 +1,4 @@
-"""Pareto fronts: the settings that no other beats both in quality and in what it takes."""
+"""Pareto fronts: the settings that no other beats both in quality and in cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Point:
     group: SettingGroup
     cost: float
     quality: float
-    best: bool  # whether it lies on the front: nobody is better for as little, or as good for less
+    best: bool  # whether it lies on the front: no other is better at the same cost, or as good at less
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Front:
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Which points no other beats: less is better in both coordinates, and equal points stand together."""
+    """Return which points no other beats; smaller is better in both coordinates, and equal points are all kept."""
     best, last = [False] * len(points), (-math.inf, math.inf)
     for index in sorted(range(len(points)), key=points.__getitem__):
         point = points[index]
-        if point[1] < last[1] or point == last:  # whoever could beat it has come before
+        if point[1] < last[1] or point == last:  # every point that could beat it has come before
             best[index], last = True, point
     return best
 
 
 def fronts(groups: Sequence[SettingGroup], costs: Mapping[str, CostFunction] = COSTS) -> list[Front]:
-    """A front for every kind of cost that is known, over the settings of one workload that ended well."""
+    """Return a front for every kind of cost that is known, over the settings of one workload that ended well."""
     found = []
     for against, cost in costs.items():
         known = [
@@ -59,7 +59,7 @@ def fronts(groups: Sequence[SettingGroup], costs: Mapping[str, CostFunction] = C
             and (quality := group.median(lambda record: record.result)) is not None
         ]
         best = pareto([(spent, METRICS[group.first.metric].badness(quality)) for group, spent, quality in known])
-        points = [Point(*one, on) for one, on in zip(known, best, strict=True)]
+        points = [Point(*values, on_front) for values, on_front in zip(known, best, strict=True)]
         if points:
             found.append(Front(against, sorted(points, key=lambda point: (point.cost, not point.best))))
     return found
@@ -67,34 +67,32 @@ def fronts(groups: Sequence[SettingGroup], costs: Mapping[str, CostFunction] = C
 
 @dataclass(frozen=True)
 class CheapestSetting:
-    """The cheapest way of one engine to a target."""
+    """The setting of one engine that reaches a target with the least CPU time."""
 
     target: float
     group: SettingGroup
 
 
 def cheapest_settings(groups: Sequence[SettingGroup]) -> list[CheapestSetting]:
-    """The cheapest settings, the easiest target first; empty unless some engine was tried in several settings.
+    """Return the cheapest setting of each engine for each target, the easiest target first.
 
-    A setting counts if its final result reached the target in the median, and costs the whole trial's CPU seconds.
+    A setting counts if its median result reaches the target, and costs the CPU seconds of the whole trial. If every
+    engine was tried in one setting only, there is nothing to choose and the list is empty.
     """
     engines = list(dict.fromkeys(group.first.engine for group in groups))
     if len(groups) == len(engines):
         return []
-    every = {target: METRICS[group.first.metric] for group in groups for target in group.first.targets}
+    metrics = {target: METRICS[group.first.metric] for group in groups for target in group.first.targets}
     found = []
-    for target in sorted(every, key=lambda target: -every[target].badness(target)):
+    for target in sorted(metrics, key=lambda target: -metrics[target].badness(target)):
         for engine in engines:
-            own = [group for group in groups if group.first.engine == engine and _reached(group, target)]
-            if own:
-                found.append(CheapestSetting(target, min(own, key=_cpu)))
+            able = [group for group in groups if group.first.engine == engine and _reached(group, target)]
+            if able:
+                cheapest = min(able, key=lambda group: group.median(lambda record: record.cpu_s) or 0.0)
+                found.append(CheapestSetting(target, cheapest))
     return found
 
 
 def _reached(group: SettingGroup, target: float) -> bool:
     result = group.median(lambda record: record.result) if group.good else None
     return result is not None and METRICS[group.first.metric].reached(result, target)
-
-
-def _cpu(group: SettingGroup) -> float:
-    return group.median(lambda record: record.cpu_s) or 0.0

@@ -62,9 +62,7 @@ def rank_test(a: Sequence[float], b: Sequence[float]) -> float:
 def _doubled_ranks(values: Sequence[float]) -> list[int]:
     """Return twice the rank of each value, so that shared ranks are whole numbers."""
     ordered = sorted(values)
-    first = {value: place for place, value in reversed(list(enumerate(ordered)))}
-    counts = Counter(ordered)
-    return [2 * first[value] + counts[value] + 1 for value in values]
+    return [2 * ordered.index(value) + ordered.count(value) + 1 for value in values]
 
 
 def _sums(ranks: Sequence[int], size: int) -> Counter[int]:
