@@ -85,8 +85,8 @@ def correlations(groups: Sequence[SettingGroup]) -> list[Correlation]:
         label = {key: value for key, value in members[0].label.items() if key not in (*_SIZE_KEYS, "workload")}
         times = [(group.first, group.median(lambda record: record.train_s)) for group in members]
         for against, size in SIZES.items():
-            points = [(x, time) for record, time in times if (x := size(record)) and time]
-            x, y = [x for x, _ in points], [y for _, y in points]
+            points = [(had, time) for record, time in times if (had := size(record)) and time]
+            x, y = [had for had, _ in points], [time for _, time in points]
             linear, log = fit_line(x, y), fit_line(x, y, log=True)
             if linear and log:
                 engine = (first.engine, first.workload, first.mode, first.workers)

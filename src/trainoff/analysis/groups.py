@@ -192,7 +192,7 @@ def _differs(settings: Sequence[dict[str, Any]], key: str) -> bool:
             workload = None if key == "workload" else setting.get("workload")
             scope = (workload, setting["engine"] if key in setting.get("settled", ()) else None)
             values.setdefault(scope, set()).add(json.dumps(setting[key]))
-    return any(len(found) > 1 for found in (*values.values(), *present.values()))
+    return any(len(found) > 1 for found in values.values()) or any(len(found) > 1 for found in present.values())
 
 
 def without_implied_sizes(keys: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
