@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trainoff.clusters.local import LOOPBACK, Cluster, Node, Process, crowded
 
+PRIVATE_FILES = ("ray/head/*",)  # in the trial's folder, not to be copied to other machines
 READY_S = 300.0
 STARTED = "Ray runtime started"
 PROGRAM = "trainoff.clusters.ray"

@@ -19,6 +19,7 @@ from trainoff.clusters.java import LIGHT_JVM, NOWHERE, find_java, home, sharing
 from trainoff.clusters.local import Cluster, Process, crowded
 from trainoff.errors import TrainoffError
 
+PRIVATE_FILES = ("spark/local/*", "spark/gateway")  # in the trial's folder, not to be copied to other machines
 READY_S = 300.0  # JVMs start slowly where many start at once
 DAEMON_MEMORY = "512m"
 MASTER = "org.apache.spark.deploy.master.Master"

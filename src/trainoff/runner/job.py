@@ -1,4 +1,4 @@
-"""From a trial to the job that an engine is given: data, model, initial weights, order, rates."""
+"""Make the job of a trial, which its engine is given: data, model, initial weights, batch order, learning rates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from trainoff import data
-from trainoff.clusters import Attached, Cluster
+from trainoff.clusters import Attached, Cluster, ray, spark
 from trainoff.clusters.lab import cluster as lab
 from trainoff.clusters.lab.cluster import LabCluster
 from trainoff.clusters.ssh.client import Ssh
@@ -19,7 +19,7 @@ from trainoff.study import Trial
 from trainoff.study.machines import GIB
 
 AGENT = "trainoff.runner.remote_agent"
-PRIVATE = (  # files in a trial's folder that no worker needs, and some that no other machine should have
+PRIVATE_FILES = (  # in a trial's folder, not to be copied to other machines
     "*.json",
     "lock",
     "log.txt",
@@ -27,18 +27,15 @@ PRIVATE = (  # files in a trial's folder that no worker needs, and some that no 
     "snapshot-*",
     "predictions.npy",
     "page-*",
-    "spark/local/*",
-    "spark/gateway",
-    "ray/head/*",
+    *spark.PRIVATE_FILES,
+    *ray.PRIVATE_FILES,
 )
 
 
 def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
-    """Everything the engine needs; the same for every engine that runs this trial."""
+    """Return the job, which is the same for every engine that runs the trial."""
     loaded = rows_of(trial, data.load(trial.data))
-    params = trial.params
-    order = order_of(trial, loaded)
-    model = model_of(trial, loaded)
+    params, order, model = trial.params, order_of(trial, loaded), model_of(trial, loaded)
     return Job(
         data=loaded,
         model=model,
@@ -56,7 +53,7 @@ def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
 
 
 def make_cluster(trial: Trial, folder: Path) -> Cluster:
-    """Where the trial runs."""
+    """Return the cluster on which the trial runs."""
     if trial.attached:
         return Attached(trial.address, trial.properties, folder)
     if trial.emulated:
@@ -75,12 +72,12 @@ def _plan(trial: Trial) -> HostsPlan:
         trial.cores,
         int(memory * GIB) if memory else None,
         params.get("here"),
-        PRIVATE,
+        PRIVATE_FILES,
     )
 
 
 def rows_of(trial: Trial, loaded: Data) -> Data:
-    """The part of the training set that the trial uses."""
+    """Return the part of the training set that the trial uses."""
     rows = trial.params.get("train_rows")
     return loaded.head(rows) if rows else loaded
 
@@ -93,7 +90,7 @@ def model_of(trial: Trial, loaded: Data) -> Model:
 
 
 def order_of(trial: Trial, loaded: Data) -> Order:
-    """The batch order: the same for every engine that trains on these rows with this seed."""
+    """Return the batch order, which is the same for every engine that trains on these rows with this seed."""
     rows, params = len(loaded.x_train), trial.params
     whole = params["optimizer"] == "l-bfgs"  # every iteration sees all rows
     batch = rows if whole else min(params["batch_size"], rows)
