@@ -1,4 +1,4 @@
-"""Training systems behind one contract: a file or a folder each, third parties' included through entry points."""
+"""Training systems behind one contract, each a module or package; third parties' are found by entry points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from trainoff.engines.contract import Broken, Engine, Job, Knob, Missing, Refused, Watch
+from trainoff.engines.contract import Engine, Job, Knob, Missing, Refused, Watch
 from trainoff.errors import TrainoffError
 from trainoff.study import Catalogue, EngineFacts
 
@@ -41,17 +41,17 @@ def _found() -> dict[str, metadata.EntryPoint]:
 
 
 def forget() -> None:
-    """Look again for what is installed, when it is next asked for."""
+    """Forget which adapters are installed, so that the next call looks again."""
     _found.cache_clear()
 
 
 def names() -> list[str]:
-    """The names of all engines that are installed as adapters, ready to run or not."""
+    """Return the names of all installed adapters, whether their engines can run or not."""
     return sorted(_found())
 
 
 def get(name: str) -> Engine:
-    """The engine of that name; its framework is not imported yet."""
+    """Return the engine of that name, without importing its framework."""
     if name not in _found():
         close = difflib.get_close_matches(name, names(), 1)
         hint = f"did you mean `{close[0]}`?" if close else "`trainoff engines` lists them"
@@ -63,11 +63,19 @@ def get(name: str) -> Engine:
     return engine
 
 
-def broken_or(name: str) -> Engine:
-    """The engine; if its adapter cannot be loaded, one that says so when it is asked what it lacks.
+class Broken(Engine):
+    """An engine whose adapter cannot be loaded, which must not keep others from running."""
 
-    A broken plug-in must not stand in the way of the engines that work.
-    """
+    def __init__(self, name: str, error: str) -> None:
+        self.name = name  # type: ignore[misc]  # a class attribute everywhere else
+        self._error = error
+
+    def missing(self) -> list[Missing]:
+        return [Missing("an adapter that can be loaded", self._error)]
+
+
+def broken_or(name: str) -> Engine:
+    """Return the engine, or a `Broken` one if its adapter cannot be loaded."""
     try:
         return get(name)
     except TrainoffError as error:
@@ -87,27 +95,27 @@ def facts() -> Catalogue:
 
 
 def version_of(engine: Engine) -> str:
-    """The engine's version; `unknown` where it cannot say."""
+    """Return the engine's version, or `unknown` if the adapter fails."""
     try:
         return str(engine.version())
-    except Exception:  # an engine is somebody else's code
+    except Exception:  # a plug-in may raise anything
         return "unknown"
 
 
 def source_hash(engine: Engine) -> str:
-    """A hash of the adapter's source and of what it builds on, so that a changed one never passes for the old."""
-    left = [file for kind in type(engine).__mro__[:-1] for file in _files(kind)]
-    known = set(left)
-    while left:
-        new = _named_in(left.pop()) - known
+    """Return a hash of the adapter's source and of the modules it uses, which changes with any of them."""
+    queue = [file for kind in type(engine).__mro__[:-1] for file in _files(kind)]
+    known = set(queue)
+    while queue:
+        new = _named_in(queue.pop()) - known
         known |= new
-        left += new
+        queue += new
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(known))).hexdigest()[:12]
 
 
 @cache
 def _named_in(file: Path) -> set[Path]:
-    """The files of this folder that another one names: what it imports, at once or later, and programs it starts."""
+    """Return the files of this folder that a file names: what it imports, and the programs it starts."""
     found = set()
     for name in _NAME.findall(file.read_text()):
         place = Path(__file__).parent.joinpath(*name.split("."))
@@ -116,7 +124,7 @@ def _named_in(file: Path) -> set[Path]:
 
 
 def _files(kind: type) -> list[Path]:
-    """The source of a class: the whole folder, if it has one of its own."""
+    """Return the source files of a class: the whole package, if its module is one."""
     source = Path(inspect.getfile(kind))
     folder = source.parent
     own_folder = folder != Path(__file__).parent and (folder / "__init__.py").exists()

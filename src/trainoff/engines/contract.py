@@ -1,7 +1,7 @@
-"""The engine contract: what a training system must offer to take part, and what it is given.
+"""The engine contract: what a training system must have to take part in a study, and what it is given.
 
-An engine is one class with four methods that do the work (`open`, `train`, `predict`, `close`) and two
-that say beforehand what it cannot do (`missing`, `refuses`). docs/add-an-engine.md walks through one.
+An engine is one class. It must have `name`, `train` and `predict`; everything else has a default. `Job` is what it
+trains, `Watch` is how it reports. docs/add-an-engine.md walks through one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Missing:
-    """Something this machine lacks for an engine, and the one command that brings it."""
+    """Something this machine lacks for an engine, and the one command that installs it."""
 
     what: str
     command: str
@@ -40,9 +40,9 @@ class Refused(Exception):
 
 
 class WorkerFailed(Exception):
-    """Raised where a worker failed and left its own words: they say more than the driver's.
+    """Raised where a worker failed and left a traceback, which says more than the driver's.
 
-    The last line of `said` becomes the record's reason; `log` is the end of what the worker logged.
+    The last line of `said` becomes the record's reason; `log` is the end of the worker's log.
     """
 
     def __init__(self, role: str, said: str, log: str = "") -> None:
@@ -52,10 +52,7 @@ class WorkerFailed(Exception):
 
 @dataclass(frozen=True)
 class Knob:
-    """A parameter that only some engines have, as a study file may set it.
-
-    `kind` is the type of one value; `choices` or `minimum` narrow it.
-    """
+    """A parameter that only some engines have. `kind` is the type of a value; `choices` or `minimum` narrow it."""
 
     kind: type
     default: Any
@@ -69,12 +66,12 @@ DEVICE = Knob(str, "cpu", "where it trains: on the CPU or on one GPU", choices=(
 
 @dataclass
 class Job:
-    """Everything a trial needs to train, the same for all engines."""
+    """What to train, the same for all engines."""
 
     data: Data
     model: Any  # a Model of trainoff.models
     weights: NamedWeights  # where training starts, float32; copy before changing
-    order: Order  # which rows make up which batch
+    order: Order  # the rows of each batch
     rates: NDArray[np.float64]  # the learning rate of each step; rates[step - 1]
     params: Mapping[str, Any]  # every hyper-parameter and knob, resolved
     mode: str
@@ -82,18 +79,18 @@ class Job:
     cores: float  # per worker
     memory_gb: float | None  # per worker
     cluster: Cluster
-    folder: Path  # scratch space that is deleted after the trial
+    folder: Path  # scratch space, deleted after the trial
 
 
 class Phases(Protocol):
-    """The part of a watch that tells which phase it is."""
+    """The part of a watch that keeps the time of phases."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Book the time inside the `with` on a phase: import, cluster_start, data_load, ship, compile, ..."""
+        """Count the time inside the `with` as a phase: import, cluster_start, data_load, ship, compile, ..."""
 
 
 class Watch(Phases, Protocol):
-    """The only way an engine speaks: it tells the time, takes snapshots and says when to stop."""
+    """The engine's only channel to the harness: it keeps time, stores snapshots and says when to stop."""
 
     should_stop: bool  # true after the step that should be the last; changes only inside `progress`
 
@@ -102,57 +99,57 @@ class Watch(Phases, Protocol):
         """When snapshots are due, for workers in other processes, which cannot call `due`."""
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
-        """Say that `step` updates are done: the heartbeat. Cheap enough to call after every step."""
+        """Report that `step` updates are done: the heartbeat. Cheap enough to call after every step."""
 
     def due(self, settle: Callable[[], object] | None = None) -> bool:
-        """Is a snapshot wanted now? Fetch the weights only then. If true, the clock stands until `snapshot`.
+        """Return whether to call `snapshot` now. If so, the clock stands still until it is called.
 
-        Where steps are still under way when Python goes on, as on a GPU, `settle` waits for them: it is called first,
-        on the clock, and only if a snapshot is wanted.
+        Where steps are asynchronous, as on a GPU, `settle` waits for them: it is called first, on the clock, and only
+        if a snapshot is due.
         """
 
     def snapshot(self, samples_seen: int, weights: Weights) -> None:
-        """Hand over the weights, which are copied at once. The time this takes is not training time."""
+        """Store the weights, which are copied at once. The time this takes does not count as training."""
 
     def objective(self, step: int, samples_seen: int, train_s: float, loss: float) -> None:
-        """Tell afterwards what the training loss was at a step, where a system says so only at its end."""
+        """Report the training loss of an earlier step, for systems that return their losses at the end."""
 
     def lost(self, who: str, redone: int = 0, ago_s: float = 0.0) -> None:
-        """Say at once that somebody is lost, and how many samples must be seen again; or that it was some time ago."""
+        """Report that a worker was lost `ago_s` seconds ago, and how many samples must be seen again."""
 
     def count(self, name: str, value: float) -> None:
-        """Put a figure of the engine's own into the record, under `counts`."""
+        """Put a figure into the record, under `counts`."""
 
     def breakdown(self, name: str, figures: Mapping[str, float]) -> None:
-        """Put a figure into the record that has parts, under `breakdowns`: seconds by worker, updates by staleness."""
+        """Put a figure with parts into the record, under `breakdowns`: seconds by worker, updates by staleness."""
 
     def task(self, worker: str, start_s: float, end_s: float) -> None:
-        """Put a task into the record's timeline: when a worker began and ended it, in seconds since training began."""
+        """Put a task into the record's timeline, with its start and end in seconds since training began."""
 
     def page(self, name: str, host: str, port: int) -> None:
-        """Say that there is something to look at while it trains, a dashboard, which anybody here may then open."""
+        """Offer a page to open while training runs, such as a dashboard; any local user may open it."""
 
     def note(self, name: str, text: str) -> None:
-        """Put a fact of the engine's own into the record, under `notes`: the library that multiplied, say."""
+        """Put a fact in words into the record, under `notes`, such as the BLAS library in use."""
 
 
 class Engine:
-    """One training system. Subclass it, fill in what differs, and name it in `trainoff.engines`.
+    """One training system. Subclass it, override what differs, and register it in the group `trainoff.engines`.
 
-    The life of a trial: `missing` and `refuses` in the runner, then in a process of its own
-    `open`, `train`, `predict`, `close`, each once and in this order.
+    The runner calls `missing`, `refuses`, `outside` and `differs`; then, in the trial's process, `open`, `train`,
+    `predict` and `close` are called once each, in this order.
     """
 
-    name: ClassVar[str]
-    about: ClassVar[str] = ""
-    models: ClassVar[frozenset[str]] = frozenset({"mlp"})
-    modes: ClassVar[tuple[str, ...]] = ("single",)  # the first is the default
-    package: ClassVar[str | None] = None  # the distribution whose version is the engine's version
-    extra: ClassVar[str | None] = None  # trainoff[extra] installs it
-    modules: ClassVar[tuple[str, ...]] = ()  # what must be importable
-    knobs: ClassVar[Mapping[str, Knob]] = {}
-    cluster: ClassVar[str | None] = None  # the cluster software it runs on, as in "spark"; None: plain processes
-    trainer: ClassVar[str | None] = None  # a part of the command line of the process that trains, if a worker has more
+    name: ClassVar[str]  # as in studies and records
+    about: ClassVar[str] = ""  # for `trainoff engines`
+    models: ClassVar[frozenset[str]] = frozenset({"mlp"})  # the families it trains; the runner refuses others
+    modes: ClassVar[tuple[str, ...]] = ("single",)  # for studies, which take the first by default
+    knobs: ClassVar[Mapping[str, Knob]] = {}  # for studies and `trainoff tune`
+    cluster: ClassVar[str | None] = None  # for studies: the cluster software it runs on, such as "spark"
+    trainer: ClassVar[str | None] = None  # for faults: a part of the command line of a worker's training process
+    package: ClassVar[str | None] = None  # for `version` and `missing`: the distribution
+    extra: ClassVar[str | None] = None  # for `missing`: trainoff[extra] installs it
+    modules: ClassVar[tuple[str, ...]] = ()  # for `missing`, also on remote hosts: what must be importable
 
     @property
     def distributed(self) -> bool:
@@ -160,7 +157,7 @@ class Engine:
         return self.modes != ("single",)
 
     def version(self) -> str:
-        """The version of the training system, without importing it."""
+        """Return the version of the training system, without importing it."""
         from trainoff import __version__
 
         try:
@@ -169,17 +166,20 @@ class Engine:
             return "not installed"
 
     def missing(self) -> list[Missing]:
-        """What this machine lacks to run the engine, each with the command that installs it. Must be quick."""
+        """Return what this machine lacks to run the engine, each with the command that installs it. Must be quick."""
         absent = [module for module in self.modules if util.find_spec(module) is None]
         command = f"pip install 'trainoff[{self.extra}]'" if self.extra else f"pip install {self.package}"
         return [Missing(f"the Python module {module}", command) for module in absent]
 
     def refuses(self, trial: Trial) -> str | None:
-        """Why the engine cannot run that trial, in one sentence, or None. Models and modes are checked already."""
+        """Return why the engine cannot run the trial, in one sentence, or None.
+
+        The model, the optimiser and the mode are checked already.
+        """
         return None
 
     def outside(self, trial: Trial) -> str | None:
-        """Why the trial must reach the host's network, in one sentence, or None if it can have one of its own."""
+        """Return why the trial needs the host's network, in one sentence, or None if it can have a separate one."""
         return None
 
     def optimizers(self, model: str) -> Sequence[str]:
@@ -189,35 +189,35 @@ class Engine:
         return FAMILIES[model].optimizers
 
     def differs(self, trial: Trial) -> str | None:
-        """Why the engine does other arithmetic than the reference by design, or None if it must agree."""
+        """Return why the engine computes something else than the reference by design, or None if it must agree."""
         return None
 
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The parameters that a trial will really use, given those asked for, where the engine has no choice.
+        """Return the parameters that a trial really uses, given those asked for, where the engine has no choice.
 
-        MLlib has only the sigmoid, for example. `trainoff plan` shows what comes out, and so does the record.
+        MLlib has only the sigmoid, for example. `trainoff plan` and the record show the result.
         """
         return values
 
     def open(self, job: Job, watch: Watch) -> None:
-        """Import the framework, connect to the cluster, ship the data, compile: everything before training.
+        """Do everything before training: import the framework, connect to the cluster, ship the data, compile.
 
-        Book each part on its phase with `watch.phase(...)`.
+        Put each part into its phase with `watch.phase(...)`.
         """
 
     def train(self, job: Job, watch: Watch) -> None:
-        """Train: the one timed method. After every step call `watch.progress`, then snapshot if `watch.due()`.
+        """Train: the one timed method. After every step call `watch.progress`, then `watch.snapshot` if `watch.due()`.
 
         Stop when `watch.should_stop`. The weights after the last step are always due.
         """
         raise NotImplementedError
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        """The class of each row of `x`, by the trained model. Timed as `test`."""
+        """Return the class of each row of `x`, by the trained model. Timed as `test`."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what `open` took. Called after a failure too."""
+        """Release the resources that `open` took. Called after a failure, too."""
 
 
 def families(*bases: str) -> Any:
@@ -246,14 +246,3 @@ def refuse_sparse_l2(trial: Trial) -> str | None:
     if not FAMILIES[trial.model].sparse or not trial.params["l2"]:
         return None
     return "with sparse rows a step touches only the features it has seen, and l2 would touch all; leave l2 at 0"
-
-
-class Broken(Engine):
-    """Stands in for an engine whose adapter cannot be loaded."""
-
-    def __init__(self, name: str, why: str) -> None:
-        self.name = name  # type: ignore[misc]  # a class attribute everywhere else
-        self._why = why
-
-    def missing(self) -> list[Missing]:
-        return [Missing("an adapter that can be loaded", self._why)]

@@ -32,21 +32,21 @@ BASE: dict[str, Any] = {
 
 WILD = 1e30  # a learning rate that no training survives
 
-Judge = Callable[[Record], str | None]  # what is wrong with the record, or None
+Check = Callable[[Record], str | None]  # returns what is wrong with the record, or None
 
 
 @dataclass(frozen=True)
 class Case:
-    """One contract test: a trial, and what its record must look like."""
+    """One contract test: a trial, and the check of its record."""
 
     name: str
     trial: Trial
-    judge: Judge
+    check: Check
 
 
 @dataclass(frozen=True)
 class TestFinding:
-    """How a case went; `wrong` is None if it went well, `note` says what is worth knowing then."""
+    """The result of a case: `wrong` is None if it passed, and `note` then says how exact it was."""
 
     case: str
     wrong: str | None
@@ -55,38 +55,35 @@ class TestFinding:
 
 
 def cases(engine: Engine) -> list[Case]:
-    """All contract tests for an engine; of several that come out the same for it, one."""
-    found = [Case(name, _settled(engine, trial), _same_mathematics) for name, trial in _mathematics(engine)]
+    """Return the contract tests of an engine, without those that are equal once it has settled its parameters."""
+    found = [Case(name, _settled(engine, trial), _check_equivalence) for name, trial in _equivalence_trials(engine)]
     first = _trial(
         engine, engine.modes[0], 1, next((kind for kind in FAMILIES if kind in engine.models), next(iter(FAMILIES)))
     )
     stops = _settled(engine, _with(first, epochs=50, stop={"tol": 1e9, "patience": 1}))
     if stops.params["stop"]:
-        found.append(Case("stops when the watch says so", stops, _stopped_early))
+        found.append(Case("stops when the watch says so", stops, _check_stop))
     wild = _settled(engine, _with(first, learning_rate=WILD, epochs=5))
     if wild.params["learning_rate"] == WILD:
-        found.append(Case("says when it diverges", wild, _diverged))
+        found.append(Case("says when it diverges", wild, _check_divergence))
     return list({json.dumps(case.trial.identity(), sort_keys=True): case for case in reversed(found)}.values())[::-1]
 
 
 def _settled(engine: Engine, trial: Trial) -> Trial:
-    """The trial as the engine will run it."""
+    """Return the trial as the engine will run it."""
     values = engine.settle({**trial.params, "mode": trial.mode, "workers": trial.workers})
     mode, workers = values.pop("mode"), values.pop("workers")
     return replace(trial, params=values, mode=mode, workers=workers)
 
 
-def _mathematics(engine: Engine) -> Iterator[tuple[str, Trial]]:
-    for number, (mode, workers) in enumerate(_settings(engine)):
-        where = "" if engine.modes == ("single",) else f", {mode} with {workers} workers"
+def _equivalence_trials(engine: Engine) -> Iterator[tuple[str, Trial]]:
+    modes = [(mode, workers) for mode in engine.modes for workers in ((1,) if mode == "single" else (1, 2))]
+    for number, (mode, workers) in enumerate(modes):
+        suffix = "" if engine.modes == ("single",) else f", {mode} with {workers} workers"
         for kind, family in FAMILIES.items():
             if kind in engine.models:
-                for what, changes in family.contract_cases(thorough=number == 0):  # all of them once are enough
-                    yield f"{kind}: {what}{where}", _with(_trial(engine, mode, workers, kind), **changes)
-
-
-def _settings(engine: Engine) -> list[tuple[str, int]]:
-    return [(mode, workers) for mode in engine.modes for workers in ((1,) if mode == "single" else (1, 2))]
+                for what, changes in family.contract_cases(thorough=number == 0):  # all cases in one mode are enough
+                    yield f"{kind}: {what}{suffix}", _with(_trial(engine, mode, workers, kind), **changes)
 
 
 def _trial(engine: Engine, mode: str, workers: int, model: str) -> Trial:
@@ -116,7 +113,7 @@ def _with(trial: Trial, **changes: Any) -> Trial:
     return replace(trial, params={**trial.params, **changes})
 
 
-def _same_mathematics(record: Record) -> str | None:
+def _check_equivalence(record: Record) -> str | None:
     if record.status != "ok":
         return f"{record.status}: {record.reason}"
     if record.orphans:
@@ -130,23 +127,24 @@ def _same_mathematics(record: Record) -> str | None:
     return f"no certificate: {record.equivalence['reason']}"
 
 
-def _stopped_early(record: Record) -> str | None:
+def _check_stop(record: Record) -> str | None:
     if record.status != "ok":
         return f"{record.status}: {record.reason}"
     seen = (record.samples_seen or 0) / ROWS
     return None if seen <= 5 else f"trained {seen:.0f} epochs though it was told to stop after 3"
 
 
-def _diverged(record: Record) -> str | None:
+def _check_divergence(record: Record) -> str | None:
     return None if record.status == "diverged" else f"ended as {record.status} with a learning rate of 1e30"
 
 
 def check(engine: Engine, store: Store, view: RunObserver) -> Iterator[TestFinding]:
-    """Run every contract test as a real trial; yields the findings as they come."""
-    for case in cases(engine):
-        data.get(case.trial.data)
+    """Run every contract test as a real trial, and yield each finding."""
+    tests = cases(engine)
+    for dataset in dict.fromkeys(case.trial.data for case in tests):
+        data.get(dataset)
     runner = Runner(store, view)
-    for case in cases(engine):
+    for case in tests:
         refused = check_preconditions(case.trial, engine)
         if refused and refused.status == "unsupported":
             yield TestFinding(case.name, None, f"refused: {refused.reason}")
@@ -159,7 +157,7 @@ def check(engine: Engine, store: Store, view: RunObserver) -> Iterator[TestFindi
 def _finding(case: Case, record: Record | None) -> TestFinding:
     if record is None or record.status == "interrupted":
         raise KeyboardInterrupt
-    return TestFinding(case.name, case.judge(record), _note(record), record.traceback)
+    return TestFinding(case.name, case.check(record), _note(record), record.traceback)
 
 
 def _note(record: Record) -> str:
