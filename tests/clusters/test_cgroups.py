@@ -76,7 +76,7 @@ class CgroupTree(type(Path())):
         group = Path(self.parent)
         if Path(group, "cgroup.procs").read_text().split() and not Path(group, ".top").exists():
             raise OSError(errno.EBUSY, "Device or resource busy")  # it has processes
-        wanted = [word.removeprefix("+") for word in data.split()]
+        wanted = [controller.removeprefix("+") for controller in data.split()]
         if missing := set(wanted) - set(Path(group, "cgroup.controllers").read_text().split()):
             raise OSError(errno.ENOENT, f"No such file or directory: {missing}")
         before = Path(self).read_text().split()
@@ -104,7 +104,7 @@ def top(tmp_path):
     return CgroupTree.create(tmp_path)
 
 
-def test_a_node_gets_its_share_and_its_limit(top):
+def test_a_node_has_its_cpu_quota_and_memory_limit(top):
     group = CgroupsV2.found(top).make("1-2-0", "node-0")
     group.set_cores(0.4)
     group.set_memory(2**30)
@@ -119,7 +119,7 @@ def test_a_node_gets_its_share_and_its_limit(top):
     assert (Path(path, "cpu.max").read_text(), group.throttled) == ("max", False)
 
 
-def test_what_a_node_used_is_read_from_the_kernels_counters(top):
+def test_usage_is_read_from_the_kernels_counters(top):
     group = CgroupsV2.found(top).make("1-2-0", "node-0")
     path = Path(top, OURS, "1-2-0", "node-0")
     Path(path, "cpu.stat").write_text("usage_usec 2500000\nnr_throttled 3\nthrottled_usec 750000\n")
@@ -132,28 +132,28 @@ def test_what_a_node_used_is_read_from_the_kernels_counters(top):
     assert group.usage().peak_memory_bytes == 8192
 
 
-def test_a_process_moves_in_by_its_files(top):
+def test_a_process_is_added_by_writing_its_pid(top):
     group = CgroupsV2.found(top).make("1-2-0", "node-0")
     for file in group.process_files:
         file.write_text("77")
     assert group.pids() == CgroupsV2.found(top).pids("1-2-0") == [77]
 
 
-def test_a_user_to_whom_a_group_was_handed_steps_aside_in_it(top):
+def test_a_delegated_group_moves_its_processes_into_a_child_group(top):
     CgroupTree(top, "cgroup.subtree_control").write_text("+cpu +memory")
     own = CgroupTree(top, "user.scope")
     own.mkdir()
     CgroupTree(own, "cgroup.procs").write_text("1001")
     CgroupTree(own, "cgroup.procs").write_text("1002")
-    Path(top, "cgroup.subtree_control").write_text("pids")  # the top is not ours, and hands nothing on
+    Path(top, "cgroup.subtree_control").write_text("pids")  # the root is not ours and enables nothing below it
     Path(top, "cgroup.controllers").write_text("pids")
     groups = CgroupsV2.found(top, own)
     assert groups.place == Path(own, OURS)
     groups.make("1-2-0", "node-0").set_cores(0.5)
     assert Path(own, ASIDE, "cgroup.procs").read_text().split() == ["1001", "1002"]
-    told = Path(top, "told")
-    told.write_text(f"0::/user.scope/{ASIDE}\n")  # as the kernel says it from then on
-    again = CgroupsV2.found(top, CgroupTree(own_group(top, told)))
+    listing = Path(top, "listing")
+    listing.write_text(f"0::/user.scope/{ASIDE}\n")  # as the kernel lists it from then on
+    again = CgroupsV2.found(top, CgroupTree(own_group(top, listing)))
     assert (again.place, again.labs()) == (groups.place, ["1-2-0"])
 
 
@@ -169,7 +169,7 @@ def test_nothing_is_left_when_a_lab_is_removed(top):
     assert sorted(Path(top).iterdir()) == before
 
 
-def test_a_group_that_still_has_processes_is_not_given_up_on_in_silence(top, monkeypatch):
+def test_removing_a_group_that_still_has_processes_raises(top, monkeypatch):
     monkeypatch.setattr("trainoff.clusters.lab.cgroups.LEAVE_S", 0.0)
     groups = CgroupsV2.found(top)
     group = groups.make("1-2-0", "node-0")
@@ -185,7 +185,7 @@ def test_another_process_finds_the_same_groups(top):
     assert groups_at(groups.version, groups.place).labs() == ["1-2-0"]
 
 
-def test_without_controllers_there_is_one_sentence(tmp_path, monkeypatch):
+def test_missing_controllers_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("trainoff.clusters.lab.cgroups.own_group", lambda root: root)  # not this machine's
     with pytest.raises(TrainoffError, match=r"may not make control groups here \(No such file"):
         find_groups(CgroupTree.create(tmp_path, controllers="pids"))
@@ -193,12 +193,12 @@ def test_without_controllers_there_is_one_sentence(tmp_path, monkeypatch):
         find_groups(tmp_path / "nowhere")
 
 
-def test_the_own_group_is_found_among_those_of_the_first_version(tmp_path):
-    told = tmp_path / "cgroup"
-    told.write_text("4:memory:/a\n0::/user.slice/b.scope\n")
-    assert own_group(Path("/sys"), told) == Path("/sys/user.slice/b.scope")
+def test_the_own_group_is_found_beside_version_1_groups(tmp_path):
+    listing = tmp_path / "cgroup"
+    listing.write_text("4:memory:/a\n0::/user.slice/b.scope\n")
+    assert own_group(Path("/sys"), listing) == Path("/sys/user.slice/b.scope")
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(0.4, (8000, 20000)), (1.6, (32000, 20000)), (0.01, (1000, 100000))])
-def test_a_quota_is_as_fine_as_the_kernel_allows(cores, expected):
+def test_a_quota_respects_the_kernels_limits(cores, expected):
     assert quota_of(cores) == expected

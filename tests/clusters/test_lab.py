@@ -1,4 +1,4 @@
-"""The lab for real: nodes with addresses, shares, limits and links of their own, and nothing left of them."""
+"""Labs in real trials: nodes with their own addresses, CPU quotas, memory limits and links, and no trace afterwards."""
 
 import json
 import os
@@ -54,10 +54,10 @@ from misbehaving import Family
 from trainoff.engines.torch_ddp import TorchDdp
 
 
-class Household(Family):
-    '''A family that has learnt all and stays together until the file is there that $RELEASED names.'''
+class HeldFamily(Family):
+    '''A family that waits at the end of its training until the file $RELEASED exists.'''
 
-    name = "household"
+    name = "held-family"
 
     def train(self, job, watch):
         super().train(job, watch)
@@ -66,10 +66,10 @@ class Household(Family):
             watch.progress(job.order.steps)
 
 
-class Thirsty(TorchDdp):
-    '''Wants more CPU than its node has before it trains, for long enough to be seen between two samples.'''
+class Throttled(TorchDdp):
+    '''Uses more CPU than its node has before it trains, for longer than the interval of two samples.'''
 
-    name = "thirsty-ddp"
+    name = "throttled-ddp"
 
     def train(self, job, watch):
         usage = job.cluster._groups[0].usage
@@ -78,12 +78,12 @@ class Thirsty(TorchDdp):
             sum(range(100_000))
         super().train(job, watch)
 """
-ENTRIES = "[trainoff.engines]\nhousehold = lab_engines:Household\nthirsty-ddp = lab_engines:Thirsty\n"
+ENTRIES = "[trainoff.engines]\nheld-family = lab_engines:HeldFamily\nthrottled-ddp = lab_engines:Throttled\n"
 
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of who has these engines, too; they come out of no training before `released` is there."""
+    """An environment with these engines, too; held-family ends no training before the file $RELEASED exists."""
     place = tmp_path_factory.mktemp("engines")
     (place / "lab_engines.py").write_text(PLUGIN)
     (place / "lab_engines-1.0.dist-info").mkdir()
@@ -96,25 +96,27 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def traces() -> dict[str, list[str]]:
-    """What a lab could leave on the machine outside its own namespaces."""
+    """Return what a lab could leave on the machine outside its namespaces."""
     links = subprocess.run(["ip", "-json", "link"], capture_output=True, text=True, check=True).stdout
     return {
         "links": sorted(link["ifname"] for link in json.loads(links)),
         "mounts": sorted(set(Path("/proc/self/mounts").read_text().splitlines())),
         "named namespaces": sorted(path.name for path in Path("/run/netns").glob("*")),
-        "groups of the dead": [name for name in find_groups().labs() if not owned(name)],
-        "notes of the dead": [path.name for path in folder().glob("*.json") if not owned(path.stem)],
+        "groups without a lab": [name for name in find_groups().labs() if not owned(name)],
+        "register entries without a lab": [path.name for path in folder().glob("*.json") if not owned(path.stem)],
     }
 
 
-def everything() -> dict[str, list[str]]:
-    """Those traces, and every process, port and network namespace: for tests that have the machine to themselves."""
+def machine_state() -> dict[str, list[str]]:
+    """Return the traces and every process, port and network namespace; for tests that run alone on a machine."""
     listening = [link.laddr for link in psutil.net_connections("inet") if link.status == psutil.CONN_LISTEN]
-    there = [(each.info["pid"], each.info["cmdline"]) for each in psutil.process_iter(["pid", "cmdline"])]
+    running = [(each.info["pid"], each.info["cmdline"]) for each in psutil.process_iter(["pid", "cmdline"])]
     return traces() | {
-        "processes": [f"{pid} {' '.join(words)}" for pid, words in there if words],  # the kernel's own have no words
+        "processes": [
+            f"{pid} {' '.join(argv)}" for pid, argv in running if argv
+        ],  # kernel threads have no command line
         "ports": [f"{address.ip}:{address.port}" for address in listening],
-        "namespaces": [place for pid, _ in there if (place := _network_of(pid))],
+        "namespaces": [place for pid, _ in running if (place := _network_of(pid))],
     }
 
 
@@ -125,22 +127,22 @@ def _network_of(pid: int) -> str | None:
         return None  # it has ended meanwhile
 
 
-def assert_no_new_trace(before: dict[str, list[str]], look: Callable[[], dict[str, list[str]]] = traces) -> None:
-    """Nothing of what is there now stays that was not there before; what others have for a moment goes by itself."""
-    left, end = {kind: set(now) - set(before[kind]) for kind, now in look().items()}, time.monotonic() + HANGS_S
+def assert_no_new_trace(before: dict[str, list[str]], collect: Callable[[], dict[str, list[str]]] = traces) -> None:
+    """Wait until everything that is new since `before` is gone."""
+    left, end = {kind: set(now) - set(before[kind]) for kind, now in collect().items()}, time.monotonic() + HANGS_S
     while any(left.values()):
         assert time.monotonic() < end, left
         time.sleep(0.1)
-        left = {kind: left[kind] & set(now) for kind, now in look().items()}
+        left = {kind: left[kind] & set(now) for kind, now in collect().items()}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def the_machine_is_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After all kills of a soak, which has the machine to itself, the whole machine is as it was before."""
-    before = everything() if request.config.option.markexpr == "soak" else None
+    """After the kills of a soak, which has the machine to itself, check that the whole machine is as before."""
+    before = machine_state() if request.config.option.markexpr == "soak" else None
     yield
     if before:
-        assert_no_new_trace(before, everything)
+        assert_no_new_trace(before, machine_state)
 
 
 @pytest.fixture
@@ -154,50 +156,52 @@ def up():
     assert_no_new_trace(before)
 
 
-def test_a_lab_to_play_with(up):
+def test_a_lab_started_by_hand(up):
     again = trainoff("lab", "up")
     assert (again.returncode, "is up already" in again.stderr) == (2, True)
-    there = trainoff("lab", "exec", "node-1", "--", "ip", "-json", "addr", "show", "eth0")
-    (address,) = [each["local"] for each in json.loads(there.stdout)[0]["addr_info"] if each["family"] == "inet"]
+    shown = trainoff("lab", "exec", "node-1", "--", "ip", "-json", "addr", "show", "eth0")
+    (address,) = [each["local"] for each in json.loads(shown.stdout)[0]["addr_info"] if each["family"] == "inet"]
     nodes = json.loads(trainoff("lab", "status", "--json").stdout)
     assert [node["node"] for node in nodes] == ["node-0", "node-1"]
     assert nodes[1]["address"] == address
     assert nodes[1]["memory_limit_bytes"] == 2**28
     greedy = trainoff("lab", "exec", "0", "--", sys.executable, "-c", "print(len(bytearray(2**29)))")
-    assert greedy.returncode == -9, "the kernel did not keep the node's memory in bounds"
+    assert greedy.returncode == -9, "the kernel did not limit the node's memory"
     assert "it has node-0 to node-1" in trainoff("lab", "exec", "7", "--", "true").stderr
 
 
-CALL = "import socket; socket.create_connection(('{}', 5000), {}).sendall(b'hello')"
-ANSWER = (
+CONNECT = "import socket; socket.create_connection(('{}', 5000), {}).sendall(b'hello')"
+ACCEPT = (
     "import socket; s = socket.create_server(('0.0.0.0', 5000)); print('up', flush=True); print(s.accept()[0].recv(5))"
 )
-LONG_S, SHORT_S = HANGS_S, 2  # for who is to be answered, and for who is not
+LONG_S, SHORT_S = HANGS_S, 2  # the timeouts of connections that must succeed and that must not
 
 
 @contextmanager
 def on_node(number: int, program: str) -> Iterator[subprocess.Popen[str]]:
-    """A program of Python on a node, until the `with` ends."""
-    words = command("lab", "exec", str(number), "--", sys.executable, "-c", program)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment(), text=True) as running:
+    """Run a Python program on a node until the `with` ends."""
+    argv = command("lab", "exec", str(number), "--", sys.executable, "-c", program)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment(), text=True) as running:
         try:
             yield running
         finally:
             running.kill()
 
 
-def test_nodes_reach_each_other_and_nobody_else(up):
+def test_nodes_reach_each_other_and_no_other_address(up):
     nodes = json.loads(trainoff("lab", "status", "--json").stdout)
-    with on_node(1, ANSWER) as server:
+    with on_node(1, ACCEPT) as server:
         assert server.stdout.readline() == "up\n"
-        called = trainoff("lab", "exec", "0", "--", sys.executable, "-c", CALL.format(nodes[1]["address"], LONG_S))
-        assert called.returncode == 0, called.stderr
+        connected = trainoff(
+            "lab", "exec", "0", "--", sys.executable, "-c", CONNECT.format(nodes[1]["address"], LONG_S)
+        )
+        assert connected.returncode == 0, connected.stderr
         assert server.stdout.read() == "b'hello'\n"
-    away = trainoff("lab", "exec", "0", "--", sys.executable, "-c", CALL.format("192.0.2.1", LONG_S))
-    assert "Network is unreachable" in away.stderr
+    outside = trainoff("lab", "exec", "0", "--", sys.executable, "-c", CONNECT.format("192.0.2.1", LONG_S))
+    assert "Network is unreachable" in outside.stderr
 
 
-BEAT = """
+CLOCK = """
 import time
 while True:
     print(time.monotonic(), flush=True)
@@ -205,34 +209,34 @@ while True:
 """
 
 
-def standing(lab: str) -> bool:
-    """Whether there are processes on the nodes of a lab, and all of them are stopped."""
+def is_paused(lab: str) -> bool:
+    """Return whether a lab's nodes have processes and all of them are stopped."""
     found = [psutil.Process(pid).status() for pid in find_groups().pids(lab)]
     return bool(found) and set(found) == {psutil.STATUS_STOPPED}
 
 
-def test_a_hand_on_the_nodes(up):
+def test_faults_injected_by_hand(up):
     nodes = json.loads(trainoff("lab", "status", "--json").stdout)
-    with on_node(1, BEAT) as beating:
-        assert float(beating.stdout.readline()) > 0
+    with on_node(1, CLOCK) as clock:
+        assert float(clock.stdout.readline()) > 0
         assert trainoff("lab", "pause", "1").stdout == "pause: node-1 of lab\n"
-        wait_until(lambda: standing(nodes[1]["lab"]), beating)
-        stood = time.monotonic()
+        wait_until(lambda: is_paused(nodes[1]["lab"]), clock)
+        stopped = time.monotonic()
         paused = json.loads(trainoff("lab", "status", "--json").stdout)[1]
         assert (paused["processes"] > 0, paused["busy_cores"]) == (True, 0)
-        went_on = time.monotonic()
+        resumed = time.monotonic()
         assert trainoff("lab", "resume", "node-1").returncode == 0
         times = [0.0]
-        while times[-1] <= went_on:
-            times.append(float(beating.stdout.readline()))
-        assert [at for at in times if stood < at <= went_on] == []
+        while times[-1] <= resumed:
+            times.append(float(clock.stdout.readline()))
+        assert [at for at in times if stopped < at <= resumed] == []
         assert trainoff("lab", "slow", "1", "--share", "0.5").returncode == 0
         assert trainoff("lab", "kill", "1").returncode == 0
-        assert beating.wait(HANGS_S) == -9
-    call = ["lab", "exec", "0", "--", sys.executable, "-c", CALL.format(nodes[1]["address"], LONG_S)]
-    assert "Connection refused" in trainoff(*call).stderr  # it is there, and nobody listens
+        assert clock.wait(HANGS_S) == -9
+    call = ["lab", "exec", "0", "--", sys.executable, "-c", CONNECT.format(nodes[1]["address"], LONG_S)]
+    assert "Connection refused" in trainoff(*call).stderr  # the node is up, and nothing listens on the port
     assert trainoff("lab", "cut", "1").returncode == 0
-    cut = trainoff(*call[:-1], CALL.format(nodes[1]["address"], SHORT_S)).stderr
+    cut = trainoff(*call[:-1], CONNECT.format(nodes[1]["address"], SHORT_S)).stderr
     assert "Connection refused" not in cut
     assert "timed out" in cut or "No route to host" in cut
     assert trainoff("lab", "heal", "1").returncode == 0
@@ -240,14 +244,14 @@ def test_a_hand_on_the_nodes(up):
     assert "--share 2: expected a number above 0" in trainoff("lab", "slow", "1", "--share", "2").stderr
 
 
-def test_the_keeper_is_killed_and_nothing_is_left():
+def test_a_killed_supervisor_leaves_nothing():
     before = traces()
     assert trainoff("lab", "up", "--nodes", "2", "--cores", "0.1").returncode == 0
     (name,) = {node["lab"] for node in json.loads(trainoff("lab", "status", "--json").stdout)}
     subprocess.run(["kill", "-9", name.partition("-")[0]], check=True)
     end = time.monotonic() + HANGS_S
     while owned(name):
-        assert time.monotonic() < end, "the keeper lives on"
+        assert time.monotonic() < end, "the lab's supervisor still runs"
         time.sleep(0.05)
     assert trainoff("lab", "down").returncode == 0
     assert name not in find_groups().labs()
@@ -255,7 +259,7 @@ def test_the_keeper_is_killed_and_nothing_is_left():
 
 
 def test_a_training_on_two_nodes(tmp_path, engines):
-    path = study(tmp_path, "thirsty-ddp", more=lab(nodes=2, cores=0.1))
+    path = study(tmp_path, "throttled-ddp", more=lab(nodes=2, cores=0.1))
     done = trainoff("run", path, "--out", tmp_path / "out", **engines)
     record = only_record(tmp_path / "out")
     assert (record["status"], record["equivalence"]["verdict"]) == ("ok", "exact"), done.stdout
@@ -266,17 +270,17 @@ def test_a_training_on_two_nodes(tmp_path, engines):
     assert all(0 < node["peak_memory_bytes"] < 2**30 for node in record["nodes"])
     assert record["nodes"][0]["training"]["throttled_s"] > 0
     assert record["network_bytes_by_role"]["worker-1"]["sent"] > 0
-    shown = trainoff("show", next((tmp_path / "out" / "tiny").glob("thirsty-ddp*")))
+    shown = trainoff("show", next((tmp_path / "out" / "tiny").glob("throttled-ddp*")))
     assert "200 Mbit/s" in shown.stdout
 
 
 def labs_of_trials() -> list[str]:
     rows = json.loads(trainoff("lab", "status", "--json").stdout)
-    return [row["lab"] for row in rows if "household" in row["about"]]
+    return [row["lab"] for row in rows if "held-family" in row["about"]]
 
 
-def test_a_hand_on_a_running_trial_is_in_its_record(tmp_path, engines):
-    path = study(tmp_path, "household", more=lab(nodes=2))
+def test_a_fault_injected_by_hand_is_in_the_trials_record(tmp_path, engines):
+    path = study(tmp_path, "held-family", more=lab(nodes=2))
     run = subprocess.Popen(
         command("run", path, "--out", tmp_path / "out"), env=environment(**engines), stdout=subprocess.DEVNULL
     )
@@ -288,7 +292,7 @@ def test_a_hand_on_a_running_trial_is_in_its_record(tmp_path, engines):
     assert "by hand: slow node-1" in only_record(tmp_path / "out")["notes"]
 
 
-def test_a_node_without_enough_memory_says_so_with_the_figure(tmp_path):
+def test_a_node_over_its_memory_limit_is_reported_with_the_figure(tmp_path):
     path = study(tmp_path, "glutton", more=lab(nodes=1, memory=0.2))
     trainoff("run", path, "--out", tmp_path / "out")
     record = only_record(tmp_path / "out")
@@ -298,9 +302,9 @@ def test_a_node_without_enough_memory_says_so_with_the_figure(tmp_path):
 
 
 @pytest.mark.parametrize("number", MOMENTS)
-def test_a_lab_run_is_killed_at_any_moment(tmp_path, engines, number):
+def test_a_lab_run_that_is_killed_at_a_random_moment_leaves_nothing(tmp_path, engines, number):
     before, choice = traces(), kill_choice(f"lab {number}")
-    path = study(tmp_path, "household", more=lab(nodes=3))
+    path = study(tmp_path, "held-family", more=lab(nodes=3))
     path.write_text(path.read_text().replace("epochs = 2", "epochs = 200"))
     released = tmp_path.parent / f"released-{number}"
     run = subprocess.Popen(
@@ -309,17 +313,17 @@ def test_a_lab_run_is_killed_at_any_moment(tmp_path, engines, number):
         stdout=subprocess.DEVNULL,
     )
     wait_until(lambda: (tmp_path / "out" / "tiny" / ".staging").exists(), run)
-    time.sleep(choice.uniform(0.0, 3.0))  # any moment will do: the run cannot end before it is released
+    time.sleep(choice.uniform(0.0, 3.0))  # the run cannot end before it is released
     assert run.poll() is None
     inside = [pid for pid in _processes_of_the_nodes(tmp_path) if pid != run.pid]
     runner = number % 2 == 0 or not inside
     subprocess.run(["kill", "-9", str(run.pid if runner else choice.choice(inside))], check=False)
-    released.touch()  # one without whom the training goes on may have been killed
+    released.touch()  # the training may go on without the killed process
     run.wait(2 * HANGS_S)
     if runner:
         assert trainoff("lab", "down").returncode == 0
-    assert_nothing_survives(tmp_path)  # where the runner lives, it has cleared up itself
-    if _groups_of(run):  # what would not go yet, as on a busy machine, goes with the next
+    assert_nothing_survives(tmp_path)  # a runner that lives has cleaned up
+    if _groups_of(run):  # on a busy machine some may be left, which the next command removes
         assert trainoff("lab", "down").returncode == 0
     assert _groups_of(run) == []
     assert_no_new_trace(before)
@@ -330,19 +334,19 @@ def _groups_of(run: subprocess.Popen[bytes]) -> list[str]:
 
 
 def _processes_of_the_nodes(folder: Path) -> list[int]:
-    """What runs below the folder of a trial, as this machine numbers it."""
+    """Return the pids, in this machine's namespace, of the processes that run below a folder."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            words = (place / "environ").read_bytes() + (place / "cmdline").read_bytes()
+            content = (place / "environ").read_bytes() + (place / "cmdline").read_bytes()
         except OSError:
             continue
-        if str(folder).encode() in words and b"trainoff" in words:
+        if str(folder).encode() in content and b"trainoff" in content:
             found.append(int(place.name))
     return sorted(found)
 
 
-def test_what_cannot_be_emulated_is_refused_in_one_sentence(tmp_path):
+def test_a_lab_that_is_too_large_is_refused(tmp_path):
     cpus = len(os.sched_getaffinity(0))
     path = study(tmp_path, "numpy", "family", more=lab(nodes=30, cores=cpus / 20))
     done = trainoff("run", path, "--out", tmp_path / "out")
@@ -350,9 +354,9 @@ def test_what_cannot_be_emulated_is_refused_in_one_sentence(tmp_path):
     assert f"30 nodes with {1.5 * cpus:.3g} cores together are more than the {cpus} of" in done.stdout
 
 
-AS_NOBODY = """
+WITHOUT_ROOT = """
 import concurrent.futures.thread, ctypes, os, subprocess
-from trainoff.clusters import namespaces  # all now: nobody may not be able to read this folder
+from trainoff.clusters import namespaces  # imported now: the user `nobody` may not read this folder
 from trainoff.clusters.lab.cluster import LabNetwork
 from trainoff.clusters.lab.register import missing
 from trainoff.study.machines import NodeSpec
@@ -360,7 +364,7 @@ from trainoff.study.machines import NodeSpec
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
-ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as if it had been started so
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # what a start as that user sets
 print(missing(), flush=True)
 namespaces.unshare(network=True, lab=True)
 if os.fork() == 0:
@@ -373,7 +377,7 @@ os.wait()
 
 
 @pytest.mark.root
-def test_without_root_the_network_is_made_and_the_groups_must_be_handed_over():
-    done = subprocess.run([sys.executable, "-c", AS_NOBODY], capture_output=True, text=True)
+def test_without_root_the_network_is_made_and_control_groups_must_be_delegated():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_ROOT], capture_output=True, text=True)
     assert "the lab may not make control groups here (Permission denied); run it as root, or where" in done.stdout
     assert "10.77.0.3/16" in done.stdout, done.stderr

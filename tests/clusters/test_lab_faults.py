@@ -1,4 +1,4 @@
-"""What can be done to an emulated node, each for real: in a lab of two nodes with a server on the second."""
+"""Every fault of an emulated node, in a lab of two nodes with a server on the second."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ from trainoff.study.machines import NodeSpec
 folder, found = Path(sys.argv[1]), {}
 SERVE = "import socket; s = socket.create_server(('0.0.0.0', 5000)); print('up', flush=True)\nwhile True: s.accept()"
 CALL = "import socket; socket.create_connection(('10.77.0.3', 5000), {}).close()"
-HANGS_S, SHORT_S = 300.0, 1  # for what happens at last, and for a call that nobody is to answer
+HANGS_S, SHORT_S = 300.0, 1  # the timeouts of what must happen, and of a connection that must fail
 
 
 def until(condition):
@@ -31,7 +31,7 @@ def until(condition):
         time.sleep(0.02)
 
 
-def reached(cluster, seconds=HANGS_S):
+def connects(cluster, seconds=HANGS_S):
     call = cluster.spawn(cluster.nodes[0], [sys.executable, "-c", CALL.format(seconds)], {}, "caller")
     return call.wait(2 * HANGS_S) == 0
 
@@ -41,47 +41,47 @@ def rate():
     return shown.partition("rate ")[2].split()[0]
 
 
-def states(hand):
-    return sorted({psutil.Process(pid).status() for pid in hand.pids(1)})
+def states(targets):
+    return sorted({psutil.Process(pid).status() for pid in targets.pids(1)})
 
 
-def try_all(ground):
+def try_all(groups):
     namespaces.settle(network=True)
-    lab = Lab(ground.plan, folder)
-    hand, cluster = LabTargets(None, lab), LabCluster(lab.plan, folder)
+    lab = Lab(groups.plan, folder)
+    targets, cluster = LabTargets(None, lab), LabCluster(lab.plan, folder)
     ready = lambda each: each.says("up")
     cluster.spawn(cluster.nodes[1], [sys.executable, "-c", SERVE], {}, "worker-1", ready=ready)
-    found["reached"] = reached(cluster)
-    hand.cut(1)
-    found["reached when cut"] = reached(cluster, SHORT_S)
-    hand.heal(1)
-    found["reached when healed"] = reached(cluster)
+    found["reached"] = connects(cluster)
+    targets.cut(1)
+    found["reached when cut"] = connects(cluster, SHORT_S)
+    targets.heal(1)
+    found["reached when healed"] = connects(cluster)
     found["rates"] = [rate()]
-    hand.limit(1, 1.0)
+    targets.limit(1, 1.0)
     found["rates"] += [rate()]
-    hand.unlimit(1)
+    targets.unlimit(1)
     found["rates"] += [rate()]
     with cluster.timed():
-        hand.slow(1, 0.5)
+        targets.slow(1, 0.5)
         found["slow"] = lab.groups[1].throttled
-        thirsty = cluster.spawn(cluster.nodes[1], [sys.executable, "-c", "while True: pass"], {}, "worker-1")
+        spinner = cluster.spawn(cluster.nodes[1], [sys.executable, "-c", "while True: pass"], {}, "worker-1")
         until(lambda: lab.groups[1].usage().throttled_s > 0)
-        found["held back for"] = lab.groups[1].usage().throttled_s
-        cluster.end(thirsty)
-    hand.restore_speed(1)
+        found["throttled for"] = lab.groups[1].usage().throttled_s
+        cluster.end(spinner)
+    targets.restore_speed(1)
     found["throttled when it is over"] = lab.groups[1].throttled
-    hand.pause(1)
-    until(lambda: states(hand) == ["stopped"])
-    found["paused"] = states(hand)
-    hand.resume(1)
-    until(lambda: "stopped" not in states(hand))
-    found["resumed"] = states(hand)
-    hand.fill(1)
+    targets.pause(1)
+    until(lambda: states(targets) == ["stopped"])
+    found["paused"] = states(targets)
+    targets.resume(1)
+    until(lambda: "stopped" not in states(targets))
+    found["resumed"] = states(targets)
+    targets.fill(1)
     until(lambda: lab.groups[1].usage().memory_bytes >= 0.9 * 2**28)
     found["filled"] = lab.groups[1].usage().memory_bytes / 2**28
-    hand.kill(1)
-    until(lambda: not hand.pids(1))
-    found["left"] = hand.pids(1)
+    targets.kill(1)
+    until(lambda: not targets.pids(1))
+    found["left"] = targets.pids(1)
     try:
         cluster.spawn(cluster.nodes[1], ["true"], {}, "worker-1")
     except TrainoffError as error:
@@ -89,47 +89,47 @@ def try_all(ground):
     (folder / "found.json").write_text(json.dumps(found))
 
 
-ground = LabCgroups([NodeSpec(0.3, 0.25, 100.0)] * 2)
+groups = LabCgroups([NodeSpec(0.3, 0.25, 100.0)] * 2)
 namespaces.unshare(network=True, lab=True)
 if (inner := os.fork()) == 0:
     try:
-        try_all(ground)
+        try_all(groups)
     finally:
         os._exit(0)
 os.waitpid(inner, 0)
-ground.close()
+groups.close()
 """
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("harmed")
+    folder = tmp_path_factory.mktemp("faults")
     done = subprocess.run([sys.executable, "-c", SCRIPT, folder], capture_output=True, text=True, timeout=1800)
     assert (folder / "found.json").exists(), done.stderr
     return json.loads((folder / "found.json").read_text())
 
 
-def test_a_node_is_cut_off_and_joined_again(found):
+def test_cut_and_heal(found):
     assert [found[name] for name in ("reached", "reached when cut", "reached when healed")] == [True, False, True]
 
 
-def test_a_link_is_limited_and_freed(found):
+def test_limit_and_unlimit(found):
     assert found["rates"] == ["100Mbit", "1Mbit", "100Mbit"]
 
 
-def test_a_node_is_slow_as_long_as_it_is_timed(found):
+def test_slow_until_the_timed_part_is_over(found):
     assert (found["slow"], found["throttled when it is over"]) == (True, False)
-    assert found["held back for"] > 0
+    assert found["throttled for"] > 0
 
 
-def test_a_node_stands_still_and_goes_on(found):
+def test_pause_and_resume(found):
     assert found["paused"] == ["stopped"]
     assert "stopped" not in found["resumed"]
 
 
-def test_a_nodes_memory_is_filled(found):
+def test_fill_memory(found):
     assert 0.9 < found["filled"] <= 1
 
 
-def test_a_dead_node_stays_dead(found):
+def test_kill_a_node(found):
     assert (found["left"], found["started again"]) == ([], "worker-1 could not be started: node-1 is gone")

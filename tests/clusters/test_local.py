@@ -1,11 +1,10 @@
-"""The `processes` cluster: readiness, logs by role, and an end that is certain."""
+"""The `processes` cluster: readiness, logs by role, and the end of every process."""
 
 import sys
 
-import psutil
 import pytest
 
-from helpers.running import HANGS_S
+from helpers.running import HANGS_S, is_alive
 from trainoff.clusters import Cluster
 from trainoff.errors import TrainoffError
 
@@ -14,11 +13,11 @@ PYTHON = [sys.executable, "-c"]
 
 @pytest.fixture
 def cluster(tmp_path):
-    with Cluster(2, tmp_path) as made:
-        yield made
+    with Cluster(2, tmp_path) as cluster:
+        yield cluster
 
 
-def test_a_process_is_ready_when_it_says_so(cluster):
+def test_a_process_is_ready_when_its_output_matches(cluster):
     server = cluster.spawn(
         cluster.nodes[0],
         [*PYTHON, "import time; time.sleep(0.2); print('listening on 1234', flush=True); time.sleep(100_000)"],
@@ -31,13 +30,13 @@ def test_a_process_is_ready_when_it_says_so(cluster):
     assert server.tail() == "listening on 1234"
 
 
-def test_a_process_that_dies_first_is_told_with_its_last_words(cluster):
+def test_a_process_that_ends_before_it_is_ready_is_an_error_with_its_output(cluster):
     with pytest.raises(TrainoffError, match=r"worker-0 ended with code 1 before it was ready:(.|\n)*ZeroDivisionError"):
         cluster.spawn(cluster.nodes[0], [*PYTHON, "1 / 0"], {}, "worker-0", ready=lambda process: False)
     assert cluster.failed().role == "worker-0"
 
 
-def test_a_process_that_is_never_ready_is_told_after_its_time(cluster):
+def test_a_process_that_is_not_ready_in_time_is_an_error(cluster):
     with pytest.raises(TrainoffError, match=r"ps-0 was not ready after 0.2 s"):
         cluster.spawn(
             cluster.nodes[0], [*PYTHON, "import time; time.sleep(100_000)"], {}, "ps-0",
@@ -52,12 +51,12 @@ def test_a_process_may_be_ended_twice(cluster):
     assert sleeper.exit_code is not None
 
 
-def test_a_program_that_does_not_exist_is_one_sentence(cluster):
+def test_a_program_that_does_not_exist_is_an_error(cluster):
     with pytest.raises(TrainoffError, match=r"master could not be started on node-0: .*No such file"):
         cluster.spawn(cluster.nodes[0], ["/no/such/program"], {}, "master")
 
 
-def test_every_process_knows_its_role_and_its_environment(cluster):
+def test_every_process_gets_its_role_and_environment(cluster):
     worker = cluster.spawn(
         cluster.nodes[1],
         [*PYTHON, "import os; print(os.environ['TRAINOFF_ROLE'], os.environ['X'])"],
@@ -68,9 +67,9 @@ def test_every_process_knows_its_role_and_its_environment(cluster):
     assert worker.tail() == "worker-1 y"
 
 
-@pytest.mark.parametrize("own_session", [False, True], ids=["same group", "session of its own"])
-def test_the_end_reaches_children_and_those_who_do_not_listen(tmp_path, own_session):
-    """When `stop` returns they are gone, though torchrun's workers lead sessions of their own."""
+@pytest.mark.parametrize("own_session", [False, True], ids=["same group", "own session"])
+def test_stop_kills_children_and_processes_that_ignore_sigterm(tmp_path, own_session):
+    """They are gone when `stop` returns, also workers in their own sessions, as torchrun starts them."""
     stubborn = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "sleep = [sys.executable, '-c', 'import time; time.sleep(100_000)'];"
@@ -82,14 +81,7 @@ def test_the_end_reaches_children_and_those_who_do_not_listen(tmp_path, own_sess
         cluster.nodes[0], [*PYTHON, stubborn], {}, "worker-0", ready=lambda process: process.says(r"^child \d+\n"),
         timeout_s=HANGS_S,
     )  # fmt: skip
-    child = psutil.Process(int(process.tail().split()[1]))
+    child = int(process.tail().split()[1])
     cluster.stop(grace_s=0.3)
     assert process.exit_code == -9
-    assert not lives(child)
-
-
-def lives(process):
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert not is_alive(child)

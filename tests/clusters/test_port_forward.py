@@ -1,4 +1,4 @@
-"""The way to a page out of a trial's own network."""
+"""Port forwarding from a page in a trial's network namespace."""
 
 import socket
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -31,7 +31,7 @@ def page():
     server.server_close()
 
 
-def test_a_page_is_reached_through_a_folder_however_deep(tmp_path, page):
+def test_a_page_is_reached_through_a_deep_folder(tmp_path, page):
     folder = tmp_path / ("deep" * 50)
     folder.mkdir()
     open_in_namespace(folder / "page-page", "127.0.0.1", page)
@@ -44,9 +44,9 @@ def test_a_page_is_reached_through_a_folder_however_deep(tmp_path, page):
 
 
 def test_a_page_that_does_not_answer_closes_the_connection(tmp_path):
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))  # it does not listen, and nobody else can have its port
-        open_in_namespace(tmp_path / "page-page", "127.0.0.1", deaf.getsockname()[1])
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # it does not listen, and nothing else can take its port
+        open_in_namespace(tmp_path / "page-page", "127.0.0.1", reserved.getsockname()[1])
         forward = PortForward(tmp_path / "page-page")
         with pytest.raises((URLError, ConnectionError)):
             urlopen(forward.url, timeout=HANGS_S)

@@ -1,4 +1,4 @@
-"""The `hosts` cluster: over a stand-in for ssh, and over real sshd processes on two emulated machines."""
+"""The `hosts` cluster: over a fake ssh, and over real sshd processes on two emulated machines."""
 
 import contextlib
 import json
@@ -10,10 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from helpers.running import HANGS_S, environment, records, wait_until
+from helpers.running import HANGS_S, environment, is_alive, records, wait_for, wait_until
 from helpers.sshd import Machines, machines
 from trainoff import engines
 from trainoff.clusters.ssh.client import Ssh
@@ -28,22 +27,22 @@ from trainoff.study import read
 pytestmark = pytest.mark.cluster
 
 PYTHON = [sys.executable, "-c"]
-STAND_IN = """#!/bin/sh
+FAKE_SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 {do}
-"""  # for ssh: it runs the program here
+"""  # it runs the program on this machine
 HERE = 'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" exec sh -c "$3"'
 ENGINES = ("torch-ddp", "tf-allreduce", "spark-average")
 BOTH = 'hosts = ["alpha", "root@10.77.0.2:22"]\ncores = 2'
 
 
 @pytest.fixture
-def stand_in(tmp_path, monkeypatch):
-    """Puts a program in the place of ssh."""
+def fake_ssh(tmp_path, monkeypatch):
+    """A function that puts a shell script in the place of ssh."""
 
     def put(do: str) -> None:
         (tmp_path / "bin").mkdir()
-        (tmp_path / "bin" / "ssh").write_text(STAND_IN.format(do=do))
+        (tmp_path / "bin" / "ssh").write_text(FAKE_SSH.format(do=do))
         (tmp_path / "bin" / "ssh").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
 
@@ -58,18 +57,18 @@ def cluster_on(folder: Path, memory_bytes: int | None = None) -> Hosts:
 
 
 @pytest.fixture
-def cluster(tmp_path, stand_in):
-    stand_in(HERE)
-    with cluster_on(tmp_path) as made:
-        made.prepare(["numpy"], java=False)
-        yield made
+def cluster(tmp_path, fake_ssh):
+    fake_ssh(HERE)
+    with cluster_on(tmp_path) as hosts:
+        hosts.prepare(["numpy"], java=False)
+        yield hosts
 
 
-def test_a_process_on_a_host_is_like_one_here(cluster):
+def test_a_process_on_a_host_behaves_like_a_local_one(cluster):
     (node,) = cluster.nodes
-    words = "import os, sys, time; print(os.environ['TRAINOFF_ROLE'], os.environ['X'], flush=True); time.sleep(100_000)"
+    code = "import os, sys, time; print(os.environ['TRAINOFF_ROLE'], os.environ['X'], flush=True); time.sleep(100_000)"
     process = cluster.spawn(
-        node, [*PYTHON, words], {"X": "y"}, "worker-0", ready=lambda each: each.says(r"^worker-0 y"), timeout_s=HANGS_S
+        node, [*PYTHON, code], {"X": "y"}, "worker-0", ready=lambda each: each.says(r"^worker-0 y"), timeout_s=HANGS_S
     )
     assert process.exit_code is None
     assert process.pid > 0
@@ -78,12 +77,12 @@ def test_a_process_on_a_host_is_like_one_here(cluster):
     assert cluster.failed() is process
 
 
-def test_a_program_that_a_host_has_not_is_one_sentence(cluster):
+def test_a_program_that_a_host_does_not_have_is_an_error(cluster):
     with pytest.raises(TrainoffError, match=r"^alpha: master could not be started: .*No such file.*/no/such/program"):
         cluster.spawn(cluster.nodes[0], ["/no/such/program"], {}, "master")
 
 
-def test_a_host_that_is_lost_takes_its_processes_along(cluster):
+def test_a_lost_connection_ends_the_hosts_processes(cluster):
     process = cluster.spawn(cluster.nodes[0], [*PYTHON, "import time; time.sleep(100_000)"], {}, "worker-0")
     (link,) = cluster._links
     link._popen.kill()
@@ -93,15 +92,15 @@ def test_a_host_that_is_lost_takes_its_processes_along(cluster):
         cluster.spawn(cluster.nodes[0], ["true"], {}, "worker-0")
 
 
-def listening(folder: Path, monkeypatch) -> int:
-    """A pipe for events, as a trial has it."""
+def open_pipe(folder: Path, monkeypatch) -> int:
+    """Make and open a pipe for events, as a trial has one."""
     os.mkfifo(folder / "pipe")
     monkeypatch.setenv("TRAINOFF_EVENTS", str(folder / "pipe"))
     return os.open(folder / "pipe", os.O_RDWR | os.O_NONBLOCK)
 
 
-def heard(pipe: int, kind: str) -> dict:
-    """The next event of a kind."""
+def next_event(pipe: int, kind: str) -> dict:
+    """Return the next event of a kind."""
     deadline, rest = time.monotonic() + HANGS_S, b""
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
@@ -114,24 +113,24 @@ def heard(pipe: int, kind: str) -> dict:
     raise AssertionError(f"no event {kind}")
 
 
-def test_events_of_a_host_arrive_with_the_time_of_this_machine(tmp_path, monkeypatch, cluster):
-    pipe, before = listening(tmp_path, monkeypatch), time.monotonic()
-    words = "import os; os.write(os.open(os.environ['TRAINOFF_EVENTS'], os.O_WRONLY), b'%s\\n')"
-    said = json.dumps({"t": -1.0, "kind": "note", "name": "a", "text": "b"})
-    cluster.spawn(cluster.nodes[0], [*PYTHON, words % said], {}, "worker-0").wait(HANGS_S)
-    event = heard(pipe, "note")
+def test_events_of_a_host_have_the_time_of_this_machine(tmp_path, monkeypatch, cluster):
+    pipe, before = open_pipe(tmp_path, monkeypatch), time.monotonic()
+    code = "import os; os.write(os.open(os.environ['TRAINOFF_EVENTS'], os.O_WRONLY), b'%s\\n')"
+    line = json.dumps({"t": -1.0, "kind": "note", "name": "a", "text": "b"})
+    cluster.spawn(cluster.nodes[0], [*PYTHON, code % line], {}, "worker-0").wait(HANGS_S)
+    event = next_event(pipe, "note")
     assert (event["name"], event["text"]) == ("a", "b")
     assert event["t"] > before
 
 
-def test_a_worker_that_uses_too_much_memory_is_ended_and_told(tmp_path, monkeypatch, stand_in):
-    stand_in(HERE)
-    pipe = listening(tmp_path, monkeypatch)
+def test_a_worker_over_its_memory_limit_is_killed_and_reported(tmp_path, monkeypatch, fake_ssh):
+    fake_ssh(HERE)
+    pipe = open_pipe(tmp_path, monkeypatch)
     with cluster_on(tmp_path, memory_bytes=2**26) as cluster:
         cluster.prepare([], java=False)
-        words = "x = bytearray(2**27); import time; time.sleep(100_000)"
-        process = cluster.spawn(cluster.nodes[0], [*PYTHON, words], {}, "worker-0")
-        event = heard(pipe, "over-memory")
+        code = "x = bytearray(2**27); import time; time.sleep(100_000)"
+        process = cluster.spawn(cluster.nodes[0], [*PYTHON, code], {}, "worker-0")
+        event = next_event(pipe, "over-memory")
         assert (event["role"], event["limit"]) == ("worker-0", 2**26)
         assert event["bytes"] > 2**26
         assert process.wait(HANGS_S) != 0
@@ -152,36 +151,36 @@ def test_a_host_on_the_same_disk_keeps_the_trials_folder(tmp_path, cluster):
         ("echo oh >&2; exit 3", r"alpha could not be used: ssh ended with code 3 \(oh\)"),
     ],
 )
-def test_what_ssh_says_becomes_a_sentence(tmp_path, stand_in, do, sentence):
-    stand_in(do)
+def test_ssh_errors_become_one_line_errors(tmp_path, fake_ssh, do, sentence):
+    fake_ssh(do)
     with cluster_on(tmp_path) as cluster, pytest.raises(TrainoffError, match=sentence):
         cluster.prepare([], java=False)
 
 
-def test_other_versions_are_named_with_the_command_that_mends_them(tmp_path, stand_in):
+def test_other_versions_are_reported_with_the_command_that_installs_them(tmp_path, fake_ssh):
     older = (
         """import importlib.metadata as m; real = m.version; m.version = lambda n: "1.0" if n == "numpy" else real(n)"""
     )
     (tmp_path / "sitecustomize.py").write_text(older)
-    stand_in(HERE.replace("exec", f"PYTHONPATH={tmp_path} exec"))
+    fake_ssh(HERE.replace("exec", f"PYTHONPATH={tmp_path} exec"))
     with cluster_on(tmp_path) as cluster, pytest.raises(TrainoffError) as caught:
         cluster.prepare([], java=False)
     assert str(caught.value).startswith("alpha has numpy 1.0, and here is ")
     assert "; pip install numpy==" in str(caught.value)
 
 
-def test_only_what_is_new_is_sent_and_nothing_that_is_private(tmp_path):
-    ledger = SentFiles(tmp_path, ["trial.json", "logs/*"])
+def test_only_new_files_that_are_not_private_are_sent(tmp_path):
+    sent = SentFiles(tmp_path, ["trial.json", "logs/*"])
     (tmp_path / "logs").mkdir()
     for name in ("trial.json", "assignment", "logs/driver.txt"):
         (tmp_path / name).write_text("old")
-    assert [path.name for path in ledger.news()] == ["logs", "assignment"]
-    assert ledger.news() == []
+    assert [path.name for path in sent.news()] == ["logs", "assignment"]
+    assert sent.news() == []
     (tmp_path / "assignment").write_text("newer")
-    assert [path.name for path in ledger.news()] == ["assignment"]
+    assert [path.name for path in sent.news()] == ["assignment"]
 
 
-def test_every_line_of_a_host_reaches_the_runner(tmp_path, monkeypatch):
+def test_every_line_of_a_host_is_forwarded(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "events")
     monkeypatch.setenv("TRAINOFF_EVENTS", str(tmp_path / "events"))
     pipe = os.open(tmp_path / "events", os.O_RDWR | os.O_NONBLOCK)
@@ -190,14 +189,14 @@ def test_every_line_of_a_host_reaches_the_runner(tmp_path, monkeypatch):
         forward_event(line)
     event, *others = os.read(pipe, 65536).splitlines()
     os.close(pipe)
-    assert read_event(event).t > 0.5, "by this machine's clock"
+    assert read_event(event).t > 0.5, "in this machine's clock"
     assert [line[:20] for line in others] == [b"5", b"hello", b'{"kind": "note", "te']
     for line in others:
         with pytest.raises(NotAnEvent):
             read_event(line)
 
 
-def test_what_hosts_use_counts_beside_what_is_used_here():
+def test_samples_of_hosts_are_added_to_those_of_this_machine():
     state, used = TrialState(0.0), {"user_s": 2.0, "system_s": 1.0, "pss": 5}
     state.apply(make_event({"t": 1.0, "kind": "host-sample", "host": "alpha", "role": "worker-0", **used}))
     for tick in (1.0, 2.0):
@@ -210,7 +209,7 @@ def test_what_hosts_use_counts_beside_what_is_used_here():
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("params", "reason"),
     [
         ('protocol = "inproc"', "threads of one process cannot be spread over hosts; leave `protocol` out"),
         (
@@ -219,10 +218,10 @@ def test_what_hosts_use_counts_beside_what_is_used_here():
         ),
     ],
 )
-def test_what_hosts_cannot_do_is_refused(tmp_path, said, reason):
+def test_settings_that_hosts_do_not_support_are_refused(tmp_path, params, reason):
     (tmp_path / "far.toml").write_text(
         'workload = "digits-mlp"\nengines = ["dask-average"]\n'
-        f'[cluster]\nkind = "hosts"\nhosts = ["alpha", "beta"]\n[params]\n{said}\n'
+        f'[cluster]\nkind = "hosts"\nhosts = ["alpha", "beta"]\n[params]\n{params}\n'
     )
     (trial,) = read(tmp_path / "far.toml", engines.facts()).trials()
     assert check_preconditions(trial, engines.get("dask-average")).reason == reason
@@ -230,13 +229,13 @@ def test_what_hosts_cannot_do_is_refused(tmp_path, said, reason):
 
 @pytest.fixture(scope="module")
 def lan(tmp_path_factory):
-    """Two machines, on which all that the tests write here is not there."""
+    """Two emulated machines that do not see the files of the tests."""
     with machines(tmp_path_factory.mktemp("machines"), tmp_path_factory.getbasetemp(), sys.executable) as found:
         yield found
 
 
 def assert_nothing_is_left(lan: Machines) -> None:
-    """No process on the machines, and no file but datasets."""
+    """Wait until the machines have no process and no file but datasets."""
     deadline = time.monotonic() + HANGS_S
     while (left := lan.running()) or (files := _scratch(lan)):
         assert time.monotonic() < deadline, left or files
@@ -250,7 +249,7 @@ def _scratch(lan: Machines) -> list[str]:
 
 @pytest.fixture(scope="module")
 def cpu_s_of_numpy() -> float:
-    """What it costs on this machine to import numpy."""
+    """The CPU time of importing numpy on this machine."""
     before = os.times()
     subprocess.run([*PYTHON, "import numpy"], check=True)
     after = os.times()
@@ -273,7 +272,7 @@ def trained(lan, tmp_path_factory):
 @pytest.mark.java
 @pytest.mark.namespace
 @pytest.mark.parametrize("engine", ENGINES)
-def test_two_machines_train_what_one_would(trained, cpu_s_of_numpy, engine):
+def test_training_on_two_machines_is_exact(trained, cpu_s_of_numpy, engine):
     record = trained[engine]
     assert record["equivalence"]["verdict"] == "exact", record["reason"]
     assert (record["cluster"], record["workers"], record["samples_seen"]) == ("hosts", 2, 600)
@@ -281,7 +280,7 @@ def test_two_machines_train_what_one_would(trained, cpu_s_of_numpy, engine):
     assert "other hosts" in record["isolation"]["reason"]
     assert {"driver", "worker-0", "worker-1"} <= record["cpu_s_by_role"].keys()
     for worker in ("worker-0", "worker-1"):
-        assert record["cpu_s_by_role"][worker] > 0.3 * cpu_s_of_numpy  # to import it is the least that a worker does
+        assert record["cpu_s_by_role"][worker] > 0.3 * cpu_s_of_numpy  # a worker does at least this import
         assert record["peak_memory_bytes_by_role"][worker] > 10**7
     assert record["cpu_s"] >= sum(record["cpu_s_by_role"].values()) - 0.01
 
@@ -290,7 +289,7 @@ def test_two_machines_train_what_one_would(trained, cpu_s_of_numpy, engine):
 @pytest.mark.sshd
 @pytest.mark.java
 @pytest.mark.namespace
-def test_rows_are_kept_on_the_machines_and_logs_come_back(trained, lan):
+def test_rows_are_cached_on_the_machines_and_logs_are_fetched(trained, lan):
     assert any(name.endswith("digits/x_train.npy") for name in lan.files("beta"))
     (log,) = lan.hidden.glob(f"on hosts[0-9]*/out/far/{trained['spark-average']['trial_id']}/log.txt")
     assert re.search(r"^==== worker-1/app-.*/stderr ====$", log.read_text(), re.MULTILINE)  # an executor's
@@ -300,7 +299,7 @@ def test_rows_are_kept_on_the_machines_and_logs_come_back(trained, lan):
 @pytest.mark.sshd
 @pytest.mark.java
 @pytest.mark.namespace
-def test_every_process_there_runs_the_python_that_was_named(trained, lan):
+def test_every_process_on_a_host_runs_the_configured_python(trained, lan):
     ran = lan.path("beta", Path("/run/python.log")).read_text()
     for module in ("torch_ddp.agent", "torch_ddp.worker", "tf_cluster.allreduce_worker", "spark.daemon"):
         assert f"-m trainoff.engines.{module}" in ran
@@ -310,7 +309,7 @@ def test_every_process_there_runs_the_python_that_was_named(trained, lan):
 @pytest.mark.sshd
 @pytest.mark.java
 @pytest.mark.namespace
-def test_a_checkpoint_that_others_could_not_read_is_not_made(trained):
+def test_a_checkpoint_that_other_hosts_could_not_read_is_turned_off(trained):
     assert trained["torch-ddp"]["params"]["checkpoint_every"] == 0
     assert "checkpoint_every" in trained["torch-ddp"]["settled"]
 
@@ -329,7 +328,7 @@ def test_a_checkpoint_that_others_could_not_read_is_not_made(trained):
         ),
     ],
 )
-def test_a_host_that_cannot_take_part_is_one_sentence(lan, tmp_path, cluster, sentence):
+def test_an_unusable_host_is_a_one_line_error(lan, tmp_path, cluster, sentence):
     done = lan.trainoff("run", lan.study(tmp_path, "torch-ddp", cluster=cluster), "--out", tmp_path / "out")
     assert done.returncode == 1, done.stdout + done.stderr
     (record,) = records(tmp_path / "out")
@@ -342,11 +341,13 @@ def test_a_host_that_cannot_take_part_is_one_sentence(lan, tmp_path, cluster, se
 @pytest.mark.root
 @pytest.mark.sshd
 @pytest.mark.namespace
-def test_when_the_runner_is_killed_nothing_is_left_on_the_machines(lan, tmp_path):
+def test_a_killed_runner_leaves_nothing_on_the_machines(lan, tmp_path):
     path = lan.study(tmp_path, "torch-ddp", cluster=f'{BOTH}\npython = "/run/held-python"')
-    words = lan.command("run", path, "--out", tmp_path / "out")
-    run = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: len([each for each in lan.running() if "sleep 100000" in each]) == 2, run)  # instead of workers
+    argv = lan.command("run", path, "--out", tmp_path / "out")
+    run = subprocess.Popen(argv, env=environment(), stdout=subprocess.DEVNULL)
+    wait_until(
+        lambda: len([each for each in lan.running() if "sleep 100000" in each]) == 2, run
+    )  # in the place of workers
     assert len([each for each in lan.running() if "torch_ddp.agent" in each]) == 2
     assert any(name.endswith("assignment") for name in lan.files("beta"))
     run.kill()
@@ -354,8 +355,8 @@ def test_when_the_runner_is_killed_nothing_is_left_on_the_machines(lan, tmp_path
     assert_nothing_is_left(lan)
 
 
-def test_the_facts_run_alone(tmp_path):
-    """They are sent as a text, to a Python that knows nothing of trainoff."""
+def test_facts_imports_nothing_of_trainoff(tmp_path):
+    """Its source is sent to a Python without trainoff."""
     from trainoff.clusters.ssh import facts
 
     asked = json.dumps({"packages": ["numpy", "no-such-package"], "path": [], "guard": ""})
@@ -363,16 +364,16 @@ def test_the_facts_run_alone(tmp_path):
     done = subprocess.run(
         [sys.executable, "-I", "-c", source, asked], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
-    told = json.loads(done.stdout.removeprefix(facts.MARK))
-    assert told["python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert told["packages"]["no-such-package"] is None
+    reported = json.loads(done.stdout.removeprefix(facts.MARK))
+    assert reported["python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert reported["packages"]["no-such-package"] is None
 
 
-def test_a_guard_that_is_killed_takes_its_processes_along(cluster):
-    words = "import os, time; print('guard', os.getppid(), flush=True); time.sleep(100_000)"
+def test_a_killed_remote_agent_takes_its_processes_with_it(cluster):
+    code = "import os, time; print('guard', os.getppid(), flush=True); time.sleep(100_000)"
     process = cluster.spawn(
         cluster.nodes[0],
-        [*PYTHON, words],
+        [*PYTHON, code],
         {},
         "worker-0",
         ready=lambda each: each.says(r"^guard \d+\n"),
@@ -380,14 +381,4 @@ def test_a_guard_that_is_killed_takes_its_processes_along(cluster):
     )
     os.kill(int(process.log_text().split()[1]), signal.SIGKILL)
     assert process.wait(HANGS_S) == 255
-    gone = time.monotonic() + HANGS_S
-    while lives(process.pid):
-        assert time.monotonic() < gone, "it lives on"
-        time.sleep(0.05)
-
-
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_for(lambda: not is_alive(process.pid))

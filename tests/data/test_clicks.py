@@ -1,4 +1,4 @@
-"""The click log made here: the same rows on every machine, at any size, with the best possible error known."""
+"""The generated click log: the same rows on every machine, any size, a known best possible error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trainoff.data import Csr, Order, cache, clicks
 from trainoff.data.clicks import CATEGORIES, NUMBERS, Fields, Log, best_possible
 from trainoff.data.dataset import silent
 from trainoff.errors import TrainoffError
-from trainoff.models.logreg import auc, log_losses, scores
+from trainoff.models import auc
+from trainoff.models.logreg import log_odds
 
 SMALL = "clicks:rows=20000,test_rows=5000"
 
@@ -24,11 +25,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dense(x: Csr, columns: int) -> np.ndarray:
-    """The first columns of sparse rows as a matrix."""
+    """Return the first columns of sparse rows as a matrix."""
     out = np.zeros((len(x), columns), np.float32)
-    rows, here = x.row_numbers(), x.compact()
-    kept = here.columns < columns
-    out[rows[kept], here.columns[kept]] = here.values[kept]
+    rows, compact = x.row_numbers(), x.compact()
+    kept = compact.columns < columns
+    out[rows[kept], compact.columns[kept]] = compact.values[kept]
     return out
 
 
@@ -42,15 +43,15 @@ def test_rows_have_the_form_of_a_click_log():
     assert x.values.max() == 1
     assert 0.24 < log.y_train.mean() < 0.26
     rows = x.row_numbers()
-    assert (np.diff(x.columns)[np.diff(rows) == 0] > 0).all(), "columns ascend, none comes twice"
+    assert (np.diff(x.columns)[np.diff(rows) == 0] > 0).all(), "columns ascend without duplicates"
     numbers = dense(x, len(NUMBERS))
     more = (numbers == 0).mean(axis=0) - [field[2] / 1000 for field in NUMBERS]
-    assert more.min() > -0.02, "as many are missing as should be"
+    assert more.min() > -0.02, "the specified share of values is missing"
     assert more.max() < 0.08, "and a few are 0"
     assert (x.values[x.columns >= len(NUMBERS)] == 1).all()
 
 
-def test_frequent_categories_are_very_frequent_and_rare_ones_very_rare():
+def test_category_frequencies_are_very_unequal():
     x = data.get(SMALL).x_train
     counts = np.sort(np.bincount(x.columns[x.columns >= len(NUMBERS)], minlength=x.width))[::-1]
     assert counts[0] > 5_000
@@ -59,7 +60,7 @@ def test_frequent_categories_are_very_frequent_and_rare_ones_very_rare():
     assert (sizes[0], sizes[-1]) == (3, 400_000)
 
 
-def test_every_machine_makes_the_same_rows():
+def test_rows_are_the_same_on_every_machine():
     made = clicks.make(Log(rows=10_000, test_rows=500, bits=12, seed=5), None, silent)
     digest = hashlib.sha256()
     for part in (made.x_train.starts, made.x_train.columns, made.x_train.values, made.y_train, made.y_test):
@@ -77,7 +78,7 @@ def test_a_smaller_log_is_the_beginning_of_a_larger_one():
     assert small.facts == large.facts
 
 
-def test_seeds_make_other_rows_and_another_hidden_model_of_the_same_strength():
+def test_another_seed_makes_other_rows_and_another_equally_strong_click_model():
     one, two = (clicks.make(Log(rows=1_000, test_rows=20_000, seed=seed), None, silent) for seed in (1, 2))
     assert not np.array_equal(one.x_test.columns[:1000], two.x_test.columns[:1000])
     for made in (one, two):
@@ -85,7 +86,7 @@ def test_seeds_make_other_rows_and_another_hidden_model_of_the_same_strength():
         assert made.y_test.mean() == pytest.approx(0.25, abs=0.01)
 
 
-def test_the_best_error_is_that_of_who_knows_the_chances():
+def test_the_best_possible_error_follows_from_the_probabilities():
     p = np.array([0.1, 0.2, 0.7, 0.4])
     facts = best_possible(p)
     assert facts["best_error"] == pytest.approx(np.mean([0.1, 0.2, 0.3, 0.4]))
@@ -93,24 +94,24 @@ def test_the_best_error_is_that_of_who_knows_the_chances():
     p = rng.beta(1, 3, 200_000)
     y, z, facts = (rng.random(len(p)) < p).astype(int), np.log(p / (1 - p)), best_possible(p)
     assert facts["best_error"] == pytest.approx(((z > 0) != y).mean(), abs=0.005)
-    assert facts["best_log_loss"] == pytest.approx(log_losses(z, y).mean(), abs=0.005)
+    assert facts["best_log_loss"] == pytest.approx(np.logaddexp(0, np.where(y == 1, -z, z)).mean(), abs=0.005)
     assert facts["best_auc"] == pytest.approx(auc(z, y), abs=0.005)
 
 
-def test_learning_gets_a_good_part_of_the_way_to_the_best_error():
+def test_training_approaches_the_best_possible_error():
     log = data.get("clicks:rows=40000,test_rows=10000")
     weights, bias = np.zeros(log.x_train.width, np.float32), np.zeros(1, np.float32)
     for _, rows in Order("any", len(log.x_train), 100, 2, seed=1).batches():
         x = log.x_train[rows]
-        slope = (1 / (1 + np.exp(-scores([weights, bias], x))) - log.y_train[rows]) / len(rows)
-        np.subtract.at(weights, x.columns, 2.0 * x.values * slope[x.row_numbers()])
-        bias -= 2.0 * slope.sum()
-    error = ((scores([weights, bias], log.x_test) > 0) != log.y_test).mean()
+        gradient = (1 / (1 + np.exp(-log_odds({"weight": weights, "bias": bias}, x))) - log.y_train[rows]) / len(rows)
+        np.subtract.at(weights, x.columns, 2.0 * x.values * gradient[x.row_numbers()])
+        bias -= 2.0 * gradient.sum()
+    error = ((log_odds({"weight": weights, "bias": bias}, log.x_test) > 0) != log.y_test).mean()
     base, floor = log.y_test.mean(), log.facts["best_error"]
     assert floor < error < base - 0.4 * (base - floor)
 
 
-def test_facts_and_arrays_go_through_the_cache():
+def test_facts_and_arrays_are_cached():
     log = data.get(SMALL)
     assert data.load(SMALL).facts == log.facts
     assert set(log.facts) == {"best_error", "best_log_loss", "best_auc"}
@@ -123,7 +124,7 @@ def test_facts_and_arrays_go_through_the_cache():
     assert all(whole for _, whole, _ in data.verify())
 
 
-def test_the_catalogue_knows_logs_of_any_size():
+def test_the_catalogue_lists_logs_of_any_size():
     data.get("clicks:seed=7,rows=1000")
     entries = {entry.name: entry for entry in data.catalogue()}
     assert not entries["clicks"].cached
@@ -134,7 +135,7 @@ def test_the_catalogue_knows_logs_of_any_size():
     assert mine.bytes == pytest.approx(stored, rel=0.02)
 
 
-def test_one_log_has_one_identity_however_it_is_asked_for():
+def test_equal_options_give_one_identity():
     usual = data.identity("clicks")
     assert data.identity("clicks:seed=1,bits=18") == usual
     assert data.identity("clicks:rows=200_000,test_rows=50000") == usual
@@ -157,13 +158,13 @@ def test_one_log_has_one_identity_however_it_is_asked_for():
         ("click:rows=1000", "there is no dataset 'click'; did you mean clicks?"),
     ],
 )
-def test_a_mistake_in_a_name_is_one_sentence(name: str, sentence: str):
+def test_a_mistake_in_a_name_is_an_error(name: str, sentence: str):
     with pytest.raises(TrainoffError) as caught:
         data.identity(name)
     assert str(caught.value).startswith(sentence)
 
 
-def test_fields_share_the_columns_behind_the_numbers():
+def test_categorical_fields_share_the_columns_after_the_numbers():
     fields = Fields(1 << 10)
     for columns, (size, _) in zip(fields.columns, CATEGORIES, strict=True):
         assert len(columns) == size + 1

@@ -1,4 +1,4 @@
-"""Datasets from every source, whole or not at all; the user's own files; the batch order."""
+"""Datasets from every source, the user's own files, and the batch order."""
 
 import gzip
 import http.server
@@ -16,25 +16,25 @@ import pytest
 
 from trainoff import data
 from trainoff.data import Order, cache, emnist, mnist, mnist_large, share
-from trainoff.data.dataset import Recipe
+from trainoff.data.dataset import Recipe, silent
 from trainoff.errors import TrainoffError
 
 NAMES = list(mnist.MNIST.files)
 
 
 def idx(values: np.ndarray) -> bytes:
-    """An IDX file of unsigned bytes."""
+    """Return an IDX file of unsigned bytes."""
     return bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
 
 
 def small_files(rows: int = 50, seed: int = 0) -> dict[str, bytes]:
-    """Four files of MNIST's exact format."""
+    """Return four files in MNIST's format."""
     rng = np.random.default_rng(seed)
-    made = {}
+    files = {}
     for part, count in (("train", rows), ("t10k", rows // 5)):
-        made[f"{part}-images-idx3-ubyte"] = idx(rng.integers(0, 256, (count, 28, 28), np.uint8))
-        made[f"{part}-labels-idx1-ubyte"] = idx((np.arange(count) % 10).astype(np.uint8))
-    return made
+        files[f"{part}-images-idx3-ubyte"] = idx(rng.integers(0, 256, (count, 28, 28), np.uint8))
+        files[f"{part}-labels-idx1-ubyte"] = idx((np.arange(count) % 10).astype(np.uint8))
+    return files
 
 
 @pytest.fixture(autouse=True)
@@ -51,19 +51,16 @@ def payload(files: dict[str, bytes], *addresses: str) -> mnist.MnistFiles:
     return mnist.MnistFiles(prints, addresses, wheel=None)
 
 
-def quiet(what, done, total): ...
-
-
 class Publisher(http.server.BaseHTTPRequestHandler):
-    """A publisher on loopback that can break off, and goes on where it is asked to."""
+    """A web server that can break off a response and that supports ranges."""
 
     files: dict[str, bytes]
     break_at: int | None = None
-    asked: list[tuple[str, str | None]]
+    requests: list[tuple[str, str | None]]
 
     def do_GET(self):
         name, range_ = self.path.lstrip("/"), self.headers.get("Range")
-        self.asked.append((name, range_))
+        self.requests.append((name, range_))
         if name not in self.files:
             self.send_error(404)
             return
@@ -85,7 +82,7 @@ class Publisher(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def publisher(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    handler = type("Handler", (Publisher,), {"files": {}, "asked": []})
+    handler = type("Handler", (Publisher,), {"files": {}, "requests": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -96,41 +93,41 @@ def publisher(monkeypatch):
     thread.join()
 
 
-def test_from_a_folder_raw_or_zipped_with_a_dash_or_a_dot(tmp_path):
+def test_files_from_a_folder_may_be_raw_or_gzipped_with_a_dash_or_a_dot(tmp_path):
     files = small_files()
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / NAMES[0].replace("-idx", ".idx")).write_bytes(files[NAMES[0]])
     for name in NAMES[1:]:
         (folder / f"{name}.gz").write_bytes(gzip.compress(files[name]))
-    made = mnist.make(folder, quiet, payload(files))
+    made = mnist.make(folder, silent, payload(files))
     assert made.x_train.shape == (50, 784)
     assert made.y_test.tolist() == list(range(10))
 
 
-def test_from_a_publisher_on_where_a_broken_transfer_stopped(publisher):
+def test_a_broken_download_is_resumed(publisher):
     files = small_files()
     publisher.files = {f"{name}.gz": gzip.compress(raw) for name, raw in files.items()}
     publisher.break_at = 1000
-    made = mnist.make(None, quiet, payload(files, publisher.address))
+    made = mnist.make(None, silent, payload(files, publisher.address))
     assert len(made.x_train) == 50
-    assert (f"{NAMES[0]}.gz", "bytes=1000-") in publisher.asked
+    assert (f"{NAMES[0]}.gz", "bytes=1000-") in publisher.requests
 
 
-def test_the_hash_decides_and_the_next_publisher_is_asked(publisher, tmp_path):
+def test_a_wrong_hash_makes_it_try_the_next_address(publisher, tmp_path):
     files, wrong = small_files(), small_files(seed=1)
     publisher.files = {f"bad/{name}.gz": gzip.compress(raw) for name, raw in wrong.items()}
     publisher.files |= {f"good/{name}.gz": gzip.compress(raw) for name, raw in files.items()}
-    made = mnist.make(None, quiet, payload(files, f"{publisher.address}bad/", f"{publisher.address}good/"))
+    made = mnist.make(None, silent, payload(files, f"{publisher.address}bad/", f"{publisher.address}good/"))
     assert np.array_equal(made.x_train, np.frombuffer(files[NAMES[0]][16:], np.uint8).reshape(50, -1))
 
 
-def test_no_source_at_all_is_one_sentence_that_says_what_to_do(publisher):
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))  # it does not listen
-        addresses = publisher.address, f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+def test_without_any_source_the_error_explains_what_to_do(publisher):
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # it does not listen
+        addresses = publisher.address, f"http://127.0.0.1:{reserved.getsockname()[1]}/"
         with pytest.raises(TrainoffError) as caught:
-            mnist.make(None, quiet, payload(small_files(), *addresses))
+            mnist.make(None, silent, payload(small_files(), *addresses))
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert "answered 404" in sentence
@@ -138,15 +135,15 @@ def test_no_source_at_all_is_one_sentence_that_says_what_to_do(publisher):
     assert "into a folder and set TRAINOFF_DATA to it" in sentence
 
 
-def test_offline_means_offline(monkeypatch, publisher):
+def test_offline_the_network_is_not_used(monkeypatch, publisher):
     monkeypatch.setenv("TRAINOFF_OFFLINE", "1")
     with pytest.raises(TrainoffError, match="the network was not tried because TRAINOFF_OFFLINE is set"):
-        mnist.make(None, quiet, payload(small_files(), publisher.address))
-    assert publisher.asked == []
+        mnist.make(None, silent, payload(small_files(), publisher.address))
+    assert publisher.requests == []
 
 
-def test_real_mnist_comes_out_of_the_wheel():
-    made = mnist.make(None, quiet, replace(mnist.MNIST, addresses=()))
+def test_real_mnist_from_the_wheel():
+    made = mnist.make(None, silent, replace(mnist.MNIST, addresses=()))
     assert made.x_train.shape == (60_000, 784)
     assert np.bincount(made.y_test).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
@@ -161,14 +158,14 @@ def test_real_mnist_comes_out_of_the_wheel():
         (lambda raw: gzip.compress(raw)[:-20], "is not a whole gzip file"),
     ],
 )
-def test_a_damaged_file_is_one_sentence(tmp_path, damage, sentence):
+def test_a_damaged_file_is_an_error(tmp_path, damage, sentence):
     for name, raw in small_files().items():
         (tmp_path / name).write_bytes(damage(raw) if "train-images" in name else raw)
     with pytest.raises(TrainoffError, match=sentence):
         data.get(tmp_path)
 
 
-def test_what_is_cached_is_mapped_and_never_copied():
+def test_cached_arrays_are_mapped_and_not_copied():
     got = data.get("digits")
     assert (got.x_train.shape, got.x_test.shape, got.classes) == ((1437, 64), (360, 64), 10)
     assert isinstance(got.x_train, np.memmap)
@@ -179,7 +176,7 @@ def test_what_is_cached_is_mapped_and_never_copied():
     assert set(np.unique(got.head(100).y_train)) == set(range(10))
 
 
-def test_a_cache_that_was_cut_is_noticed_and_mended():
+def test_a_truncated_array_is_noticed_and_repaired():
     data.get("digits")
     victim = cache.place("digits") / "x_train.npy"
     os.truncate(victim, 1000)
@@ -202,12 +199,12 @@ def test_a_flipped_bit_is_found_by_verify():
     assert data.verify()[0][1]
 
 
-def test_what_is_not_in_the_cache_is_not_fetched_by_load():
+def test_load_does_not_fetch():
     with pytest.raises(TrainoffError, match=r"mnist is not in the cache .*; run: trainoff data get mnist"):
         data.load("mnist")
 
 
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRAINOFF_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(
@@ -216,19 +213,19 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
         data.get("digits")
 
 
-def test_two_processes_may_ask_at_once(tmp_path):
-    ask = "from trainoff import data; print(len(data.get('digits').x_train))"
-    both = [subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [process.communicate()[0].strip() for process in both] == ["1437"] * 3
+def test_several_processes_may_get_a_dataset_at_once(tmp_path):
+    code = "from trainoff import data; print(len(data.get('digits').x_train))"
+    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [process.communicate()[0].strip() for process in processes] == ["1437"] * 3
     assert not list((tmp_path / "cache" / "data").glob("*.new"))
 
 
-def test_who_is_killed_while_writing_leaves_no_half_dataset(monkeypatch):
-    def dies(*_):
+def test_an_interrupted_write_leaves_no_dataset(monkeypatch):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("os.fsync", dies)
+        patched.setattr("os.fsync", interrupt)
         with pytest.raises(KeyboardInterrupt):
             data.get("digits")
     with pytest.raises(TrainoffError, match="is not in the cache"):
@@ -236,19 +233,19 @@ def test_who_is_killed_while_writing_leaves_no_half_dataset(monkeypatch):
     assert len(data.get("digits").x_train) == 1437
 
 
-def test_mnist_large_is_mnist_a_little_distorted():
+def test_mnist_large_is_augmented_mnist():
     raw = small_files(rows=30)
     train = np.frombuffer(raw[NAMES[0]][16:], np.uint8).reshape(30, -1)
     parent = data.Data("mnist", (train / 255).astype(np.float32), np.arange(30) % 10,
                        (train[:5] / 255).astype(np.float32), np.arange(5), 10, "id", (28, 28))  # fmt: skip
-    one, again = mnist_large.make(parent, quiet), mnist_large.make(parent, quiet)
+    one, again = mnist_large.make(parent, silent), mnist_large.make(parent, silent)
     assert one.x_train.shape == (120, 784)
     assert one.x_test.shape == (20, 784)
     assert np.array_equal(one.x_train, again.x_train)
     assert one.y_train.tolist() == (np.arange(30) % 10).tolist() * 4
     assert len(np.unique(one.x_train, axis=0)) == 120
     still = np.tile(np.array([[[1, 0, 0], [0, 1, 0]]], np.int32) << 16, (30, 1, 1))
-    assert np.array_equal(mnist_large.distort(train, still), train), "the map that changes nothing changes nothing"
+    assert np.array_equal(mnist_large.distort(train, still), train), "the identity map changes nothing"
 
 
 def emnist_archive(path, rows=20):
@@ -264,7 +261,7 @@ def emnist_archive(path, rows=20):
     return images
 
 
-def test_emnist_is_turned_upright(tmp_path):
+def test_emnist_images_are_transposed(tmp_path):
     images = emnist_archive(tmp_path / "gzip.zip")
     made = emnist.read(tmp_path / "gzip.zip")
     assert np.array_equal(made.x_train.reshape(-1, 28, 28), images.transpose(0, 2, 1))
@@ -282,7 +279,7 @@ def test_emnist_from_a_folder_must_be_the_published_archive(tmp_path, monkeypatc
 
     known = emnist.Archive("https://example.org/gzip.zip", sha256(tmp_path / "gzip.zip"))
     recipe = Recipe("emnist-digits", "emnist-digits", "emnist-digits", "id", lambda folder, say: None)
-    cache.store(recipe, emnist.make(tmp_path, quiet, known), quiet)
+    cache.store(recipe, emnist.make(tmp_path, silent, known), silent)
     assert cache.read(recipe).x_train.shape == (20, 784)
 
 
@@ -290,7 +287,7 @@ def table(rows: int = 40) -> str:
     return "\n".join(["a,b,label", *(f"{i * 3},{i % 5},{'yes' if i % 2 else 'no'}" for i in range(rows))])
 
 
-def test_the_users_own_table(tmp_path):
+def test_own_tables(tmp_path):
     (tmp_path / "my.csv").write_text(table())
     got = data.get(tmp_path / "my.csv")
     assert (len(got.x_train), len(got.x_test), got.classes) == (32, 8, 2)
@@ -302,12 +299,12 @@ def test_the_users_own_table(tmp_path):
     assert np.array_equal(data.get(tmp_path / "my.parquet").x_train, got.x_train)
 
 
-def test_names_of_columns_may_begin_with_or_be_digits(tmp_path):
+def test_column_names_may_be_digits(tmp_path):
     (tmp_path / "my.csv").write_text("0,1_1,label\n" + "1,2,0\n3,4,1\n" * 10)
     assert data.get(tmp_path / "my.csv").x_train.shape == (16, 2)
 
 
-def test_the_users_own_arrays_and_idx_files(tmp_path):
+def test_own_arrays_and_idx_files(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.random((30, 6)), np.arange(30) % 3
     np.savez(tmp_path / "my.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
@@ -320,7 +317,7 @@ def test_the_users_own_arrays_and_idx_files(tmp_path):
     assert data.get(folder).image == (28, 28)
 
 
-def test_own_data_is_known_by_its_content_not_by_its_name(tmp_path):
+def test_the_identity_of_own_data_is_its_content(tmp_path):
     (tmp_path / "one.csv").write_text(table())
     (tmp_path / "two.csv").write_text(table())
     assert data.identity(tmp_path / "one.csv") == data.identity(tmp_path / "two.csv")
@@ -354,7 +351,7 @@ def test_own_data_is_known_by_its_content_not_by_its_name(tmp_path):
         ("bad.parquet", "hello", "cannot be read as a table"),
     ],
 )
-def test_own_data_that_cannot_be_used_is_one_sentence(tmp_path, name, content, sentence):
+def test_unusable_own_data_is_a_one_line_error(tmp_path, name, content, sentence):
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(TrainoffError, match=sentence) as caught:
@@ -362,7 +359,7 @@ def test_own_data_that_cannot_be_used_is_one_sentence(tmp_path, name, content, s
     assert "\n" not in str(caught.value)
 
 
-def test_own_data_that_cannot_be_scaled_is_one_sentence(tmp_path):
+def test_own_data_that_cannot_be_scaled_is_an_error(tmp_path):
     (tmp_path / "wide.csv").write_text("a,label\n-1e308,0\n1e308,1\n0,0\n1,1\n2,0\n3,1\n")
     with pytest.raises(TrainoffError, match="the features are too large to be scaled"):
         data.get(tmp_path / "wide.csv")
@@ -373,7 +370,7 @@ def test_own_data_that_cannot_be_scaled_is_one_sentence(tmp_path):
         data.get(tmp_path / "nested.parquet")
 
 
-def test_own_parts_that_do_not_fit_are_one_sentence(tmp_path):
+def test_own_parts_of_different_shapes_are_an_error(tmp_path):
     x, y = np.zeros((9, 4)), np.arange(9) % 3
     np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=np.zeros((9, 5)), y_test=y)
     with pytest.raises(TrainoffError, match=r"differ in shape: \[4\] and \[5\]"):
@@ -383,7 +380,7 @@ def test_own_parts_that_do_not_fit_are_one_sentence(tmp_path):
         data.get(tmp_path / "b.npz")
 
 
-def test_the_order_is_the_same_for_all_and_new_in_every_epoch():
+def test_the_batch_order_is_reproducible_and_new_in_every_epoch():
     order = Order("id", rows=23, batch_size=5, epochs=2, seed=1)
     batches = list(order.batches())
     assert [step for step, _ in batches] == list(range(1, 11))
@@ -395,7 +392,7 @@ def test_the_order_is_the_same_for_all_and_new_in_every_epoch():
     assert Order("id", 23, 5, 2, seed=2).epoch(0).tolist() != order.epoch(0).tolist()
 
 
-def test_workers_share_a_batch_evenly():
+def test_a_batch_is_shared_evenly():
     rows = np.arange(11)
     shares = [share(rows, worker, 4) for worker in range(4)]
     assert np.concatenate(shares).tolist() == rows.tolist()

