@@ -1,4 +1,4 @@
-"""trainoff trains the same neural network on many training systems and tells you which one to use.
+"""trainoff trains the same neural network on many training systems and says which one to use.
 
 from trainoff import load, read, run
 results = run(read("studies/quick.toml"))   # or load("results/quick")
@@ -15,7 +15,7 @@ __all__ = ["Results", "Study", "load", "read", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the rest only when it is asked for: the command line must answer at once."""
+    """Import the API when it is first used, so that the command line starts fast."""
     if name in __all__:
         from trainoff import api
 

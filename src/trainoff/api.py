@@ -1,4 +1,4 @@
-"""The same in Python: read a study, run it, load its records."""
+"""The Python API: read a study, run it, load its records."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = ["Results", "Study", "load", "read", "run"]
 
 @dataclass(frozen=True)
 class Results:
-    """The records of a folder, the newest attempt at each trial. Shows itself as the leader board."""
+    """The newest record of each trial in a folder; displayed as the leader board."""
 
     folder: Path
     records: Sequence[Record]
 
     def table(self) -> polars.DataFrame:
-        """A Polars frame with a row per record; `.to_pandas()` makes it a pandas one."""
+        """Return a Polars frame with a row per record; its `to_pandas()` returns a pandas one."""
         return table(self.records)
 
     def board(self, width: int = 100) -> str:
-        """The leader board and its answer as text."""
+        """Return the leader board and the closing sentences as text."""
         from rich.console import Console
 
         text = io.StringIO()
@@ -47,7 +47,7 @@ class Results:
         return text.getvalue()
 
     def plot(self, what: str = "curve", x: str | None = None, workload: str | None = None) -> ChartFigure:
-        """A chart of the report: `plot("accuracy", x="core_s")`, or "phases", "target", "scaling", "pareto", "grid"."""
+        """Return a chart of the report, such as `plot("accuracy", x="core_s")`, "phases", "target" or "pareto"."""
         from trainoff.report.html.render import plot
 
         return plot(list(self.records), self.folder, what, x, workload)
@@ -67,12 +67,12 @@ def read(path: str | Path, *, sets: Sequence[str] = (), repeat: int | None = Non
 
 
 def load(folder: str | Path) -> Results:
-    """The records below a folder, or of `published:NAME`; damaged ones are left out (`trainoff show` names them)."""
+    """Load the records below a folder or of `published:NAME`, without damaged ones (`trainoff show` names them)."""
     return Results(Path(folder), newest(read_records(folder)[0]))
 
 
 def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequence[str] = ()) -> Results:
-    """Run what is missing of a study, quietly, and return all its records."""
+    """Run the trials of a study that have no record yet, without output, and return all its records."""
     planned = planned if isinstance(planned, Study) else read(planned)
     store = Store(Path(out) / planned.name)
     get_data(planned, None)

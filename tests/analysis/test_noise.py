@@ -107,13 +107,13 @@ def test_a_record_has_the_speed_of_the_control_kernel_before_and_after(tmp_path)
     assert (noise["control_before"], noise["control_after"]) == (None, None)
     wrong = trainoff("run", path, "--out", tmp_path / "wrong", TRAINOFF_CONTROL_S="soon")
     assert wrong.returncode == 2
-    assert "TRAINOFF_CONTROL_S=soon: this is no length in seconds" in wrong.stderr
+    assert "TRAINOFF_CONTROL_S=soon: this is no number of seconds" in wrong.stderr
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf"])
 def test_an_invalid_length_of_the_control_kernel_is_an_error(monkeypatch, value):
     monkeypatch.setenv("TRAINOFF_CONTROL_S", value)
-    with pytest.raises(TrainoffError, match="no length in seconds; 1 is usual"):
+    with pytest.raises(TrainoffError, match="no number of seconds; the default is 1"):
         machine.seconds()
 
 
@@ -131,7 +131,7 @@ def test_the_measurement_after_a_trial_is_reused_before_the_next_for_a_while(mon
 
 def test_the_control_kernel_does_the_same_work_every_time():
     before = os.sched_getaffinity(0)
-    numbers = machine._numbers(machine.SMALL).copy()
+    numbers = machine._array(machine.SMALL).copy()
     assert machine.speed(min(before), 0.0) > 0
-    assert (machine._numbers(machine.SMALL) == numbers).all()
+    assert (machine._array(machine.SMALL) == numbers).all()
     assert os.sched_getaffinity(0) == before

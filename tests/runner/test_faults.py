@@ -238,7 +238,7 @@ def test_a_hand_that_finds_nobody_or_fails_says_so_and_goes_on():
     made.inject()
     made.heal()
     assert [kind for kind, _ in said] == ["fault"]
-    assert (said[0][1]["processes"], said[0][1]["why"]) == (0, "LookupError: no such process is there")
+    assert (said[0][1]["processes"], said[0][1]["why"]) == (0, "LookupError: there is no such process")
     made, said = hand({"action": "fill"}, Toy())
     made.inject()
     assert (said[0][1]["processes"], said[0][1]["why"]) == (0, "OSError: no room")

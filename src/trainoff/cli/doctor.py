@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from trainoff.cli import common
 from trainoff.cli.data import dataset_rows
 from trainoff.cli.engines import engine_rows
-from trainoff.clusters import namespaces
+from trainoff.clusters import java, namespaces
 from trainoff.clusters.lab import register
+from trainoff.clusters.ssh import client
 from trainoff.runner import machine
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ def print_findings(facts: dict[str, Any], console: Console) -> None:
             f"{this['cpus']} cores ({this['cpu']}), {this['memory_bytes'] / 2**30:.0f} GiB, {this['system']}",
         ),
         ("python", this["python"]),
-        ("java", this["java"] or f"none (only engines on Spark need it): {machine.INSTALL_JAVA}"),
+        ("java", this["java"] or f"none (only engines on Spark need it): {java.INSTALL}"),
         ("gpu", this["gpu"] or "none"),
-        ("ssh", this["ssh"] or f"none (only clusters of the kind hosts need it): {machine.INSTALL_SSH}"),
+        ("ssh", this["ssh"] or f"none (only clusters of the kind hosts need it): {client.INSTALL}"),
         ("cgroups", this["cgroup"] or "none"),
         ("namespaces", _namespaces(isolation)),
         ("lab", f"no: {facts['lab']['reason']}" if facts["lab"]["reason"] else "yes: this machine can emulate nodes"),

@@ -1,4 +1,4 @@
-"""What came out of trials: the record's schema, the folder store, the curve, the tables."""
+"""Records of trials: their schema, the store, and tables of them."""
 
 from trainoff.records.schema import (
     BY_HAND,

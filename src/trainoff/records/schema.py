@@ -10,14 +10,14 @@ SCHEMA_VERSION = 1
 
 
 MEASURED, PUBLISHED = "measured", "published"  # the kinds of records
-BY_HAND = "by hand: "  # how the name of a note begins that tells what somebody did to a trial's nodes
+BY_HAND = "by hand: "  # prefix of notes about what was done to a trial's nodes with `trainoff lab`
 
 
 @dataclass
 class Record:
-    """What came out of one trial. Written once, never edited. None means: not known or not reached."""
+    """The result of one trial: written once, never edited. None means not known, not measured or not reached."""
 
-    # who and what
+    # identity
     trial_id: str
     attempt: int
     study: str
@@ -39,28 +39,28 @@ class Record:
     dataset: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     kind: str = MEASURED
-    # how it ended
+    # status
     status: str = "ok"
     phase: str | None = None
     reason: str | None = None
     traceback: str | None = None
     log_tail: str | None = None
     unfinished: bool = False
-    # how good
+    # quality
     metric: str = "accuracy"
     test_accuracy: float | None = None
     test_metrics: dict[str, float] = field(default_factory=dict)
     time_to_target: dict[str, float | None] = field(default_factory=dict)
     equivalence: dict[str, Any] = field(default_factory=dict)
     fault: dict[str, Any] = field(default_factory=dict)
-    # how long
+    # times
     train_s: float | None = None
     test_s: float | None = None
     cold_s: float | None = None
     pause_s: float | None = None
     phases_s: dict[str, float | None] = field(default_factory=dict)
     started_at: str | None = None
-    # how much
+    # resources
     steps: int | None = None
     samples_seen: int | None = None
     samples_per_s: float | None = None
@@ -82,7 +82,7 @@ class Record:
     nodes: list[dict[str, Any]] = field(default_factory=list)
     usd_per_hour: float | None = None
     cost_usd: float | None = None
-    # under which conditions
+    # conditions
     isolation: dict[str, Any] = field(default_factory=dict)
     oversubscribed: bool = False
     orphans: int | None = None
@@ -92,38 +92,38 @@ class Record:
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in record.json: the schema's version first."""
+        """Return the fields as written to record.json, the schema's version first."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {"schema_version": values.pop("schema_version"), **values}
 
     @property
     def result(self) -> float | None:
-        """How good the trained model is, by the workload's metric."""
+        """Return the quality of the trained model by the workload's metric."""
         return self.test_accuracy if self.metric == "accuracy" else self.test_metrics.get(self.metric)
 
     def usd(self, spent_s: float | None) -> float | None:
-        """What some seconds of all its nodes cost; None where no price is known."""
+        """Return what some seconds of all nodes cost in US dollars; None if there is no price."""
         return None if spent_s is None or self.usd_per_hour is None else spent_s / 3600 * self.usd_per_hour
 
     @property
     def failed(self) -> bool:
-        """Neither `ok` nor `unsupported`: what makes a run's exit code non-zero."""
+        """Return whether the status is neither `ok` nor `unsupported`."""
         return self.status not in ("ok", "unsupported")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of quality."""
+    """A measure of quality."""
 
     name: str
-    higher: bool = True  # whether more is better
+    higher: bool = True  # whether higher is better
 
     def reached(self, value: float, target: float) -> bool:
-        """Whether a value is at least as good as the target; what is no number never is."""
+        """Return whether a value is at least as good as the target; NaN never is."""
         return value >= target if self.higher else value <= target
 
     def badness(self, value: float) -> float:
-        """A number to sort by: the better, the smaller."""
+        """Return a number that is lower for a better value."""
         return -value if self.higher else value
 
 
@@ -134,22 +134,22 @@ METRICS = {
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
-    """Every metric that a row of a learning curve gives."""
+    """Return every metric of a row of a learning curve."""
     found = {"accuracy": row["accuracy"], "error": error_of(row["accuracy"]), "log-loss": row["loss"]}
     return found | ({"auc": row["auc"]} if "auc" in row else {})
 
 
 def error_of(accuracy: float) -> float:
-    """The share that is wrong. Rounded, because 1 - 0.7 is a little more than 0.3 and would miss that target."""
+    """Return the error rate, rounded because 1 - 0.7 is a little more than 0.3 and would miss that target."""
     return round(1 - accuracy, 12)
 
 
 def time_to_target(
     train_s: Sequence[float], values: Sequence[float], target: float, metric: Metric = METRICS["accuracy"]
 ) -> float | None:
-    """Seconds of training until the target is reached and held: the next look must find it held too.
+    """Return the seconds of training until the target is reached and the next snapshot confirms it.
 
-    None if that never happens: the run is censored. Reaching it at the very last look counts.
+    None if that never happens: the run is censored. The last snapshot needs no confirmation.
     """
     for index in range(len(values)):
         if all(metric.reached(value, target) for value in values[index : index + 2]):

@@ -1,4 +1,4 @@
-"""The folder store of records: written whole or not at all, read fast, never changed."""
+"""The store of records, a folder: records are written atomically and never changed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from trainoff.files import sync
 from trainoff.records.schema import SCHEMA_VERSION, Record
 
 STAGING = ".staging"
-STUDY_COPY = "study.toml"  # beside the records: what was asked for, and by which command
-YOUNG_S = 60.0
+STUDY_COPY = "study.toml"  # beside the records: the study, and the command that ran it
+YOUNG_S = 60.0  # how long it may take to lock a new scratch folder
 
 
 class Store:
@@ -34,12 +34,12 @@ class Store:
         self.folder = folder
 
     def prepare(self) -> None:
-        """Make the folder, try to write to it, and clear away what a killed run left half done."""
+        """Make the folder, check that it is writable, and remove scratch folders of runs that were killed."""
         try:
             (self.folder / STAGING).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder / STAGING) as sampler:
-                sampler.write(b"\0" * 4096)
-                sampler.flush()
+            with tempfile.TemporaryFile(dir=self.folder / STAGING) as file:
+                file.write(b"\0" * 4096)
+                file.flush()
         except OSError as error:
             raise TrainoffError(cannot_write(self.folder, error)) from error
         for left in (self.folder / STAGING).iterdir():
@@ -48,25 +48,23 @@ class Store:
 
     @contextmanager
     def stage(self, trial_id: str) -> Iterator[Path]:
-        """A scratch folder that becomes a record by `commit`, and is gone afterwards in any case."""
+        """Make a scratch folder, which `commit` turns into a record; it is removed at the end of the block."""
         folder = Path(tempfile.mkdtemp(prefix=f"{trial_id}-", dir=self.folder / STAGING)).resolve()
         with (folder / "unlocked").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # held while this process lives: says that the folder is in use
-            (folder / "unlocked").rename(folder / "lock")  # nobody ever sees a lock that is not held
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held while this process lives, so that the folder is not removed
+            (folder / "unlocked").rename(folder / "lock")  # a file of this name is always locked by a live run
             try:
                 yield folder
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, record: Record, staged: Path) -> Path:
-        """Turn a staged folder into a record: write, sync, rename. Where the disk is full, save it elsewhere."""
+        """Turn a scratch folder into a record: write, sync, rename. If that fails, save it in the temporary folder."""
         try:
             return self._commit(record, staged)
         except OSError as error:
-            rescued = _rescue(record, staged)
-            raise TrainoffError(
-                f"{cannot_write(self.folder, error)}; the finished trial is kept in {rescued}"
-            ) from error
+            copy = _save_elsewhere(record, staged)
+            raise TrainoffError(f"{cannot_write(self.folder, error)}; the finished trial is kept in {copy}") from error
 
     def _commit(self, record: Record, staged: Path) -> Path:
         whole = staged / "record"
@@ -84,7 +82,7 @@ class Store:
             except OSError:
                 if not target.exists():
                     raise
-                record.attempt += 1  # somebody else finished this attempt meanwhile; keep both
+                record.attempt += 1  # another run has stored this attempt meanwhile; keep both
                 (whole / "record.json").write_text(_text(record))
                 sync(whole / "record.json")
                 continue
@@ -92,17 +90,18 @@ class Store:
             return target
 
     def newest(self) -> dict[str, Record]:
-        """The newest attempt at every trial, by trial id."""
+        """Return the newest attempt of every trial, by trial id."""
         if not self.folder.is_dir():
             return {}
         return {record.trial_id: record for record in sorted(scan(self.folder)[0], key=lambda record: record.attempt)}
 
     def latest(self, trial_id: str) -> Record | None:
-        """The newest attempt at a trial, if there is one that can be read."""
+        """Return the newest attempt of a trial that can be read, or None."""
         records = [record for record in self.attempts(trial_id) if isinstance(record, Record)]
         return max(records, key=lambda record: record.attempt, default=None)
 
     def attempts(self, trial_id: str) -> Iterator[Record | DamagedRecord]:
+        """Yield every attempt of a trial."""
         for folder in [self.folder / trial_id, *self.folder.glob(f"{trial_id}.*")]:
             if folder.is_dir():
                 yield read(folder)
@@ -113,7 +112,7 @@ def _folder_name(record: Record) -> str:
 
 
 def folder_of(folder: Path, record: Record) -> Path:
-    """Where a record lies, below a study's folder, a folder of studies, or its own; folders may have been renamed."""
+    """Return the folder of a record, given it, its study's folder or a folder of studies, which may be renamed."""
     name = _folder_name(record)
     places = [folder / name, folder / record.study / name]
     if found := next((place for place in places if place.exists()), None):
@@ -124,10 +123,10 @@ def folder_of(folder: Path, record: Record) -> Path:
 
 
 def abandoned(staged: Path) -> bool:
-    """Whether the process that staged it is gone; a folder without a lock may be just being made."""
+    """Return whether a scratch folder's process has ended; a new folder may not have its lock yet."""
     try:
         with (staged / "lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several may ask at once, and need not write
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that several can check at once
             return True
     except FileNotFoundError:
         with contextlib.suppress(FileNotFoundError):
@@ -141,8 +140,8 @@ def _text(record: Record) -> str:
     return json.dumps(record.to_json(), indent=1, allow_nan=False) + "\n"
 
 
-def _rescue(record: Record, staged: Path) -> Path:
-    """Keep what was measured in the machine's temporary folder."""
+def _save_elsewhere(record: Record, staged: Path) -> Path:
+    """Copy what was measured to the machine's temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix=f"trainoff-{record.trial_id}-"))
     (folder / "record.json").write_text(_text(record))
     for source in [staged, staged / "record"]:
@@ -155,19 +154,19 @@ def _rescue(record: Record, staged: Path) -> Path:
 
 
 def cannot_write(folder: Path, error: OSError) -> str:
-    """The sentence for a result folder that takes no files."""
+    """Return the sentence about a folder that results cannot be written to."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     advice = "free some space or choose another folder with --out" if full else "choose another folder with --out"
     return f"{folder}: results cannot be written there ({error.strerror or error}); {advice}"
 
 
 FILES = ("record.json", "events.jsonl", "samples.parquet", "curve.parquet", "predictions.npy", "log.txt", "tensorboard")
-EXPORTED = "exported.json"  # marks a folder as made from records; its files may be called as those of a record
+EXPORTED = "exported.json"  # marks an exported folder, whose files may have the names of a record's
 
 
 @dataclass(frozen=True)
 class DamagedRecord:
-    """A folder that should hold a record and does not."""
+    """A folder whose record cannot be read."""
 
     folder: Path
     why: str
@@ -183,7 +182,7 @@ _RECORD = msgspec.json.Decoder(Record)  # checks the type of every field
 
 
 def read(folder: str | Path) -> Record | DamagedRecord:
-    """The record in a folder, or what is wrong with it."""
+    """Return the record in a folder, or what is wrong with it."""
     try:
         with open(os.path.join(folder, "record.json"), "rb") as file:  # noqa: PTH118, PTH123  # read 10,000 times
             text = file.read()
@@ -199,7 +198,7 @@ def read(folder: str | Path) -> Record | DamagedRecord:
 
 
 def _decode(text: bytes) -> Record | _Versioned:
-    """The record; of another version's, which may not fit, only the version."""
+    """Return the record, or only the version if it is another one."""
     try:
         return _RECORD.decode(text)
     except msgspec.ValidationError:
@@ -210,7 +209,7 @@ def _decode(text: bytes) -> Record | _Versioned:
 
 
 def scan(folder: Path) -> tuple[list[Record], list[DamagedRecord]]:
-    """Every record in a study's folder, or in a folder of studies; damaged ones apart."""
+    """Return the records and the damaged records in a study's folder or a folder of studies."""
     if not folder.is_dir():
         raise no_folder(folder)
     try:
@@ -224,13 +223,13 @@ def scan(folder: Path) -> tuple[list[Record], list[DamagedRecord]]:
 
 
 def no_folder(folder: Path) -> TrainoffError:
-    """That records cannot be read from what is no folder."""
+    """Return the error for a path that is no folder."""
     what = "this is a file, not a folder of records" if folder.exists() else "there is no such folder"
     return TrainoffError(f"{folder}: {what}; `trainoff run` makes one under results/")
 
 
 def no_records(folder: Path, damaged: Sequence[DamagedRecord] = ()) -> TrainoffError:
-    """That there is nothing to read in a folder, and what to do."""
+    """Return the error for a folder without readable records."""
     if damaged:
         what = "the one record" if len(damaged) == 1 else f"each of the {len(damaged):,} records"
         return TrainoffError(f"{folder}: {what} here is damaged; `trainoff show {folder}` says in what way")
@@ -242,7 +241,7 @@ def no_records(folder: Path, damaged: Sequence[DamagedRecord] = ()) -> TrainoffE
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Nothing that reading makes is garbage; looking for some takes as long as reading."""
+    """Pause the garbage collector, which would take as long as reading and find nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -253,7 +252,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _record_folders(folder: Path) -> list[str]:
-    """The folders that hold a record, whole or not: at hand, in a study's folder, or in a folder of studies."""
+    """Return the folders with a record: the folder itself, or those in a study's folder or a folder of studies."""
     if holds_record(str(folder)):
         return [str(folder)]
     found = []
@@ -263,81 +262,81 @@ def _record_folders(folder: Path) -> list[str]:
 
 
 def holds_record(folder: str) -> bool:
-    """Whether there is anything of a record in a folder; what was exported may be called the same."""
+    """Return whether a folder has files of a record and is not an export."""
     with os.scandir(folder) as entries:
         names = {entry.name for entry in entries}
     return EXPORTED not in names and not names.isdisjoint(FILES)
 
 
 def folders(folder: str) -> list[tuple[str, int]]:
-    """The folders in a folder, each with the number by which the file system knows it."""
+    """Return the folders in a folder, each with its inode number."""
     with os.scandir(folder) as entries:
         return [(entry.path, entry.inode()) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
 
 
 class RecordCache:
-    """The records below a folder that may not be there yet; a look reads only what is new.
+    """The records below a folder, which need not exist yet; `refresh` reads only new ones.
 
-    A folder is known again by its name and number, so that a record that was deleted and made anew is read anew. A
-    damaged one is read again when its folder changes.
+    Folders are identified by name and inode, so that a record that replaces another is read again. A damaged record is
+    read again when its folder changes.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._held: dict[tuple[str, int], Record] = {}
+        self._records: dict[tuple[str, int], Record] = {}
         self._damaged: dict[tuple[str, int, int], DamagedRecord] = {}
 
     @property
     def records(self) -> list[Record]:
-        return list(self._held.values())
+        return list(self._records.values())
 
     @property
     def damaged(self) -> list[DamagedRecord]:
         return list(self._damaged.values())
 
     def refresh(self) -> bool:
-        """Read what is new and forget what is gone; whether there was any of it."""
-        held: dict[tuple[str, int], Record] = {}
+        """Read new records and forget removed ones; return whether there were any."""
+        records: dict[tuple[str, int], Record] = {}
         damaged: dict[tuple[str, int, int], DamagedRecord] = {}
-        for path, number in self._places():
-            if found := self._held.get((path, number)):
-                held[path, number] = found
+        for path, inode in self._record_folders():
+            if found := self._records.get((path, inode)):
+                records[path, inode] = found
                 continue
-            key = path, number, _changed(path)
+            key = path, inode, _changed(path)
             one = self._damaged.get(key) or read(path)
             if isinstance(one, DamagedRecord):
                 damaged[key] = one
             else:
-                held[path, number] = one
-        news = held.keys() != self._held.keys() or damaged.keys() != self._damaged.keys()
-        self._held, self._damaged = held, damaged
-        return news
+                records[path, inode] = one
+        changed = records.keys() != self._records.keys() or damaged.keys() != self._damaged.keys()
+        self._records, self._damaged = records, damaged
+        return changed
 
     def folder_of(self, name: str) -> Path | None:
-        """Where the newest attempt at a trial lies, by its id; or one attempt, by its folder's name."""
+        """Return the folder of a trial's newest attempt, by trial id, or of one attempt, by the name of its folder."""
         found = [
             (record.attempt, path)
-            for (path, _), record in self._held.items()
+            for (path, _), record in self._records.items()
             if record.trial_id == name or Path(path).name == name
         ]
         return Path(max(found)[1]) if found else None
 
-    def _places(self) -> Iterator[tuple[str, int]]:
-        """The folders that hold a record, each with its number; one that is known is not even opened."""
+    def _record_folders(self) -> Iterator[tuple[str, int]]:
+        """Yield the folders with a record and their inodes; folders that are known are not opened."""
         if not self.folder.is_dir():
             return
         if holds_record(str(self.folder)):
             yield str(self.folder), self.folder.stat().st_ino
             return
-        for path, number in folders(str(self.folder)):
-            if (path, number) in self._held or holds_record(path):
-                yield path, number
+        for path, inode in folders(str(self.folder)):
+            if (path, inode) in self._records or holds_record(path):
+                yield path, inode
             else:
-                yield from (deep for deep in folders(path) if deep in self._held or holds_record(deep[0]))
+                yield from (deep for deep in folders(path) if deep in self._records or holds_record(deep[0]))
 
 
 def _changed(path: str) -> int:
     try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116  # as quick as it can be
+        return os.stat(path).st_mtime_ns  # noqa: PTH116  # faster than a Path
     except OSError:
         return 0

@@ -19,7 +19,7 @@ _LEFT_OUT = ("environment", "traceback", "log_tail", "limits", "targets", "peak_
 
 
 def table(records: Sequence[Record]) -> polars.DataFrame:
-    """A Polars frame with a row per record; nested fields become columns such as `params.epochs`."""
+    """Return a Polars frame with a row per record; nested fields become columns such as `params.epochs`."""
     import polars
 
     columns: dict[str, list[Any]] = {}
@@ -34,32 +34,32 @@ def table(records: Sequence[Record]) -> polars.DataFrame:
 
 
 def _plain(values: list[Any]) -> list[Any]:
-    """Lists and tables as text, so that every column has one type."""
+    """Return lists and tables as text, so that every column has one type."""
     example = next((value for value in values if value is not None), None)
     if not isinstance(example, dict | list):
         return values
     return [None if value is None else str(value) for value in values]
 
 
-Say = Callable[[str, int, int | None], None]  # what is being done, how much of it is done, and of how much
+Progress = Callable[[str, int, int | None], None]  # called with what is being done, how much is done, and of how much
 _CURVE = ("step", "samples_seen", "train_s", "wall_s", "core_s", "objective", "loss", "accuracy")
 _SAMPLES = ("t_s", "role", "processes", "threads", "user_s", "system_s", "rss", "pss", "read_bytes", "write_bytes")
-_WHOLE = ("step", "samples_seen", "processes", "threads", "rss", "pss", "read_bytes", "write_bytes")
+_INTEGERS = ("step", "samples_seen", "processes", "threads", "rss", "pss", "read_bytes", "write_bytes")
 _TEXT = ("study", "trial_id", "role")
 
 
-def curves(folder: Path, records: Sequence[Record], say: Say | None = None) -> polars.DataFrame:
-    """The learning curves of the records below a folder: a row per snapshot, after its study and trial."""
-    return _together(folder, records, "curve", _CURVE, say)
+def curves(folder: Path, records: Sequence[Record], progress: Progress | None = None) -> polars.DataFrame:
+    """Return the learning curves of all records: a row per snapshot, with its study and trial."""
+    return _concat(folder, records, "curve", _CURVE, progress)
 
 
-def samples(folder: Path, records: Sequence[Record], say: Say | None = None) -> polars.DataFrame:
-    """The resource series of the records below a folder: a row per role and sample, after its study and trial."""
-    return _together(folder, records, "samples", _SAMPLES, say)
+def samples(folder: Path, records: Sequence[Record], progress: Progress | None = None) -> polars.DataFrame:
+    """Return the resource series of all records: a row per role and sample, with its study and trial."""
+    return _concat(folder, records, "samples", _SAMPLES, progress)
 
 
 def series_of(folder: Path, record: Record, name: str) -> polars.DataFrame | None:
-    """The `curve` or the `samples` of one record; None if it has none."""
+    """Return the `curve` or the `samples` of one record; None if it has none."""
     import polars
 
     path = folder_of(folder, record) / f"{name}.parquet"
@@ -68,12 +68,12 @@ def series_of(folder: Path, record: Record, name: str) -> polars.DataFrame | Non
     try:
         return polars.read_parquet(path)
     except (OSError, polars.exceptions.PolarsError) as error:
-        told = " ".join(str(error).split())
-        raise TrainoffError(f"{path}: this file is damaged ({told}); move the record away") from error
+        why = " ".join(str(error).split())
+        raise TrainoffError(f"{path}: this file is damaged ({why}); move the record away") from error
 
 
-def _together(
-    folder: Path, records: Sequence[Record], name: str, columns: Sequence[str], say: Say | None
+def _concat(
+    folder: Path, records: Sequence[Record], name: str, columns: Sequence[str], progress: Progress | None
 ) -> polars.DataFrame:
     import polars
 
@@ -81,18 +81,18 @@ def _together(
     for number, record in enumerate(records, 1):
         one = series_of(folder, record, name)
         if one is not None and one.width:
-            mine = [polars.lit(record.study).alias("study"), polars.lit(record.trial_id).alias("trial_id")]
-            frames.append(one.select(*mine, polars.all()))
-        if say:
-            say(f"reading {name}", number, len(records))
+            identity = [polars.lit(record.study).alias("study"), polars.lit(record.trial_id).alias("trial_id")]
+            frames.append(one.select(*identity, polars.all()))
+        if progress:
+            progress(f"reading {name}", number, len(records))
     return polars.concat(frames, how="diagonal_relaxed")
 
 
 def _empty(columns: Sequence[str]) -> polars.DataFrame:
-    """The columns that are always there, in order; what only some trials have comes after them."""
+    """Return an empty frame with the columns that every trial has; those of some trials come after them."""
     import polars
 
     def kind(name: str) -> type[polars.DataType]:
-        return polars.String if name in _TEXT else polars.Int64 if name in _WHOLE else polars.Float64
+        return polars.String if name in _TEXT else polars.Int64 if name in _INTEGERS else polars.Float64
 
     return polars.DataFrame(schema={name: kind(name) for name in ("study", "trial_id", *columns)})

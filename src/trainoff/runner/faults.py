@@ -20,66 +20,66 @@ from trainoff.study.keys import LAST, moment
 
 
 class FaultTargets:
-    """A hand on the nodes of a cluster, by their numbers. What a kind of cluster cannot do is refused beforehand."""
+    """What can be done to the nodes of a kind of cluster. A study is refused if it asks for what is not implemented."""
 
     def pids(self, node: int) -> list[int]:
-        """All processes of a node."""
+        """Return all processes of a node."""
         raise NotImplementedError
 
     def trainers(self, node: int) -> list[int]:
-        """Those of them that make up one worker of the engine, which it may be able to start anew."""
+        """Return the processes of one worker of the engine, which the engine may be able to restart."""
         raise NotImplementedError
 
     def kill(self, node: int) -> None:
-        """End all of a node at once."""
+        """Kill all processes of a node."""
         raise NotImplementedError
 
     def pause(self, node: int) -> None:
-        """Let a node stand still."""
+        """Stop all processes of a node."""
         raise NotImplementedError
 
     def resume(self, node: int) -> None:
-        """Let it go on."""
+        """Continue the processes of a node."""
         raise NotImplementedError
 
     def slow(self, node: int, share: float) -> None:
-        """Leave a node a share of its speed."""
+        """Reduce the speed of a node to a share."""
         raise NotImplementedError
 
     def restore_speed(self, node: int) -> None:
-        """Give it back the rest."""
+        """Give a node its full speed again."""
         raise NotImplementedError
 
     def cut(self, node: int) -> None:
-        """Let nothing through to a node or from it."""
+        """Cut a node's network link."""
         raise NotImplementedError
 
     def heal(self, node: int) -> None:
-        """Let all through again."""
+        """Restore a node's network link."""
         raise NotImplementedError
 
     def limit(self, node: int, mbit: float) -> None:
-        """Let only so many megabits a second through."""
+        """Limit the bandwidth of a node's link."""
         raise NotImplementedError
 
     def unlimit(self, node: int) -> None:
-        """Let as many through as before."""
+        """Restore the bandwidth of a node's link."""
         raise NotImplementedError
 
     def fill(self, node: int) -> None:
-        """Use up a node's memory."""
+        """Fill a node's memory."""
         raise NotImplementedError
 
 
 class ProcessTargets(FaultTargets):
-    """Nodes that are only processes, the descendants of this one: node 1 is all that has the role worker-1.
+    """Nodes that are only descendants of this process: node 1 is every process with the role worker-1.
 
-    `trainer` is a part of the command line by which the process is known that trains, where a worker has others, too.
+    `trainer` is contained in the command line of the process that trains, if a worker has several processes.
     """
 
     def __init__(self, trainer: str | None) -> None:
         self._trainer = trainer
-        self._brakes: dict[int, Throttle] = {}
+        self._throttles: dict[int, Throttle] = {}
         self._stopped: dict[int, list[int]] = {}
 
     def pids(self, node: int) -> list[int]:
@@ -87,8 +87,8 @@ class ProcessTargets(FaultTargets):
         return with_children(each for each in below if role(each) == f"worker-{node}")
 
     def trainers(self, node: int) -> list[int]:
-        every = sorted(alive(self.pids(node)), key=lambda each: each.create_time())
-        fit = (each for each in every if trains(each, self._trainer))
+        every = sorted(running(self.pids(node)), key=lambda each: each.create_time())
+        fit = (each for each in every if is_trainer(each, self._trainer))
         return with_children(each for each in [next(fit, None)] if each)
 
     def kill(self, node: int) -> None:
@@ -101,16 +101,16 @@ class ProcessTargets(FaultTargets):
         send(self._stopped.pop(node, []), signal.SIGCONT)
 
     def slow(self, node: int, share: float) -> None:
-        self._brakes[node] = Throttle(lambda: self.pids(node), share)
-        self._brakes[node].start()
+        self._throttles[node] = Throttle(lambda: self.pids(node), share)
+        self._throttles[node].start()
 
     def restore_speed(self, node: int) -> None:
-        if throttle := self._brakes.pop(node, None):
+        if throttle := self._throttles.pop(node, None):
             throttle.release()
 
 
-def trains(process: psutil.Process, program: str | None) -> bool:
-    """Whether a process is a worker of an engine: one that runs a program, or has a worker's role."""
+def is_trainer(process: psutil.Process, program: str | None) -> bool:
+    """Return whether a process trains: it runs the program, or without one has a worker's role."""
     if program is None:
         return (role(process) or "").startswith("worker-")
     with contextlib.suppress(psutil.Error):
@@ -119,21 +119,21 @@ def trains(process: psutil.Process, program: str | None) -> bool:
 
 
 def role(process: psutil.Process) -> str | None:
-    """The role that a process was given or has inherited; None if it is gone."""
+    """Return the role that a process was given or has inherited; None if it has ended."""
     with contextlib.suppress(psutil.Error, OSError):
         return process.environ().get("TRAINOFF_ROLE")
     return None
 
 
-def alive(pids: Iterable[int]) -> Iterator[psutil.Process]:
-    """Those processes that are still there."""
+def running(pids: Iterable[int]) -> Iterator[psutil.Process]:
+    """Yield the processes that have not ended."""
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             yield psutil.Process(pid)
 
 
 def with_children(processes: Iterable[psutil.Process]) -> list[int]:
-    """The processes and all that they have started, each once, by their numbers."""
+    """Return the ids of the processes and of their descendants, each once."""
     found: dict[int, None] = {}
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -141,12 +141,12 @@ def with_children(processes: Iterable[psutil.Process]) -> list[int]:
     return list(found)
 
 
-PERIOD_S = 0.04  # of running and standing still; short beside a step of training
-REFRESH_S = 1.0  # how often new processes are looked for
+PERIOD_S = 0.04  # of running and stopping; short compared with a step of training
+REFRESH_S = 1.0  # how often new processes are listed
 
 
 class Throttle:
-    """Stops processes and lets them go on in turn, until it is released. `pids` names them at a moment."""
+    """Stops and continues processes in turn until it is released; `pids` lists them."""
 
     def __init__(self, pids: Callable[[], Iterable[int]], share: float) -> None:
         self._pids, self._share = pids, share
@@ -157,30 +157,30 @@ class Throttle:
         self._thread.start()
 
     def release(self) -> None:
-        """Let all go on at their own speed."""
+        """Let the processes run at full speed."""
         self._end.set()
         self._thread.join()
 
     def _run(self) -> None:
         pids: list[int] = []
-        looked = -REFRESH_S
+        listed = -REFRESH_S
         while not self._end.wait(PERIOD_S * self._share):
-            if time.monotonic() - looked > REFRESH_S:
-                pids, looked = list(self._pids()), time.monotonic()
+            if time.monotonic() - listed > REFRESH_S:
+                pids, listed = list(self._pids()), time.monotonic()
             send(pids, signal.SIGSTOP)
             self._end.wait(PERIOD_S * (1 - self._share))
             send(pids, signal.SIGCONT)
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to those that are still there."""
+    """Send a signal to the processes that have not ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def send_all(find: Callable[[], Iterable[int]], number: signal.Signals) -> list[int]:
-    """Send a signal that ends or stops to all that `find` finds, and to what they start meanwhile; returns them."""
+    """Send SIGKILL or SIGSTOP to all processes that `find` lists, and to those started meanwhile; return them."""
     done: set[int] = set()
     while new := set(find()) - done:
         send(new, number)
@@ -188,8 +188,7 @@ def send_all(find: Callable[[], Iterable[int]], number: signal.Signals) -> list[
     return sorted(done)
 
 
-FAULT, HEAL = "fault", "heal"  # the words on the life line
-Say = Callable[..., None]
+FAULT, HEAL = "fault", "heal"  # the commands on the control pipe
 HEALS: Mapping[str, Callable[[FaultTargets, int], None]] = {
     "pause": lambda targets, node: targets.resume(node),
     "slow": lambda targets, node: targets.restore_speed(node),
@@ -199,39 +198,39 @@ HEALS: Mapping[str, Callable[[FaultTargets, int], None]] = {
 
 
 class FaultInjector:
-    """Does one fault, once."""
+    """Injects one fault, once; `emit` reports events."""
 
-    def __init__(self, fault: Mapping[str, Any], targets: FaultTargets, say: Say) -> None:
-        self._fault, self._targets, self._say = fault, targets, say
+    def __init__(self, fault: Mapping[str, Any], targets: FaultTargets, emit: Callable[..., None]) -> None:
+        self._fault, self._targets, self._emit = fault, targets, emit
         self._action, self._node = fault["action"], fault["node"]
-        self._struck = False
-        self._lasts = False  # whether there is something to heal
-        self._one = threading.Lock()  # the timer and the supervisor may both want to heal
+        self._injected = False
+        self._active = False  # whether a fault that lasts is in effect
+        self._lock = threading.Lock()  # the timer and the supervisor may both heal it
 
     def inject(self) -> None:
-        """Do it, say how many processes it hit, and see to its end; what cannot be done is said, too."""
+        """Inject the fault, report how many processes it hit or why it could not be injected, and time its end."""
         hit, why, when = 0, None, time.monotonic()
-        self._struck = True
+        self._injected = True
         try:
             found = self._found()
-            when = time.monotonic()  # it takes a while, and may be noticed before it is done
+            when = time.monotonic()  # before it is injected: it may be detected before that returns
             self._do(found)
             hit = len(found)
-        except Exception as error:  # the supervisor must not fall with it
+        except Exception as error:  # the supervisor must go on
             why = f"{type(error).__name__}: {error}"
-        self._say("fault", t=when, action=self._action, node=self._node, processes=hit, why=why)
-        self._lasts = bool(hit) and self._action in HEALS
-        if self._lasts and (seconds := self._fault["for_s"]):
+        self._emit("fault", t=when, action=self._action, node=self._node, processes=hit, why=why)
+        self._active = bool(hit) and self._action in HEALS
+        if self._active and (seconds := self._fault["for_s"]):
             healing = threading.Timer(seconds, self.heal)
             healing.daemon = True
             healing.start()
 
     def _found(self) -> Sequence[int]:
-        """The processes that it will hit."""
+        """Return the processes that the fault will hit."""
         node, targets = self._node, self._targets
         found = targets.trainers(node) if self._action == "kill-process" else targets.pids(node)
         if not found:
-            raise LookupError("no such process is there")
+            raise LookupError("there is no such process")
         return found
 
     def _do(self, hit: Sequence[int]) -> None:
@@ -254,23 +253,23 @@ class FaultInjector:
 
     @property
     def filled(self) -> bool:
-        """Whether it has filled a node's memory."""
-        return self._struck and self._action == "fill"
+        """Return whether a node's memory has been filled."""
+        return self._injected and self._action == "fill"
 
     def heal(self) -> None:
-        """End a fault that lasts; nothing if it is over, or was none of that kind."""
-        with self._one:
-            if self._lasts:
-                self._lasts = False
+        """End a fault that lasts; do nothing if it is over or does not last."""
+        with self._lock:
+            if self._active:
+                self._active = False
                 HEALS[self._action](self._targets, self._node)
-                self._say("healed", action=self._action, node=self._node)
+                self._emit("healed", action=self._action, node=self._node)
 
 
 AFTER = ("test", "teardown")  # in these phases the training is over
 
 
 def fault_of(trial: Trial) -> dict[str, Any] | None:
-    """What is to be done to a node of the trial, by its number; None if nothing is."""
+    """Return the trial's fault with the number of its node; None if it has none."""
     asked = trial.params.get("fault")
     if not asked:
         return None
@@ -278,14 +277,14 @@ def fault_of(trial: Trial) -> dict[str, Any] | None:
 
 
 class FaultSchedule:
-    """Follows a trial's state, and says each word to the supervisor once, as soon as it is time."""
+    """Decides by a trial's state when its fault is due and when it is over."""
 
     def __init__(self, fault: Mapping[str, Any] | None) -> None:
         self._at = moment(fault["at"]) if fault else None
         self._done = False
 
     def commands(self, state: TrialState, now: float) -> Iterator[str]:
-        """What to say now. A fault that lasts is over with the training."""
+        """Yield the commands that are due now, each once. A fault that lasts is over when the training ends."""
         if self._at is None:
             return
         if not self._done and self.wait(state, now) <= 0:
@@ -296,7 +295,7 @@ class FaultSchedule:
             yield HEAL
 
     def wait(self, state: TrialState, now: float) -> float:
-        """The seconds until the fault is due: at most 0 if it is, infinite where only progress can tell."""
+        """Return the seconds until the fault is due: at most 0 if it is, infinite if it depends on progress."""
         at = self._at
         if at is None or self._done or state.phase != "train" or state.train_start is None:
             return math.inf
@@ -308,18 +307,18 @@ class FaultSchedule:
         return 0.0 if reached else math.inf
 
 
-NOT_DONE, UNHARMED, RECOVERED, FAILED = "not done", "unharmed", "recovered", "failed"
+NOT_INJECTED, UNHARMED, RECOVERED, FAILED = "not done", "unharmed", "recovered", "failed"
 NOTHING = dict.fromkeys(
     ("at_s", "step", "processes", "healed_s", "detected_s", "recovered_s", "longest_gap_s", "samples_redone"), None
 )
 
 
 def fault_impact(asked: Mapping[str, Any], state: TrialState, failed: bool) -> dict[str, Any]:
-    """What was asked for and what came of it. All seconds but `at_s` are counted from the fault."""
+    """Return the record's `fault`: what was asked for and its effect. Seconds but `at_s` are counted from the fault."""
     done = state.fault
     if not done or not done.processes:
-        return {**asked, **NOTHING, "why": done.why if done else None, "state": NOT_DONE}
-    noticed = _noticed(state, failed)
+        return {**asked, **NOTHING, "why": done.why if done else None, "state": NOT_INJECTED}
+    noticed = _detected(state, failed)
     return {
         **asked,
         "at_s": round(state.fault_at_s, 3),
@@ -335,33 +334,33 @@ def fault_impact(asked: Mapping[str, Any], state: TrialState, failed: bool) -> d
     }
 
 
-def _noticed(state: TrialState, failed: bool) -> float | None:
-    """When the engine first said that somebody was gone, or gave up; None if it never noticed."""
+def _detected(state: TrialState, failed: bool) -> float | None:
+    """Return when the engine first reported a loss, or gave up; None if it did neither."""
     assert state.fault
-    told = [loss.noticed for loss in state.lost]
-    if failed and state.error:  # it is said when all is cleared away; where the training failed, that ended before
+    times = [loss.noticed for loss in state.lost]
+    if failed and state.error:  # the error is reported after the engine has closed, when the training has ended
         in_training = state.error.phase == "train" and state.train_end
-        told.append(in_training or state.error.t)
-    return min((t for t in told if t >= state.fault.t), default=None)
+        times.append(in_training or state.error.t)
+    return min((t for t in times if t >= state.fault.t), default=None)
 
 
 def _recovered(state: TrialState, noticed: float) -> float | None:
-    """When the training was for the first time further than it had ever been when the loss was noticed."""
+    """Return when the training first got further than it had been when the loss was noticed."""
     furthest = max((seen for t, seen in state.heartbeats if t <= noticed), default=0)
     return next((t for t, seen in state.heartbeats if t > noticed and seen > furthest), None)
 
 
 def _longest_gap(state: TrialState) -> float:
-    """The longest time after the fault in which no progress was told, to the end of the training.
+    """Return the longest time after the fault without progress, up to the end of the training.
 
-    Some engines only say that they live; that is none.
+    A heartbeat without new samples is no progress.
     """
     assert state.fault
     start = state.fault.t
     end = [state.train_end] if state.train_end and state.train_end > start else []
     moved = [t for (_, before), (t, seen) in pairwise(state.heartbeats) if t > start and seen != before]
-    told = [start, *moved, *end]
-    return max((after - before for before, after in pairwise(told)), default=0.0)
+    times = [start, *moved, *end]
+    return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
 def _since(state: TrialState, t: float | None) -> float | None:

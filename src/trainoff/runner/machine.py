@@ -1,4 +1,4 @@
-"""This machine: what it is, what is installed, and how fast it is now (the control kernel)."""
+"""This machine: its hardware, what is installed, and its current speed (the control kernel)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 import trainoff
-from trainoff.clusters.java import INSTALL, find_java
+from trainoff.clusters.java import find_java
 from trainoff.clusters.local import cpus
-from trainoff.clusters.ssh.client import INSTALL as BRING_SSH
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[tuple[int], numpy.dtype[numpy.float32]]
 
-
-INSTALL_JAVA, INSTALL_SSH = INSTALL, BRING_SSH
 
 NUMERIC = (
     "numpy",
@@ -48,7 +45,7 @@ NUMERIC = (
 
 @cache
 def environment() -> dict[str, Any]:
-    """What the record needs to be understood elsewhere: hardware, system, versions."""
+    """Return the record's `environment`: hardware, system, versions."""
     return {
         "cpu": cpu_model(),
         "cpus": len(cpus()),
@@ -67,13 +64,13 @@ def environment() -> dict[str, Any]:
 
 
 def java() -> str | None:
-    """The version of the Java that Spark would use here, or of the first there is."""
+    """Return the version of the Java that Spark would use; if none fits, of the first one found."""
     found = find_java()
     return found.version if found else None
 
 
 def cgroup() -> str | None:
-    """Which version of control groups the machine mounts: v1, v2 or none."""
+    """Return the version of control groups that is mounted: v1, v2 or None."""
     root = Path("/sys/fs/cgroup")
     if (root / "cgroup.controllers").exists():
         return "v2"
@@ -81,16 +78,16 @@ def cgroup() -> str | None:
 
 
 def gpu() -> str | None:
-    """The name of the first NVIDIA GPU, if there is one."""
+    """Return the name of the first NVIDIA GPU, or None."""
     command = shutil.which("nvidia-smi")
     if not command:
         return None
-    said = subprocess.run([command, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
-    return said.stdout.strip().splitlines()[0] if said.returncode == 0 and said.stdout.strip() else None
+    done = subprocess.run([command, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else None
 
 
 def cpu_model() -> str:
-    """The name of the processor."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -99,14 +96,14 @@ def cpu_model() -> str:
 
 
 def ssh() -> str | None:
-    """The version of the ssh by which hosts are reached, or None if there is none."""
+    """Return the version of ssh, or None if it is not installed."""
     if not (command := shutil.which("ssh")):
         return None
     return subprocess.run([command, "-V"], capture_output=True, text=True).stderr.strip().split(",")[0] or command
 
 
 def _blas() -> str | None:
-    """The library that numpy multiplies matrices with."""
+    """Return the name and version of numpy's BLAS library."""
     import numpy
 
     built = numpy.show_config(mode="dicts")
@@ -122,23 +119,20 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> dict[str, Any] | None:
-    """The commit of the checkout that trainoff runs from, and whether it was changed since; None elsewhere."""
+    """Return the commit of the checkout that trainoff runs from, and whether files were changed; None if installed."""
     root = Path(trainoff.__file__).parents[2]
     if not (root / ".git").exists() or not shutil.which("git"):
         return None
 
-    def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True).stdout.strip()
+    def git(*args: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True).stdout.strip()
 
-    return (
-        {"sha": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
-        if git("rev-parse", "HEAD")
-        else None
-    )
+    sha = git("rev-parse", "HEAD")
+    return {"sha": sha, "changed": bool(git("status", "--porcelain"))} if sha else None
 
 
 def describe_line() -> str:
-    """The machine in one line."""
+    """Return one line about the machine."""
     facts = environment()
     from trainoff.clusters import namespaces
 
@@ -152,14 +146,14 @@ def describe_line() -> str:
     return " · ".join(parts)
 
 
-USUAL_S = 1.0
-FRESH_S = 10.0  # how long the speed after a trial may stand for that before the next
-SMALL, LARGE = 2**14, 2**22  # numbers: what a core keeps close, and what it must fetch from memory
-SMALL_ROUNDS = 400  # they take about as long as one round of the large ones
+DEFAULT_S = 1.0
+FRESH_S = 10.0  # how long the speed after a trial is also valid for the next trial
+SMALL, LARGE = 2**14, 2**22  # elements of an array that fits into a core's cache, and of one that does not
+SMALL_PASSES = 400  # take about as long as one pass over the large array
 
 
 class ControlKernel:
-    """Runs the kernel around trials; what was measured after one serves before the next while it is fresh."""
+    """Measures the machine's speed before and after trials; one measurement may serve for two."""
 
     def __init__(self) -> None:
         self._seconds = seconds()
@@ -168,12 +162,12 @@ class ControlKernel:
         self._until = -math.inf
 
     def before(self, cpu: int) -> float | None:
-        """The speed of the machine before a trial, in rounds per second; None if the kernel is left out."""
+        """Return the machine's speed before a trial, in rounds per second; None if the kernel is disabled."""
         fresh = cpu == self._cpu and time.monotonic() < self._until
         return self._speed if fresh else self.after(cpu)
 
     def after(self, cpu: int) -> float | None:
-        """The speed of the machine now."""
+        """Return the machine's current speed."""
         self._speed = speed(cpu, self._seconds) if self._seconds else None
         self._cpu = cpu
         self._until = time.monotonic() + FRESH_S
@@ -181,38 +175,38 @@ class ControlKernel:
 
 
 def seconds() -> float:
-    """How long the kernel runs: TRAINOFF_CONTROL_S, a second by default, 0 for not at all."""
-    said = os.environ.get("TRAINOFF_CONTROL_S", "")
+    """Return how long the kernel runs: TRAINOFF_CONTROL_S, by default one second; 0 disables it."""
+    value = os.environ.get("TRAINOFF_CONTROL_S", "")
     with suppress(ValueError):
-        found = float(said or USUAL_S)
+        found = float(value or DEFAULT_S)
         if 0 <= found < math.inf:
             return found
-    raise TrainoffError(f"TRAINOFF_CONTROL_S={said}: this is no length in seconds; 1 is usual, 0 leaves the kernel out")
+    raise TrainoffError(f"TRAINOFF_CONTROL_S={value}: this is no number of seconds; the default is 1, 0 means none")
 
 
 def speed(cpu: int, length: float) -> float:
-    """Rounds per second on one CPU, in this thread alone: no product of matrices, for which numpy may take more."""
-    near, far = _numbers(SMALL), _numbers(LARGE)
+    """Return rounds per second on one CPU in one thread; matrix products, for which numpy uses several, are avoided."""
+    small, large = _array(SMALL), _array(LARGE)
     rounds, start = 0, time.perf_counter()
     with _on(cpu):
         while rounds == 0 or time.perf_counter() - start < length:
-            for _ in range(SMALL_ROUNDS):
-                _work(near)
-            _work(far)
+            for _ in range(SMALL_PASSES):
+                _work(small)
+            _work(large)
             rounds += 1
     return round(rounds / (time.perf_counter() - start), 3)
 
 
-def _work(numbers: Array) -> None:
-    """One round; the numbers stay what they are, so that every round is the same work."""
+def _work(array: Array) -> None:
+    """Do one pass over an array; it keeps its values, so that every pass is the same work."""
     import numpy
 
-    numpy.multiply(numbers, -1.0, out=numbers)
-    numpy.abs(numbers, out=numbers)
+    numpy.multiply(array, -1.0, out=array)
+    numpy.abs(array, out=array)
 
 
 @cache
-def _numbers(count: int) -> Array:
+def _array(count: int) -> Array:
     import numpy
 
     return numpy.linspace(0.5, 1.5, count, dtype=numpy.float32)
@@ -220,7 +214,7 @@ def _numbers(count: int) -> Array:
 
 @contextmanager
 def _on(cpu: int) -> Iterator[None]:
-    """Stay on one CPU, where the system lets one."""
+    """Stay on one CPU, if the system allows it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,1 +1,1 @@
-"""The lab of emulated nodes: its supervisor, its use by hand, and the nodes of a trial."""
+"""The lab of emulated nodes: its supervisor, and the commands of `trainoff lab`."""

@@ -1,4 +1,4 @@
-"""A lab by hand: start, end, show it, run commands on its nodes, and kill, pause, slow or cut them."""
+"""`trainoff lab`: start, stop and show labs, run commands on their nodes, and kill, pause, slow or cut nodes."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from trainoff.study.keys import CLUSTER, checked
 from trainoff.study.machines import LINK, NodeSpec, settle_nodes, shipped
 from trainoff.study.suggestions import suggest
 
-LOOK_S = 0.5  # between the two looks that tell how busy a node is
+INTERVAL_S = 0.5  # between the two readings by which the use of CPUs is measured
 END_S = 10.0
 
 
 def specs_of(asked: Mapping[str, Any]) -> list[NodeSpec]:
-    """The nodes that the command line asks for, by the same words and bounds as a study."""
+    """Return the nodes that the options ask for, checked like the keys of a study."""
     values: dict[str, Any] = {}
     for name in ("nodes", "cores", "memory_gb", *LINK, "machine", "scale", "memory_scale"):
         values[name] = CLUSTER[name].default
         if asked.get(name) is not None:
-            values[name] = checked([CLUSTER[name]], asked[name], _complaint(name))
+            values[name] = checked([CLUSTER[name]], asked[name], _option_error(name))
     machine, machines = values["machine"], shipped()
     if machine is not None and machine not in machines:
         raise TrainoffError(f"--machine {machine}: {suggest(machine, machines, 'the machines are')}")
     if asked.get("cores") is None and machine is None:
         values["cores"] = len(cpus()) / values["nodes"]
-    said = {name for name, value in asked.items() if value is not None}
+    given = {name for name, value in asked.items() if value is not None}
     values |= {"kind": "lab", "workers": 1}
-    settle_nodes(values, machines, dict.fromkeys(said))
+    settle_nodes(values, machines, dict.fromkeys(given))
     sizes: dict[str, Any] = {name: values.get(name) for name in ("cores", "memory_gb", *LINK)}
     return [NodeSpec(**sizes)] * values["workers"]
 
 
-def _complaint(name: str) -> Callable[[str], TrainoffError]:
+def _option_error(name: str) -> Callable[[str], TrainoffError]:
     return lambda message: TrainoffError(f"--{name.replace('_', '-')}: {message}")
 
 
@@ -84,29 +84,29 @@ def up(specs: Sequence[NodeSpec]) -> LabEntry:
 
 
 def memory_warning(specs: Sequence[NodeSpec]) -> str | None:
-    """A warning if the nodes may run out of the machine's memory before their own."""
+    """Return a warning if the limits of the nodes together exceed the machine's memory."""
     return register.too_much_memory(specs, psutil.virtual_memory().total)
 
 
 def status() -> list[dict[str, Any]]:
-    """Every node of every lab that is up, those of running trials included, and what it is doing."""
+    """Return the state of every node of every lab that is up, including the labs of running trials."""
     entries = list(labs())
-    before = [_look(entry) for entry in entries]
+    before = [_cpu_seconds(entry) for entry in entries]
     start = time.monotonic()
     if entries:
-        time.sleep(LOOK_S)
+        time.sleep(INTERVAL_S)
     passed = time.monotonic() - start
     return [row for entry, first in zip(entries, before, strict=True) for row in _rows(entry, first, passed)]
 
 
-def _look(entry: LabEntry) -> list[float]:
+def _cpu_seconds(entry: LabEntry) -> list[float]:
     with contextlib.suppress(OSError):
         return [entry.plan.group(number).usage().cpu_s for number in range(len(entry.plan.specs))]
     return []
 
 
 def _rows(entry: LabEntry, before: Sequence[float], passed: float) -> list[dict[str, Any]]:
-    with contextlib.suppress(OSError, KeyError, TrainoffError):  # it has gone down meanwhile
+    with contextlib.suppress(OSError, KeyError, TrainoffError):  # the lab has ended meanwhile
         traffic = carried(Path(f"/proc/{inner(entry)}/net/dev"))
         return [_row(entry, number, first, passed, traffic[number]) for number, first in enumerate(before)]
     return []
@@ -132,7 +132,7 @@ def _row(entry: LabEntry, number: int, first: float, passed: float, traffic: tup
 
 
 def enter_command(node: str, command: Sequence[str], lab: str | None) -> list[str]:
-    """The command that runs another one on a node."""
+    """Return the command that runs another one on a node."""
     entry = choose(lab)
     keeper = inner(entry)
     aside = ["nsenter", "--target", str(keeper), "--pid", "--mount", f"--wd={Path.cwd()}", "--"]
@@ -140,7 +140,7 @@ def enter_command(node: str, command: Sequence[str], lab: str | None) -> list[st
 
 
 def number_of(entry: LabEntry, node: str) -> int:
-    """The number of a node, given its name or its number."""
+    """Return the number of a node, given its name or number."""
     names = [each.name for each in entry.plan.nodes]
     name = f"node-{node}" if node.isdigit() else node
     if name not in names:
@@ -149,19 +149,19 @@ def number_of(entry: LabEntry, node: str) -> int:
 
 
 def choose(lab: str | None) -> LabEntry:
-    """The lab that is named, or the one that is up; one started by hand before a trial's."""
+    """Return the lab of that name, or the one that is up; one started by `trainoff lab up` comes before a trial's."""
     found = [entry for entry in labs() if lab in (None, entry.name)]
     if not found:
         raise TrainoffError(f"no lab {lab} is up" if lab else "no lab is up; `trainoff lab up --nodes 3` starts one")
-    own = [entry for entry in found if entry.about == PLAYGROUND]
-    if len(found) > 1 and not own:
+    manual = [entry for entry in found if entry.about == PLAYGROUND]
+    if len(found) > 1 and not manual:
         names = ", ".join(entry.name for entry in found)
         raise TrainoffError(f"several labs are up; choose one with --lab: {names}")
-    return (own or found)[0]
+    return (manual or found)[0]
 
 
 def inner(entry: LabEntry) -> int:
-    """Process 1 of a lab, as this machine knows it."""
+    """Return the id of a lab's process 1 outside its namespace."""
     try:
         return int(psutil.Process(entry.keeper).children()[0].pid)
     except (psutil.Error, IndexError):
@@ -169,7 +169,7 @@ def inner(entry: LabEntry) -> int:
 
 
 def down() -> tuple[list[str], list[str]]:
-    """End the lab that was started by hand, and remove what others left; returns what is gone, and what still runs."""
+    """End the lab started by `up` and remove what dead labs left; return what has been removed and what still runs."""
     gone = []
     for entry in [entry for entry in labs() if entry.about == PLAYGROUND]:
         _end(entry.keeper)
@@ -189,8 +189,8 @@ def _end(keeper: int) -> None:
 
 
 @dataclass(frozen=True)
-class Victim:
-    """A node of a lab, as this machine can reach it."""
+class Target:
+    """A node of a lab that an action is applied to."""
 
     group: Cgroup
     port: str  # the bridge's end of its link
@@ -208,7 +208,7 @@ class Victim:
         return [pid for pid in self.group.pids() if pid != os.getpid()]
 
 
-ACTIONS: Mapping[str, Callable[[Victim], object]] = {
+ACTIONS: Mapping[str, Callable[[Target], object]] = {
     "kill": lambda node: send_all(node.pids, signal.SIGKILL),
     "pause": lambda node: send_all(node.pids, signal.SIGSTOP),
     "resume": lambda node: send(node.pids(), signal.SIGCONT),
@@ -220,16 +220,16 @@ ACTIONS: Mapping[str, Callable[[Victim], object]] = {
 
 
 def apply_action(action: str, node: str, lab: str | None, share: float) -> str:
-    """Do it to a node of the lab that is up, or of the one that is named; says what was done.
+    """Apply an action to a node and return a sentence about it.
 
-    The record of a trial that runs on it has a note of it, and counts as disturbed.
+    A trial that runs on the lab gets a note in its record, and counts as disturbed.
     """
     if not 0 < share <= 1:
         raise TrainoffError(f"--share {share:g}: expected a number above 0, at most 1")
     entry = choose(lab)
     number = number_of(entry, node)
-    victim = Victim(entry.plan.group(number), port_of(number), inner(entry), entry.plan.specs[number].cores, share)
-    ACTIONS[action](victim)
-    with contextlib.suppress(OSError):  # a lab to play with keeps no record
+    target = Target(entry.plan.group(number), port_of(number), inner(entry), entry.plan.specs[number].cores, share)
+    ACTIONS[action](target)
+    with contextlib.suppress(OSError):  # there is a record only if a trial runs
         Channel(Path(entry.folder) / "events").emit("note", name=f"{BY_HAND}{action} node-{number}", text="done")
     return f"{action}: node-{number} of {entry.about}"

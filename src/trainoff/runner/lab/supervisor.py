@@ -1,8 +1,8 @@
-"""The lab of a trial and the supervisor of a lab that was started by hand.
+"""The emulated nodes of a trial, and the supervisor of a lab that was started with `trainoff lab up`.
 
-`python -m trainoff.runner.lab.supervisor ABOUT SPECS` runs until it is ended. Of its two processes the outer one owns
-the control groups, and the inner one, process 1 of the lab's namespace, owns the network. When either ends, however it
-does, so does everything on the nodes.
+`python -m trainoff.runner.lab.supervisor ABOUT SPECS` runs until SIGTERM. Of its two processes the outer one owns the
+control groups; the inner one, process 1 of the lab's namespace, owns the network. When either ends, every process on
+the nodes is killed.
 """
 
 from __future__ import annotations
@@ -34,35 +34,34 @@ REAP_S = 1.0
 
 
 def main() -> int:
-    """Say `up` when the lab is, or what stood in the way; then wait for the sign to end."""
+    """Print `up` when the lab is up, or why it is not; then run until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    specs = [NodeSpec(**spec) for spec in json.loads(sys.argv[2])]
-    ground = LabCgroups(specs)
-    place = folder() / ground.plan.name  # removed with the lab, by whomever
-    place.mkdir(mode=0o700, parents=True)
+    cgroups = LabCgroups([NodeSpec(**spec) for spec in json.loads(sys.argv[2])])
+    lab_folder = folder() / cgroups.plan.name  # removed with the lab
+    lab_folder.mkdir(mode=0o700, parents=True)
     try:
-        return _keep(ground, sys.argv[1], place)
+        return _run(cgroups, sys.argv[1], lab_folder)
     finally:
-        ground.close()
+        cgroups.close()
 
 
-def _keep(ground: LabCgroups, about: str, place: Path) -> int:
+def _run(cgroups: LabCgroups, about: str, lab_folder: Path) -> int:
     namespaces.unshare(network=True, lab=True)
-    ready, told = os.pipe()
+    readable, writable = os.pipe()
     inner = os.fork()
     if inner == 0:
-        os.close(ready)  # so that it fails to speak if nobody listens any more
-        _be_inner(ground, place, told)
-    os.close(told)
+        os.close(readable)  # so that writing fails when the outer process has ended
+        _run_inner(cgroups, lab_folder, writable)
+    os.close(writable)
     try:
-        with os.fdopen(ready) as word:
-            said = word.readline().strip()
-        if said != UP:
-            print(said, flush=True)
+        with os.fdopen(readable) as pipe:
+            message = pipe.readline().strip()
+        if message != UP:
+            print(message, flush=True)
             return 1
-        for number, spec in enumerate(ground.plan.specs):
-            ground.plan.group(number).set_cores(spec.cores)
-        ground.announce(about, os.getpid(), place)
+        for number, spec in enumerate(cgroups.plan.specs):
+            cgroups.plan.group(number).set_cores(spec.cores)
+        cgroups.announce(about, os.getpid(), lab_folder)
         print(UP, flush=True)
         os.waitpid(inner, 0)
         inner = 0
@@ -73,29 +72,29 @@ def _keep(ground: LabCgroups, about: str, place: Path) -> int:
     return 0
 
 
-def _be_inner(ground: LabCgroups, place: Path, told: int) -> None:
-    """Make the network, then only reap."""
+def _run_inner(cgroups: LabCgroups, lab_folder: Path, pipe: int) -> None:
+    """Make the network, report that or the error, and reap orphans until killed."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         namespaces.settle(network=True)
-        _lab = Lab(ground.plan, place)  # its descriptors keep the networks
-        os.write(told, f"{UP}\n".encode())
-        os.close(told)
+        _lab = Lab(cgroups.plan, lab_folder)  # its descriptors keep the networks
+        os.write(pipe, f"{UP}\n".encode())
+        os.close(pipe)
     except (TrainoffError, OSError) as error:
-        os.write(told, f"{error}\n".encode())
+        os.write(pipe, f"{error}\n".encode())
         os._exit(1)
     while True:
         with contextlib.suppress(ChildProcessError):
             os.wait()
-        time.sleep(REAP_S)  # nobody is on the nodes
+        time.sleep(REAP_S)  # no process runs on the nodes
 
 
 DEVICES = Path("/proc/net/dev")
 
 
 class Lab:
-    """A lab as its supervisor has it."""
+    """The network and the control groups of a lab, as its supervisor holds them."""
 
     def __init__(self, plan: LabPlan, folder: Path) -> None:
         self.folder = folder
@@ -106,11 +105,11 @@ class Lab:
         self._killed = 0
 
     def ears(self) -> list[socket.socket]:
-        """A connection to the kernel from each node's network, to ask it about the connections there."""
+        """Return a netlink socket in each node's network, to read the counters of the connections there."""
         return [self.network.inside(number, _listen) for number in range(len(self.groups))]
 
     def rows(self) -> list[dict[str, Any]]:
-        """What each node has used so far."""
+        """Return what each node has used so far."""
         traffic = carried(DEVICES)
         return [self._row(number, *traffic.get(number, (0, 0))) for number in range(len(self.groups))]
 
@@ -118,7 +117,7 @@ class Lab:
         return {"node": number, **self.groups[number].usage().__dict__, "sent_bytes": sent, "received_bytes": received}
 
     def over_memory(self, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """The node on which the kernel has killed a process for want of memory since the last look, if there is one."""
+        """Return the node on which the kernel has killed a process for lack of memory since the last call, or None."""
         killed = sum(row["oom_kills"] for row in rows)
         if killed <= self._killed:
             return None
@@ -129,7 +128,7 @@ class Lab:
 
 
 class LabTargets(ProcessTargets):
-    """A hand on emulated nodes: their groups, their links, their memory."""
+    """Emulated nodes: their control groups, network links and memory."""
 
     def __init__(self, trainer: str | None, lab: Lab) -> None:
         super().__init__(trainer)
@@ -140,11 +139,11 @@ class LabTargets(ProcessTargets):
         return self._lab.groups[node].pids()
 
     def kill(self, node: int) -> None:
-        """First the plug, so that nobody is told: a machine that dies takes no leave. It does not come back."""
+        """Cut the link first, so that no connection is closed; no process can be started on the node again."""
         self.cut(node)
         gone(self._lab.folder, node).touch()
         deadline = time.monotonic() + LEAVE_S
-        while self.pids(node) and time.monotonic() < deadline:  # some may just be starting others
+        while self.pids(node) and time.monotonic() < deadline:  # a process may just be starting others
             super().kill(node)
             time.sleep(0.01)
 
@@ -152,7 +151,7 @@ class LabTargets(ProcessTargets):
         self._lab.groups[node].set_cores(self._lab.plan.specs[node].cores * share)
 
     def restore_speed(self, node: int) -> None:
-        if self._lab.groups[node].throttled:  # what is not timed any more runs freely
+        if self._lab.groups[node].throttled:  # without a quota it runs at full speed already
             self._lab.groups[node].set_cores(self._lab.plan.specs[node].cores)
 
     def cut(self, node: int) -> None:
