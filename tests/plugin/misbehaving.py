@@ -376,28 +376,28 @@ class Gated(Numpy):
 
 
 class GatedFamily(Family):
-    """The family, which waits for a ticket in its training, or with $GATE_AT = close at its very end."""
+    """The family, which waits for a ticket in its training, or with $PERMITS_AT = close at its very end."""
 
     name = "gated-family"
 
     def train(self, job, watch):
-        if os.environ.get("GATE_AT") != "close":
+        if os.environ.get("PERMITS_AT") != "close":
             wait_for_a_ticket(lambda: watch.progress(1))
         Numpy.train(self, job, watch)
 
     def close(self):
-        if os.environ.get("GATE_AT") == "close":
+        if os.environ.get("PERMITS_AT") == "close":
             wait_for_a_ticket(lambda: None)
         super().close()
 
 
 def wait_for_a_ticket(beat):
-    """Beat until there is a file in the folder $GATE, and take that away; without a gate, go on at once.
+    """Beat until there is a file in the folder $PERMITS, and take that away; without a gate, go on at once.
 
     Fails where the folder is gone: then the test is over.
     """
     start = time.monotonic()
-    while "GATE" in os.environ and not ticket_taken(Path(os.environ["GATE"])):
+    while "PERMITS" in os.environ and not ticket_taken(Path(os.environ["PERMITS"])):
         beat()
         time.sleep(0.02)
         assert time.monotonic() - start < 1800, "nobody has brought a ticket"
