@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainoff.clusters.lab.cgroups import ASIDE, OURS, CgroupsV2, Usage, find_groups, groups_at, own_group, quota_of
+from trainoff.clusters.lab.cgroups import ASIDE, OURS, CgroupsV2, Usage, find_groups, groups_at, current_group, quota_of
 from trainoff.errors import TrainoffError
 
 ALWAYS = {"cgroup.procs": "", "cgroup.controllers": "", "cgroup.subtree_control": "", "cpu.stat": "usage_usec 0\n"}
@@ -153,7 +153,7 @@ def test_a_delegated_group_moves_its_processes_into_a_child_group(top):
     assert Path(own, ASIDE, "cgroup.procs").read_text().split() == ["1001", "1002"]
     listing = Path(top, "listing")
     listing.write_text(f"0::/user.scope/{ASIDE}\n")  # as the kernel lists it from then on
-    again = CgroupsV2.found(top, CgroupTree(own_group(top, listing)))
+    again = CgroupsV2.found(top, CgroupTree(current_group(top, listing)))
     assert (again.place, again.labs()) == (groups.place, ["1-2-0"])
 
 
@@ -186,7 +186,7 @@ def test_another_process_finds_the_same_groups(top):
 
 
 def test_missing_controllers_are_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainoff.clusters.lab.cgroups.own_group", lambda root: root)  # not this machine's
+    monkeypatch.setattr("trainoff.clusters.lab.cgroups.current_group", lambda root: root)  # not this machine's
     with pytest.raises(TrainoffError, match=r"may not make control groups here \(No such file"):
         find_groups(CgroupTree.create(tmp_path, controllers="pids"))
     with pytest.raises(TrainoffError, match="needs control groups with cpu and memory"):
@@ -196,7 +196,7 @@ def test_missing_controllers_are_an_error(tmp_path, monkeypatch):
 def test_the_own_group_is_found_beside_version_1_groups(tmp_path):
     listing = tmp_path / "cgroup"
     listing.write_text("4:memory:/a\n0::/user.slice/b.scope\n")
-    assert own_group(Path("/sys"), listing) == Path("/sys/user.slice/b.scope")
+    assert current_group(Path("/sys"), listing) == Path("/sys/user.slice/b.scope")
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(0.4, (8000, 20000)), (1.6, (32000, 20000)), (0.01, (1000, 100000))])

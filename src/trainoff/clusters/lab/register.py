@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from trainoff.clusters.lab.cgroups import Cgroups, find_groups, refused
+from trainoff.clusters.lab.cgroups import Cgroups, find_groups, permission_error
 from trainoff.clusters.lab.cluster import LabPlan
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
@@ -166,7 +166,7 @@ def missing() -> str | None:
     except TrainoffError as error:
         return str(error)
     except OSError as error:
-        return refused(error)
+        return permission_error(error)
     return None
 
 
