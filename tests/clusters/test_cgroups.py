@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainoff.clusters.lab.cgroups import ASIDE, OURS, CgroupsV2, Usage, find_groups, groups_at, current_group, quota_of
+from trainoff.clusters.lab.cgroups import ASIDE, OURS, CgroupsV2, Usage, current_group, find_groups, groups_at, quota_of
 from trainoff.errors import TrainoffError
 
 ALWAYS = {"cgroup.procs": "", "cgroup.controllers": "", "cgroup.subtree_control": "", "cpu.stat": "usage_usec 0\n"}

@@ -1,4 +1,4 @@
-"""A trial's PID and network namespaces, and a way for pages such as TensorBoard's out of them.
+"""A trial's PID and network namespaces, and port forwarding for pages such as TensorBoard's.
 
 No orphan survives a PID namespace, ports cannot clash, and `lo` counts the bytes of one trial.
 """
@@ -22,35 +22,35 @@ from trainoff.clusters.local import call
 _CLONE = {"mount": 0x00020000, "user": 0x10000000, "pid": 0x20000000, "network": 0x40000000}
 _MS_REC_PRIVATE = 0x4000 | 0x40000
 _PR_SET_CHILD_SUBREAPER = 36
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
 LINUX = sys.platform == "linux"
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own: the next best thing to a PID namespace."""
+    """Become the parent of orphaned descendants, where there is no PID namespace."""
     if LINUX:
         call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def unshare(network: bool, lab: bool = False) -> None:
-    """Leave the machine's namespaces; children forked from now on live in a PID namespace of their own.
+    """Leave the machine's namespaces; children forked from now on live in a new PID namespace.
 
-    Who is not root on the machine is in a lab, for only root may go from one node's network to another's.
+    In a lab other users than root become root of a user namespace, which entering the nodes' networks requires.
     """
-    wanted = _CLONE["pid"] | _CLONE["mount"] | (_CLONE["network"] if network else 0)
+    flags = _CLONE["pid"] | _CLONE["mount"] | (_CLONE["network"] if network else 0)
     if os.geteuid() == 0:
-        call("unshare", wanted)
+        call("unshare", flags)
         return
     uid, gid = os.getuid(), os.getgid()
-    call("unshare", wanted | _CLONE["user"])
+    call("unshare", flags | _CLONE["user"])
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{0 if lab else uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{0 if lab else gid} {gid} 1")
 
 
 def settle(network: bool) -> None:
-    """Inside, as process 1: a /proc that shows only this trial, and a loopback that is up."""
+    """As PID 1 of the namespace, mount a /proc that shows only this trial, and set the loopback up."""
     call("mount", b"none", b"/", None, _MS_REC_PRIVATE, None)
     call("mount", b"proc", b"/proc", b"proc", 0, None)
     if network:
@@ -59,29 +59,26 @@ def settle(network: bool) -> None:
 
 def _loopback_up() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("16sH14x", b"lo", 0)
-        flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))[1]
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
 
 def why_not() -> str | None:
-    """Why trials cannot have namespaces here, or None if they can. Tried for real, in a process of its own."""
+    """Return why trials cannot have namespaces here, or None. A child process tries to enter them."""
     if os.environ.get("TRAINOFF_ISOLATION") == "process-group":
         return "TRAINOFF_ISOLATION asks for process groups"
     if not LINUX:
         return f"namespaces are a Linux feature; this is {sys.platform}"
-    return _tried()
+    return _attempt()
 
 
 @cache
-def _tried() -> str | None:
-    """Try to enter namespaces, once: a plan asks for each of its trials."""
-    tried = subprocess.run([sys.executable, "-P", "-m", "trainoff.clusters.namespaces"], capture_output=True, text=True)
-    return tried.stdout.strip() or (None if tried.returncode == 0 else tried.stderr.strip()[-200:])
+def _attempt() -> str | None:
+    done = subprocess.run([sys.executable, "-P", "-m", "trainoff.clusters.namespaces"], capture_output=True, text=True)
+    return done.stdout.strip() or (None if done.returncode == 0 else done.stderr.strip()[-200:])
 
 
 def _try() -> None:
-    """Enter the namespaces and leave again; prints what stood in the way."""
+    """Enter the namespaces and leave them; print the reason if that fails."""
     unshare(network=True)
     inner = os.fork()
     if inner == 0:
@@ -94,15 +91,15 @@ def _try() -> None:
 
 
 CHUNK = 65536
-HERE = "127.0.0.1"
+LOCALHOST = "127.0.0.1"
 
 Connect = Callable[[], socket.socket]
 
 
 def open_in_namespace(path: Path, host: str, port: int) -> None:
-    """Let whoever connects to the socket at a path reach a port."""
+    """Forward connections to the Unix socket at a path to a port in this namespace."""
     listener = socket.socket(socket.AF_UNIX)
-    path.unlink(missing_ok=True)  # of a page before this one
+    path.unlink(missing_ok=True)  # left by an earlier page
     with _short(path) as name:
         listener.bind(name)
     listener.listen()
@@ -110,29 +107,29 @@ def open_in_namespace(path: Path, host: str, port: int) -> None:
 
 
 class PortForward:
-    """A port on the loopback of this machine that leads to the socket at a path, until it is closed."""
+    """A port on this machine's loopback that is forwarded to the Unix socket at a path, until it is closed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._listener = socket.create_server((HERE, 0))
-        self.url = f"http://{HERE}:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((LOCALHOST, 0))
+        self.url = f"http://{LOCALHOST}:{self._listener.getsockname()[1]}"
         _serve(self._listener, self._connect)
 
     def _connect(self) -> socket.socket:
-        line = socket.socket(socket.AF_UNIX)
+        connection = socket.socket(socket.AF_UNIX)
         with _short(self._path) as name:
-            line.connect(name)
-        return line
+            connection.connect(name)
+        return connection
 
     def close(self) -> None:
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes up who waits there
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes up the thread that accepts
         self._listener.close()
 
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name of the path that fits into the 107 characters of a socket's address."""
+    """Yield a name of the path that fits into the 107 characters of a socket's address."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -147,20 +144,20 @@ def _serve(listener: socket.socket, connect: Connect) -> None:
 def _accept(listener: socket.socket, connect: Connect) -> None:
     while True:
         try:
-            visitor, _ = listener.accept()
+            client, _ = listener.accept()
         except OSError:
             return
         try:
-            page = connect()
+            server = connect()
         except OSError:
-            visitor.close()
+            client.close()
             continue
-        for source, sink in ((visitor, page), (page, visitor)):
-            threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+        for source, sink in ((client, server), (server, client)):
+            threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
 
 
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    """All that comes from one side, to its end."""
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    """Copy one direction of a connection, to its end."""
     with suppress(OSError):
         while data := source.recv(CHUNK):
             sink.sendall(data)

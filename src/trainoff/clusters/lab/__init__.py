@@ -1,7 +1,6 @@
 """The lab: a cluster of emulated nodes on this machine.
 
-A node is a network namespace on a bridge, behind a link of its own speed, and a control group with a share of the CPUs
-and a limit of memory. `groups` holds the control groups, `network` the links, `nodes` what a node is; `able` says
-whether this machine can be a lab, `ground` makes and removes what lies outside of the trial, and `register` knows which
-labs there are. `cluster` is what an engine sees of it.
+A node is a network namespace behind a shaped link to a bridge, and a control group with limits of CPU time and memory.
+`cgroups` makes the control groups, `cluster` the network and the cluster that an engine sees; `register` lists the
+running labs and says what a machine needs for one.
 """

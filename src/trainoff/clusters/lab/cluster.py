@@ -1,9 +1,10 @@
-"""The `lab` cluster: its plan as plain values, the cluster that an engine sees, and the network of its nodes."""
+"""The `lab` cluster: its plan, the cluster that an engine sees, and the network of its nodes."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,17 +20,17 @@ from trainoff.errors import TrainoffError
 from trainoff.study.machines import NodeSpec
 
 FILE = "lab.json"  # in the folder of a trial
-NETWORK = "10.77"  # nobody outside the lab can see it
+NETWORK = "10.77"  # visible in the lab only
 INTERFACE = "eth0"  # of every node
 
 
 def gone(folder: Path, number: int) -> Path:
-    """The file in a trial's folder that says that a node is dead."""
+    """Return the file in a trial's folder whose existence says that a node is dead."""
     return folder / f"gone-{number}"
 
 
 def address_of(number: int) -> str:
-    """The address of a node."""
+    """Return the address of a node."""
     return f"{NETWORK}.{(number + 1) // 250}.{(number + 1) % 250 + 1}"
 
 
@@ -37,7 +38,7 @@ def address_of(number: int) -> str:
 class LabPlan:
     """A lab: its name, where its control groups are, its nodes, and the descriptors of their networks.
 
-    The descriptors belong to the process that keeps the lab, which is process 1 where the lab's own processes live.
+    The descriptors are those of the lab's supervisor, which is PID 1 in the lab's PID namespace.
     """
 
     name: str
@@ -51,15 +52,15 @@ class LabPlan:
         return [Node(f"node-{number}", address_of(number)) for number in range(len(self.specs))]
 
     def group(self, number: int) -> Cgroup:
-        """The control group of a node, which the ground has made."""
+        """Return the control group of a node."""
         return groups_at(self.version, Path(self.place)).node(self.name, f"node-{number}")
 
-    def enter_command(self, number: int, keeper: str | int = 1) -> list[str]:
-        """The words before a command that runs it on a node: in its group, then in its network."""
-        line = 'files="$0"; network="$1"; shift; for each in $files; do echo $$ > "$each" || exit 125; done; '
-        line += 'exec nsenter --net="$network" -- "$@"'
+    def enter_command(self, number: int, supervisor: str | int = 1) -> list[str]:
+        """Return the prefix that runs a command on a node: in its group and its network."""
+        script = 'files="$0"; network="$1"; shift; for each in $files; do echo $$ > "$each" || exit 125; done; '
+        script += 'exec nsenter --net="$network" -- "$@"'
         process_files = " ".join(map(str, self.group(number).process_files))
-        return ["/bin/sh", "-c", line, process_files, f"/proc/{keeper}/fd/{self.networks[number]}"]
+        return ["/bin/sh", "-c", script, process_files, f"/proc/{supervisor}/fd/{self.networks[number]}"]
 
     def write(self, folder: Path) -> None:
         (folder / FILE).write_text(json.dumps(asdict(self)))
@@ -75,7 +76,7 @@ class LabPlan:
 
 
 class LabCluster(Cluster):
-    """The nodes of a lab that the supervisor has made. The driver is on the first of them, as on a cluster's master."""
+    """The nodes of a lab, which its supervisor has made. The driver is on the first one, as on a cluster's master."""
 
     def __init__(self, plan: LabPlan, folder: Path) -> None:
         super().__init__(len(plan.specs), folder)
@@ -85,7 +86,7 @@ class LabCluster(Cluster):
         self._groups = [plan.group(number) for number in range(len(plan.specs))]
 
     def place(self, number: int) -> Node:
-        """The worker of a dead node goes to one that lives, as a resource manager would do; last to the first one."""
+        """Return the node of a worker; that of a dead node moves to a living one, to the first one last."""
         dead = [other for other in range(len(self.nodes)) if gone(self._folder, other).exists()]
         living = [node for other, node in enumerate(self.nodes) if other not in dead][::-1]
         return living[dead.index(number) % len(living)] if number in dead and living else self.nodes[number]
@@ -94,12 +95,12 @@ class LabCluster(Cluster):
         number = self.nodes.index(node)
         if gone(self._folder, number).exists():
             raise TrainoffError(f"{role} could not be started: {node.name} is gone")
-        told = {"GLOO_SOCKET_IFNAME": INTERFACE, **env}
-        return super()._start(node, [*self._plan.enter_command(number), *argv], told, role)
+        env = {"GLOO_SOCKET_IFNAME": INTERFACE, **env}
+        return super()._start(node, [*self._plan.enter_command(number), *argv], env, role)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Nodes are as slow as they are meant to be while the clock runs; to start slowly would only take time."""
+        """Limit the nodes' cores while a training or a test is timed; starting runs at full speed."""
         for group, spec in zip(self._groups, self._plan.specs, strict=True):
             group.set_cores(spec.cores)
         try:
@@ -113,54 +114,54 @@ T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
 BRIDGE = "lab"
 MBIT = 1_000_000
-BURST_S, LEAST_BURST = 0.005, 128 * 1024  # a link lets so much through at once; a packet of the kernel's must fit
-QUEUE_S = 0.1  # what waits longer to be sent is dropped, as in a switch
+BURST_S, LEAST_BURST = 0.005, 128 * 1024  # of the token bucket; the largest packet must fit
+QUEUE_S = 0.1  # packets that would wait longer are dropped, as in a switch
 
 
 class LabNetwork:
-    """The bridge and the nodes' links. It lives as long as the process that made it."""
+    """The bridge and the nodes' links, which exist as long as the process that made them."""
 
     def __init__(self, specs: Sequence[NodeSpec]) -> None:
         self.descriptors: list[int] = []
         _run("ip", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up")
         for number in range(len(specs)):
-            self.descriptors.append(_aside(partial(_make_node, number)))
+            self.descriptors.append(_in_thread(partial(_make_node, number)))
         _run("ip", *(f"link set {port_of(number)} master {BRIDGE} up" for number in range(len(specs))))
         for number, spec in enumerate(specs):
             self.shape(number, spec.bandwidth_mbit, spec.latency_ms)
 
     def inside(self, number: int, work: Callable[[], T]) -> T:
-        """Do something in the network of a node."""
+        """Call a function in the network of a node."""
 
-        def there() -> T:
+        def enter() -> T:
             call("setns", self.descriptors[number], CLONE_NEWNET)
             return work()
 
-        return _aside(there)
+        return _in_thread(enter)
 
     def shape(self, number: int, mbit: float | None, latency_ms: float | None = None) -> None:
-        """Make a node's link so fast in both directions; None: as fast as the machine is."""
+        """Limit a node's link in both directions; None removes the limit."""
         _run("tc", *_shaping(port_of(number), mbit, None), forgiving=mbit is None)
-        nothing = mbit is None and not latency_ms
-        self.inside(number, lambda: _run("tc", *_shaping(INTERFACE, mbit, latency_ms), forgiving=nothing))
+        unlimited = mbit is None and not latency_ms
+        self.inside(number, lambda: _run("tc", *_shaping(INTERFACE, mbit, latency_ms), forgiving=unlimited))
 
     def cut(self, number: int) -> None:
-        """Pull the plug of a node: nothing reaches it, and nobody is told."""
+        """Disconnect a node: its packets are lost without an error on either side."""
         _run("ip", f"link set {port_of(number)} nomaster")
 
     def heal(self, number: int) -> None:
-        """Put the plug back."""
+        """Connect a node again."""
         _run("ip", f"link set {port_of(number)} master {BRIDGE}")
 
 
-def _aside(work: Callable[[], T]) -> T:
-    """Do something in a thread of its own: a thread may be in another network than the rest of its process."""
-    with ThreadPoolExecutor(1) as aside:
-        return aside.submit(work).result()
+def _in_thread(work: Callable[[], T]) -> T:
+    """Call a function in a new thread, which may enter another network than the rest of the process."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def _make_node(number: int) -> int:
-    """Make a network namespace with a link that ends in this process's own; returns a descriptor that keeps it."""
+    """Make a network namespace with a link to this process's; return a descriptor that keeps it alive."""
     call("unshare", CLONE_NEWNET)
     link = f"link add {INTERFACE} type veth peer name {port_of(number)} netns {os.getpid()}"
     address = f"addr add {address_of(number)}/16 broadcast {NETWORK}.255.255 dev {INTERFACE}"
@@ -169,7 +170,7 @@ def _make_node(number: int) -> int:
 
 
 def port_of(number: int) -> str:
-    """The bridge's end of a node's link."""
+    """Return the bridge's end of a node's link."""
     return f"node{number}"
 
 
@@ -180,27 +181,24 @@ def _shaping(device: str, mbit: float | None, latency_ms: float | None) -> list[
     if not mbit:
         return [f"qdisc replace dev {device} root {delay}"]
     burst = max(LEAST_BURST, round(mbit * MBIT / 8 * BURST_S))
-    lines = [f"qdisc replace dev {device} root handle 1: tbf rate {mbit}mbit burst {burst} latency {QUEUE_S * 1000}ms"]
-    return [*lines, f"qdisc replace dev {device} parent 1:1 handle 2: {delay}"] if delay else lines
+    limit = f"qdisc replace dev {device} root handle 1: tbf rate {mbit}mbit burst {burst} latency {QUEUE_S * 1000}ms"
+    return [limit, f"qdisc replace dev {device} parent 1:1 handle 2: {delay}"] if delay else [limit]
 
 
-def carried(net: Path) -> dict[int, tuple[int, int]]:
-    """What each node has sent and received, as the bridge's ports counted it; `net` is a file like /proc/net/dev."""
-    found = {}
-    for line in net.read_text().splitlines()[2:]:
-        name, _, rest = line.partition(":")
-        number, counts = name.strip().removeprefix("node"), rest.split()
-        if name.strip().startswith("node") and number.isdigit():
-            found[int(number)] = int(counts[0]), int(counts[8])  # what the port received the node has sent
-    return found
+def node_traffic(net: Path) -> dict[int, tuple[int, int]]:
+    """Return the bytes that each node has sent and received, by the bridge's ports in a file like /proc/net/dev."""
+    ports = re.findall(r"^ *node(\d+): *(\d+)(?: +\d+){7} +(\d+)", net.read_text(), re.MULTILINE)
+    return {int(number): (int(received), int(sent)) for number, received, sent in ports}  # the port's, so swapped
 
 
-def _run(program: str, *lines: str, forgiving: bool = False) -> None:
-    """Run lines of `ip` or `tc`."""
+def _run(program: str, *commands: str, forgiving: bool = False) -> None:
+    """Run a batch of `ip` or `tc` commands; `forgiving` ignores errors."""
     try:
-        done = subprocess.run([program, "-batch", "-"], input="\n".join(lines) + "\n", capture_output=True, text=True)
+        done = subprocess.run(
+            [program, "-batch", "-"], input="\n".join(commands) + "\n", capture_output=True, text=True
+        )
     except FileNotFoundError:
         raise TrainoffError(f"the lab needs `{program}`; apt-get install iproute2") from None
     if done.returncode and not forgiving:
-        said = next(iter(done.stderr.strip().splitlines()), f"{program} ended with {done.returncode}")
-        raise TrainoffError(f"the lab's network could not be made: {said}")
+        reason = next(iter(done.stderr.strip().splitlines()), f"{program} ended with {done.returncode}")
+        raise TrainoffError(f"the lab's network could not be made: {reason}")

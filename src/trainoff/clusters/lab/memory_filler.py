@@ -1,7 +1,6 @@
-"""Uses up the memory of a lab's node: `python -m trainoff.clusters.lab.memory_filler FOLDER NODE`, run on that node.
+"""Fill the memory of a lab's node up to its limit: `python -m trainoff.clusters.lab.memory_filler FOLDER NODE`.
 
-It takes what is left below the node's limit and keeps it, so that whoever wants more is killed by the kernel, and not
-this process.
+The kernel then kills other processes of the node that allocate more, and not this one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ LEFT = 4 * CHUNK
 
 def main() -> None:
     plan, number = LabPlan.read(Path(sys.argv[1])), int(sys.argv[2])
-    with contextlib.suppress(OSError):  # without root the kernel may choose this one
+    with contextlib.suppress(OSError):  # without root the kernel may kill this process, too
         Path("/proc/self/oom_score_adj").write_text("-1000")
     group, limit = plan.group(number), plan.specs[number].memory_bytes or 0
     kept = []

@@ -1,4 +1,4 @@
-"""The labs of this machine: the register of running ones, their control groups, and what a machine needs for a lab."""
+"""The labs of this machine: the register of running labs, their control groups, and what a lab requires."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
 from trainoff.study.machines import GIB, NodeSpec
 
-FILE = "{name}.json"
-PLAYGROUND = "lab"  # what a lab that was started by hand is called where it is told
+MANUAL = "lab"  # the `about` of a lab that was started by `trainoff lab up`
 
 
 @dataclass(frozen=True)
 class LabEntry:
-    """A lab: its plan, what it is for, the process on this machine that keeps it, and its folder."""
+    """A running lab: its plan, what it is for, the PID of its supervisor, and its folder."""
 
     plan: LabPlan
     about: str
-    keeper: int
+    supervisor: int
     folder: str
 
     @property
@@ -40,61 +39,61 @@ class LabEntry:
 
 
 def folder() -> Path:
-    """Where the files are: gone after a restart, as labs are. TRAINOFF_RUNTIME names another place."""
+    """Return the register's folder, which a restart removes, as it ends all labs."""
     if given := os.environ.get("TRAINOFF_RUNTIME"):
         return Path(given)
-    own = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path("/run") if os.geteuid() == 0 else Path(own) if own else Path(tempfile.gettempdir())
-    return base / ("trainoff" if base != Path(tempfile.gettempdir()) else f"trainoff-{os.getuid()}")
+    if os.geteuid() == 0:
+        return Path("/run/trainoff")
+    runtime, shared = os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()
+    return Path(runtime, "trainoff") if runtime and runtime != shared else Path(shared, f"trainoff-{os.getuid()}")
 
 
 def new_name(number: int = 0) -> str:
-    """A name for a lab of this process, by which others can tell whether its owner lives."""
-    return f"{os.getpid()}-{_born(os.getpid())}-{number}"
+    """Return a name for a lab of this process, which tells other processes whether its owner lives."""
+    return f"{os.getpid()}-{_start_time(os.getpid())}-{number}"
 
 
 def owned(name: str) -> bool:
-    """Whether the owner of a lab lives."""
+    """Return whether the owner of a lab lives."""
     pid, _, rest = name.partition("-")
     with contextlib.suppress(ValueError, OSError):
-        return _born(int(pid)) == int(rest.partition("-")[0])
+        return _start_time(int(pid)) == int(rest.partition("-")[0])
     return False
 
 
-def _born(pid: int) -> int:
-    """When a process began, in ticks since the machine did: what no change of its clock touches."""
+def _start_time(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def announce(entry: LabEntry) -> None:
-    """Write a lab down."""
+    """Add a lab to the register."""
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    content = json.dumps({**asdict(entry), "plan": asdict(entry.plan)})
-    atomic_write(folder() / FILE.format(name=entry.name), content)
+    atomic_write(folder() / f"{entry.name}.json", json.dumps(asdict(entry)))
 
 
 def forget(name: str) -> None:
-    """Strike a lab off."""
-    (folder() / FILE.format(name=name)).unlink(missing_ok=True)
-    shutil.rmtree(folder() / name, ignore_errors=True)  # the keeper's
-    with contextlib.suppress(OSError):  # others are in it, or it never was
+    """Remove a lab from the register."""
+    (folder() / f"{name}.json").unlink(missing_ok=True)
+    shutil.rmtree(folder() / name, ignore_errors=True)  # the supervisor's
+    with contextlib.suppress(OSError):  # it has other labs, or does not exist
         folder().rmdir()
 
 
 def labs() -> Iterator[LabEntry]:
-    """The labs that are up."""
+    """Return the labs that are up."""
     for path in sorted(folder().glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(path.read_text())
+            entry = json.loads(path.read_text())
             if owned(path.stem):
-                yield LabEntry(LabPlan.from_json(told["plan"]), told["about"], told["keeper"], told["folder"])
+                yield LabEntry(**{**entry, "plan": LabPlan.from_json(entry["plan"])})
 
 
 def sweep(groups: Cgroups) -> list[str]:
-    """Remove what is left of labs whose owners are gone; returns their names."""
+    """Remove the leftovers of labs whose owners are gone; return their names."""
     gone = [name for name in groups.labs() if not owned(name)]
     for name in gone:
-        with contextlib.suppress(OSError):  # another sweeps it, too, or it will not go yet: then the next one does
+        with contextlib.suppress(OSError):  # another process removes it, too, or its processes have not ended yet
             kill_all(groups, name)
             groups.remove(name)
     for path in folder().glob("*-*-*"):
@@ -114,7 +113,7 @@ _numbers = itertools.count()
 
 
 class LabCgroups:
-    """The control groups of one lab, from their making to their removal. Leftovers of the dead are removed first."""
+    """The control groups of one lab. Making them first removes the leftovers of labs whose owners are gone."""
 
     def __init__(self, specs: Sequence[NodeSpec]) -> None:
         self._groups = find_groups()
@@ -134,12 +133,12 @@ class LabCgroups:
             if spec.memory_bytes:
                 group.set_memory(spec.memory_bytes)
 
-    def announce(self, about: str, keeper: int, folder: Path) -> None:
-        """Let others find the lab, once its network has been made by the keeper and written down in the folder."""
-        announce(LabEntry(LabPlan.read(folder), about, keeper, str(folder)))
+    def announce(self, about: str, supervisor: int, folder: Path) -> None:
+        """Register the lab, once the supervisor has made its network and written the plan into the folder."""
+        announce(LabEntry(LabPlan.read(folder), about, supervisor, str(folder)))
 
     def close(self) -> None:
-        """Remove the groups, when their processes have been killed; what will not go yet, the next lab removes."""
+        """Kill the lab's processes and remove its groups; those that are busy yet are removed by the next lab."""
         forget(self.plan.name)
         with contextlib.suppress(OSError):
             kill_all(self._groups, self.plan.name)
@@ -147,21 +146,21 @@ class LabCgroups:
 
 
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
-TRYING = 10**6  # the number of a lab that is only tried
-SLACK = 1.001  # for sums of fractions
+TRIAL_NUMBER = 10**6  # of a lab that is made to see whether it can be
+TOLERANCE = 1.001  # for sums of fractions
 
 
 @cache
 def missing() -> str | None:
-    """What this machine lacks to be a lab, in one sentence; None if it can be one."""
+    """Return what this machine lacks for a lab, or None."""
     if sys.platform != "linux":
-        return f"the lab is made of Linux's namespaces and control groups; this is {sys.platform}"
+        return f"the lab needs Linux's namespaces and control groups; this is {sys.platform}"
     for program, package in PROGRAMS.items():
         if not shutil.which(program):
             return f"the lab needs `{program}`; apt-get install {package}"
     try:
         groups = find_groups()
-        groups.make(name := new_name(TRYING), "node-0").set_cores(1.0)
+        groups.make(name := new_name(TRIAL_NUMBER), "node-0").set_cores(1.0)
         groups.remove(name)
     except TrainoffError as error:
         return str(error)
@@ -172,19 +171,18 @@ def missing() -> str | None:
 
 @cache
 def no_latency() -> str | None:
-    """Why packets cannot be delayed here; None if they can."""
-    alone = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-rn"]
+    """Return why packets cannot be delayed here, or None."""
+    unshare = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-rn"]
     delay = ["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
-    tried = subprocess.run([*alone, *delay], capture_output=True)
-    if tried.returncode == 0:
+    if subprocess.run([*unshare, *delay], capture_output=True).returncode == 0:
         return None
     return "latency_ms needs the kernel's netem, which this machine does not have; leave it out"
 
 
 def refuses(specs: Sequence[NodeSpec], cpus: int) -> str | None:
-    """Why these nodes cannot be emulated here, or None."""
+    """Return why these nodes cannot be emulated here, or None."""
     cores = sum(spec.cores for spec in specs)
-    if cores > cpus * SLACK:
+    if cores > cpus * TOLERANCE:
         return (
             f"{len(specs)} nodes with {cores:.3g} cores together are more than the {cpus} of this machine; "
             f"take at most {cpus / len(specs):.3g} for each, or fewer nodes"
@@ -193,8 +191,8 @@ def refuses(specs: Sequence[NodeSpec], cpus: int) -> str | None:
 
 
 def too_much_memory(specs: Sequence[NodeSpec], total: int) -> str | None:
-    """A warning if the nodes' memory together is more than the machine has, and so may not be there when needed."""
-    asked = sum(spec.memory_bytes or 0 for spec in specs)
-    if asked <= total:
+    """Return a warning if the nodes together have more memory than the machine."""
+    needed = sum(spec.memory_bytes or 0 for spec in specs)
+    if needed <= total:
         return None
-    return f"{len(specs)} nodes with {asked / GIB:.3g} GB together; this machine has {total / GIB:.3g}"
+    return f"{len(specs)} nodes with {needed / GIB:.3g} GB together; this machine has {total / GIB:.3g}"

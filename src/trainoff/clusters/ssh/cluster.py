@@ -89,7 +89,7 @@ class Hosts(Cluster):
         host = self._hosts[node.name]
         self._deliver(host)
         words = [moved(word, host.places) for word in argv]
-        values = {name: moved(value, host.places) for name, value in {**carried(), **env}.items()}
+        values = {name: moved(value, host.places) for name, value in {**passed_environment(), **env}.items()}
         return host.link.start(words, values, role, self._logs / f"{role}.txt")
 
     def send_files(self, paths: Iterable[Path]) -> None:
@@ -124,7 +124,7 @@ def _at_once(work: Callable[[Each], Found], each: Iterable[Each]) -> list[Found]
         return list(pool.map(work, every))
 
 
-def carried() -> dict[str, str]:
+def passed_environment() -> dict[str, str]:
     """The part of this process's environment that processes on hosts have, too."""
     return {name: value for name, value in os.environ.items() if name in THREADS or name.startswith(CARRIED)}
 

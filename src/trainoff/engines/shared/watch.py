@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.clusters.lab.cluster import carried
+from trainoff.clusters.lab.cluster import node_traffic
 from trainoff.clusters.namespaces import open_in_namespace
 from trainoff.engines.contract import Job, Watch
 from trainoff.engines.shared.snapshots import SnapshotBuffer, SnapshotSchedule
@@ -237,7 +237,7 @@ def network_bytes() -> int | None:
     if kind is None:
         return None
     if kind == LAB:
-        return sum(sent for sent, _ in carried(SUPERVISOR_DEVICES).values())
+        return sum(sent for sent, _ in node_traffic(SUPERVISOR_DEVICES).values())
     import psutil
 
     return int(psutil.net_io_counters(nowrap=False).bytes_recv)

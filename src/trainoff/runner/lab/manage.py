@@ -19,8 +19,8 @@ import psutil
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab import register
 from trainoff.clusters.lab.cgroups import Cgroup, find_groups
-from trainoff.clusters.lab.cluster import BRIDGE, carried, port_of
-from trainoff.clusters.lab.register import PLAYGROUND, LabEntry, labs, sweep
+from trainoff.clusters.lab.cluster import BRIDGE, node_traffic, port_of
+from trainoff.clusters.lab.register import MANUAL, LabEntry, labs, sweep
 from trainoff.clusters.local import cpus
 from trainoff.engines.shared.watch import Channel
 from trainoff.errors import TrainoffError
@@ -60,14 +60,14 @@ def _option_error(name: str) -> Callable[[str], TrainoffError]:
 
 def up(specs: Sequence[NodeSpec]) -> LabEntry:
     """Start a lab, which stays until `down`."""
-    if any(entry.about == PLAYGROUND for entry in labs()):
+    if any(entry.about == MANUAL for entry in labs()):
         raise TrainoffError("a lab is up already; `trainoff lab status` shows it, `trainoff lab down` ends it")
     if why_not := namespaces.why_not():
         raise TrainoffError(f"the lab needs namespaces of its own: {why_not}")
     if reason := register.missing() or register.refuses(specs, len(cpus())):
         raise TrainoffError(reason)
-    command = [sys.executable, "-P", "-m", "trainoff.runner.lab.supervisor", PLAYGROUND]
-    keeper = subprocess.Popen(
+    command = [sys.executable, "-P", "-m", "trainoff.runner.lab.supervisor", MANUAL]
+    process = subprocess.Popen(
         [*command, json.dumps([asdict(spec) for spec in specs])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -75,9 +75,9 @@ def up(specs: Sequence[NodeSpec]) -> LabEntry:
         start_new_session=True,
         text=True,
     )
-    assert keeper.stdout
-    said = keeper.stdout.readline().strip()
-    found = [entry for entry in labs() if entry.keeper == keeper.pid]
+    assert process.stdout
+    said = process.stdout.readline().strip()
+    found = [entry for entry in labs() if entry.supervisor == process.pid]
     if said != UP or not found:
         raise TrainoffError(said or "the lab did not come up")
     return found[0]
@@ -107,7 +107,7 @@ def _cpu_seconds(entry: LabEntry) -> list[float]:
 
 def _rows(entry: LabEntry, before: Sequence[float], passed: float) -> list[dict[str, Any]]:
     with contextlib.suppress(OSError, KeyError, TrainoffError):  # the lab has ended meanwhile
-        traffic = carried(Path(f"/proc/{inner(entry)}/net/dev"))
+        traffic = node_traffic(Path(f"/proc/{inner(entry)}/net/dev"))
         return [_row(entry, number, first, passed, traffic[number]) for number, first in enumerate(before)]
     return []
 
@@ -134,9 +134,9 @@ def _row(entry: LabEntry, number: int, first: float, passed: float, traffic: tup
 def enter_command(node: str, command: Sequence[str], lab: str | None) -> list[str]:
     """Return the command that runs another one on a node."""
     entry = choose(lab)
-    keeper = inner(entry)
-    aside = ["nsenter", "--target", str(keeper), "--pid", "--mount", f"--wd={Path.cwd()}", "--"]
-    return [*entry.plan.enter_command(number_of(entry, node), keeper), *aside, *command]
+    supervisor = inner(entry)
+    aside = ["nsenter", "--target", str(supervisor), "--pid", "--mount", f"--wd={Path.cwd()}", "--"]
+    return [*entry.plan.enter_command(number_of(entry, node), supervisor), *aside, *command]
 
 
 def number_of(entry: LabEntry, node: str) -> int:
@@ -153,7 +153,7 @@ def choose(lab: str | None) -> LabEntry:
     found = [entry for entry in labs() if lab in (None, entry.name)]
     if not found:
         raise TrainoffError(f"no lab {lab} is up" if lab else "no lab is up; `trainoff lab up --nodes 3` starts one")
-    manual = [entry for entry in found if entry.about == PLAYGROUND]
+    manual = [entry for entry in found if entry.about == MANUAL]
     if len(found) > 1 and not manual:
         names = ", ".join(entry.name for entry in found)
         raise TrainoffError(f"several labs are up; choose one with --lab: {names}")
@@ -163,7 +163,7 @@ def choose(lab: str | None) -> LabEntry:
 def inner(entry: LabEntry) -> int:
     """Return the id of a lab's process 1 outside its namespace."""
     try:
-        return int(psutil.Process(entry.keeper).children()[0].pid)
+        return int(psutil.Process(entry.supervisor).children()[0].pid)
     except (psutil.Error, IndexError):
         raise TrainoffError(f"lab {entry.name} has just gone down") from None
 
@@ -171,17 +171,17 @@ def inner(entry: LabEntry) -> int:
 def down() -> tuple[list[str], list[str]]:
     """End the lab started by `up` and remove what dead labs left; return what has been removed and what still runs."""
     gone = []
-    for entry in [entry for entry in labs() if entry.about == PLAYGROUND]:
-        _end(entry.keeper)
+    for entry in [entry for entry in labs() if entry.about == MANUAL]:
+        _end(entry.supervisor)
         gone.append(entry.name)
     gone += sweep(find_groups())
     return gone, [entry.about for entry in labs()]
 
 
-def _end(keeper: int) -> None:
+def _end(supervisor: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(keeper)
-        os.kill(keeper, signal.SIGTERM)
+        process = psutil.Process(supervisor)
+        os.kill(supervisor, signal.SIGTERM)
         with contextlib.suppress(psutil.TimeoutExpired):
             process.wait(END_S)
         if process.is_running():
@@ -194,12 +194,12 @@ class Target:
 
     group: Cgroup
     port: str  # the bridge's end of its link
-    keeper: int  # a process in the bridge's network
+    supervisor: int  # a process in the bridge's network
     cores: float
     share: float
 
     def link(self, *words: str) -> None:
-        command = ["nsenter", f"--net=/proc/{self.keeper}/ns/net", "ip", "link", "set", self.port, *words]
+        command = ["nsenter", f"--net=/proc/{self.supervisor}/ns/net", "ip", "link", "set", self.port, *words]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise TrainoffError(f"the node's link could not be changed: {done.stderr.strip()}")

@@ -21,7 +21,7 @@ from typing import Any
 
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab.cgroups import LEAVE_S
-from trainoff.clusters.lab.cluster import LabNetwork, LabPlan, carried, gone
+from trainoff.clusters.lab.cluster import LabNetwork, LabPlan, gone, node_traffic
 from trainoff.clusters.lab.register import LabCgroups, folder
 from trainoff.clusters.local import die_with_parent
 from trainoff.errors import TrainoffError
@@ -110,7 +110,7 @@ class Lab:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what each node has used so far."""
-        traffic = carried(DEVICES)
+        traffic = node_traffic(DEVICES)
         return [self._row(number, *traffic.get(number, (0, 0))) for number in range(len(self.groups))]
 
     def _row(self, number: int, sent: int, received: int) -> dict[str, Any]:
