@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from trainoff import __version__
 from trainoff.analysis import groups, newest
@@ -20,6 +21,9 @@ from trainoff.errors import TrainoffError
 from trainoff.files import atomic_open, atomic_write
 from trainoff.records import EXPORTED, DamagedRecord, Record, curves, samples, series_of, table
 from trainoff.reproductions.published import output_path, require_records
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,9 @@ def export(options: ExportOptions, progress: Progress) -> tuple[list[str], list[
 
 
 def _writer(to: str) -> Callable[[ExportFolder, Path, list[Record], Progress], list[str]]:
-    from trainoff.report.export import mlflow, tensorboard
+    from trainoff.report.export import mlflow
 
-    return {"tensorboard": tensorboard.write, "mlflow": mlflow.write}.get(to, write_tables)
+    return {"tensorboard": write_tensorboard, "mlflow": mlflow.write}.get(to, write_tables)
 
 
 def write_tables(target: ExportFolder, folder: Path, records: Sequence[Record], progress: Progress) -> list[str]:
@@ -257,3 +261,52 @@ def _name(record: Record, label: dict[str, Any]) -> str:
 def _plain(text: str) -> str:
     """Return a text without characters that file systems or trackers may reject."""
     return re.sub(r"[^\w.,=+-]+", "_", text).strip(".")
+
+
+EVENT_VERSION = "brain.Event:2"  # the first event of a file
+
+
+def write_tensorboard(target: ExportFolder, folder: Path, records: Sequence[Record], progress: Progress) -> list[str]:
+    """Write a folder with an event file per trial; return the end of the summary and the command that opens it."""
+    with needs("tensorboard"):
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    runs = tracked(folder, records)
+    for number, run in enumerate(runs, 1):
+        # TensorBoard joins the files of a folder in the order of their names, so there is only one.
+        with target.file(f"{run.name}/events.out.tfevents.{run.start:.0f}.trainoff") as path, path.open("wb") as file:
+            writer = RecordWriter(file)
+            for event in _events(run):
+                writer.write(event.SerializeToString())
+        progress("writing event files", number, len(runs))
+    return ["", f"Open it: tensorboard --logdir {target.folder}"]
+
+
+def _events(run: TrackedRun) -> Iterator[Event]:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    yield Event(wall_time=run.start, file_version=EVENT_VERSION)
+    yield Event(wall_time=run.start, summary=_hparams(run))
+    for name, step, at, value in run.points():
+        yield Event(wall_time=at, step=step, summary=Summary(value=[Summary.Value(tag=name, simple_value=value)]))
+    end = run.record.samples_seen or 0
+    for name, value in run.figures().items():
+        final = Summary.Value(tag=f"final/{name}", simple_value=value)
+        yield Event(wall_time=run.end, step=end, summary=Summary(value=[final]))
+
+
+def _hparams(run: TrackedRun) -> Any:
+    """Return what the HPARAMS page of TensorBoard shows of a run."""
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+    known = {"study": run.record.study, "status": run.record.status, **run.settings()}
+    return hparams_pb(
+        {name: _simple(value) for name, value in known.items()},
+        trial_id=run.record.trial_id,
+        start_time_secs=run.start,
+    )
+
+
+def _simple(value: Any) -> bool | int | float | str:
+    finite = isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    return value if finite else str(value)
