@@ -193,8 +193,8 @@ def test_predictions_that_depend_on_the_models_shape_have_a_caution():
     low, high = alternative_range(found, 17)
     assert low < law[17] < high
     assert shape_caution(found, 17) == (
-        "With 17 nodes much hangs on the shape of the model: others that fit these runs nearly as well say "
-        f"{low:.1f} to {high:.1f} s. A run there, or nearer to it, would tell."
+        "The prediction for 17 nodes depends on the shape of the model: others that fit these runs nearly as well "
+        f"predict {low:.1f} to {high:.1f} s. A run there, or nearer to it, would decide."
     )
     assert shape_caution(found, 8) is None, "inside the measured range all shapes agree"
     steep = fit([Measurement(nodes, 1.0, (40 / nodes,)) for nodes in (1, 2, 4, 8)])
@@ -205,7 +205,7 @@ def test_an_inaccurate_model_does_not_claim_that_nodes_make_no_difference():
     flat = fit([Measurement(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 5.0), (2, 5.1), (4, 4.9))])
     assert interpretation(flat) == "Nodes make no difference: nothing of the time is divided among them."
     wild = fit([Measurement(nodes, 1.0, (seconds,)) for nodes, seconds in ((1, 28.0), (3, 19.0), (5, 30.0))])
-    assert re.search(r"; but this model was off by up to \d+%, so it may not see it\.$", interpretation(wild))
+    assert re.search(r"; but this model was off by up to \d+%, so it may have missed one\.$", interpretation(wild))
 
 
 def test_the_models_of_the_published_clusters():
@@ -237,7 +237,7 @@ def test_the_best_and_the_sufficient_number_of_nodes():
     assert found.enough_nodes() == 7
     assert found.speed_up(10) == pytest.approx(101 / 20)
     assert found.efficiency(10) == pytest.approx(10.1 / 20)
-    assert "10 nodes are the fastest (5.0 times one), more are slower; more than 7 nodes bring" in interpretation(found)
+    assert "10 nodes are the fastest (5.0 times one), more are slower; more than 7 nodes gain" in interpretation(found)
     assert formula_text(found) == "1:40 divided among the nodes + 1.0 s for each node"
     assert interpretation(fit(configs(lambda n: 1.0 + n))).startswith("One node is the fastest")
 

@@ -467,7 +467,7 @@ def _set_options(curve: Curve) -> list[str]:
     """Return the options that select the curve's own trials; values that no option can express are left out."""
     settled = curve.records[0].settled
     options = []
-    for key, value in curve.apart.items():
+    for key, value in curve.label.items():
         if key not in (*settled, "kind") and isinstance(value, bool | int | float | str) and " " not in str(value):
             text = f"{value:g}" if isinstance(value, float) else str(value)
             text = text.lower() if isinstance(value, bool) else text

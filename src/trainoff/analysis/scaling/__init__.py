@@ -1,4 +1,4 @@
-"""How training time goes with the number of nodes: a model, its grade, and which runs would sharpen it."""
+"""Model the time by the number of nodes and rows, grade the model, and choose the runs that would sharpen it."""
 
 from trainoff.analysis.scaling.curves import PER_1000, SIZES, Curve, curves, nodes_key, rows_of
 from trainoff.analysis.scaling.designer import DesignedRun, RunCandidate, Subject, design, expected_width, grid

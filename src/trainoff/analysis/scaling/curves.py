@@ -1,4 +1,4 @@
-"""Curves: the runs of one engine in one setting that differ only in how many nodes and rows they had."""
+"""Curves: the runs of one engine in one setting that differ only in their numbers of nodes and rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from trainoff.analysis.figures import FIGURES, Figure
 from trainoff.analysis.format import seconds, settings_text
-from trainoff.analysis.groups import newest, setting_of, varying_keys, without_implied_sizes
+from trainoff.analysis.groups import as_key, newest, setting_of, varying_keys, without_implied_sizes
 from trainoff.analysis.scaling.model import Measurement
 from trainoff.records import Record
 
-SIZES = ("workers", "nodes", "hosts", "train_rows")  # what may differ along a curve
+SIZES = ("workers", "nodes", "hosts", "train_rows")  # keys that may differ along a curve
 
 
 def _per_thousand(record: Record) -> float | None:
@@ -36,28 +36,28 @@ PER_1000 = Figure(
 
 @dataclass(frozen=True)
 class Curve:
-    """Records that lie on one curve, those that say nothing of its figure apart."""
+    """The records of one curve."""
 
     engine: str
     workload: str
-    apart: dict[str, Any]  # what sets it apart from other curves of this engine and workload
+    label: dict[str, Any]  # how it differs from other curves of this engine and workload
     records: tuple[Record, ...]
-    censored: tuple[Record, ...]  # failed, or never got to the target
+    censored: tuple[Record, ...]  # failed, or never reached the target
     figure: Figure
 
     @property
     def setting(self) -> str:
-        """What sets it apart, in words."""
-        return settings_text(self.apart)
+        """The keys and values that distinguish it."""
+        return settings_text(self.label)
 
     @property
     def name(self) -> str:
-        """The engine, with what sets this curve apart."""
+        """The engine and the setting."""
         return f"{self.engine} with {self.setting}" if self.setting else self.engine
 
     @property
     def measurements(self) -> list[Measurement]:
-        """What was measured, by nodes and rows."""
+        """The measured times, by nodes and rows."""
         found: dict[tuple[int, float], list[float]] = {}
         for record in self.records:
             found.setdefault((record.workers, self.rows(record)), []).append(self.seconds(record))
@@ -65,63 +65,63 @@ class Curve:
 
     @property
     def grows(self) -> bool:
-        """Whether every node brings a batch of its own: the more nodes, the fewer steps."""
+        """Whether every node has its own batch, so that more nodes make fewer steps."""
         return isinstance(_batch(self.records), str)
 
     @property
     def counts(self) -> list[int]:
-        """The node counts that were measured."""
+        """The measured node counts."""
         return sorted({record.workers for record in self.records})
 
     @property
     def overhead_s(self) -> float:
-        """What a trial takes besides what is modelled: starting, loading, testing."""
-        return statistics.median(max((one.cold_s or 0.0) - (one.train_s or 0.0), 0.0) for one in self.records)
+        """The median time of a trial besides its training: starting, loading, testing."""
+        return statistics.median(max((each.cold_s or 0.0) - (each.train_s or 0.0), 0.0) for each in self.records)
 
     @property
     def spreads(self) -> bool:
-        """Whether it could have more nodes at all."""
+        """Whether it can have more than one node."""
         return self.records[0].mode != "single"
 
     @property
     def key(self) -> str:
-        """The key of a study that says how many nodes there are."""
+        """The study key that sets the number of nodes."""
         return nodes_key(self.records[0])
 
     def rows(self, record: Record) -> float:
-        """The work of a record; with seconds per sample it is the same for all."""
+        """Return the rows of a record; for seconds per sample they do not matter and are 1."""
         return 1.0 if self.figure.name == PER_1000.name else rows_of(record)
 
     def seconds(self, record: Record) -> float:
-        """The figure of a record that is on the curve."""
+        """Return the figure of a record on the curve."""
         value = self.figure.value(record)
         assert value is not None
         return value
 
     def split(self, held: Iterable[int]) -> tuple[list[Measurement], list[Measurement]]:
-        """What to fit, and what to keep from the fit because its node count is to be held out."""
-        gone = set(held)
+        """Split the measurements into those to fit and those whose node count is to be held out."""
+        out = set(held)
         every = self.measurements
-        return [one for one in every if one.nodes not in gone], [one for one in every if one.nodes in gone]
+        return [each for each in every if each.nodes not in out], [each for each in every if each.nodes in out]
 
 
 def nodes_key(record: Record) -> str:
-    """What a study calls the nodes of such a record: elsewhere than in a lab they are its workers."""
+    """Return the study key for the nodes of such a record: `nodes` in a lab, `workers` elsewhere."""
     return "nodes" if record.cluster == "lab" else "workers"
 
 
 def rows_of(record: Record) -> float:
-    """How many rows were trained on; one where the record does not say, so that all have the same."""
+    """Return the number of training rows; 1 if it is not on record."""
     rows = record.dataset.get("train_rows") or record.params.get("train_rows")
     return float(rows) if rows else 1.0
 
 
 def curves(records: Iterable[Record], figure: Figure | Callable[[Record], Figure] = FIGURES["train_s"]) -> list[Curve]:
-    """The curves in a set of records, in the order in which they first appear.
+    """Return the curves in a set of records, in the order in which they first appear.
 
-    `figure` is a time, or says for a record which one is meant, since the metric of a target goes with the workload.
+    `figure` is a time, or a function that returns the time for a record, since the metric depends on the workload.
     """
-    counted = [record for record in newest(records) if record.workers]  # a document may not say how many there were
+    counted = [record for record in newest(records) if record.workers]  # a published document may not state it
     kept = [record for record in counted if record.status not in ("unsupported", "interrupted")]
     found: dict[str, list[Record]] = {}
     for record, key in zip(kept, _keys(kept), strict=True):
@@ -129,15 +129,15 @@ def curves(records: Iterable[Record], figure: Figure | Callable[[Record], Figure
     families: dict[tuple[str, str], list[list[Record]]] = {}
     for members in found.values():
         families.setdefault((members[0].engine, members[0].workload), []).append(members)
-    return [_curve(own, family, figure) for family in families.values() for own in family]
+    return [_curve(members, family, figure) for family in families.values() for members in family]
 
 
-def _curve(own: list[Record], family: list[list[Record]], figure: Figure | Callable[[Record], Figure]) -> Curve:
-    meant = figure if isinstance(figure, Figure) else figure(own[0])
-    good = [record for record in own if _usable(meant.value(record))]
-    bad = [record for record in own if not _usable(meant.value(record))]
-    first = own[0]
-    return Curve(first.engine, first.workload, _apart(own, family), tuple(good), tuple(bad), meant)
+def _curve(members: list[Record], family: list[list[Record]], figure: Figure | Callable[[Record], Figure]) -> Curve:
+    first = members[0]
+    figure = figure if isinstance(figure, Figure) else figure(first)
+    good = tuple(record for record in members if _usable(figure.value(record)))
+    bad = tuple(record for record in members if not _usable(figure.value(record)))
+    return Curve(first.engine, first.workload, _label(members, family), good, bad, figure)
 
 
 def _usable(value: float | None) -> bool:
@@ -145,31 +145,27 @@ def _usable(value: float | None) -> bool:
 
 
 def _keys(records: Sequence[Record]) -> list[str]:
-    """What must be the same along a curve.
+    """Return a key for each record that is the same along a curve.
 
-    A batch is either that of all workers together or grows with them. Which it is, a record does not say: it is what
+    A batch is either shared by all workers or grows with their number. The record does not say which: it is what
     makes fewer curves of the records that are otherwise alike.
     """
-    texts = [json.dumps(_base(record), sort_keys=True, default=str) for record in records]
-    whole: dict[str, set[float]] = {}
-    each: dict[str, set[float]] = {}
-    for record, text in zip(records, texts, strict=True):
-        whole.setdefault(text, set()).add(_batch_of(record))
-        each.setdefault(text, set()).add(_batch_of(record) / record.workers)
+    texts = [as_key(_base(record)) for record in records]
+    batches = [float(record.params.get("batch_size") or 0.0) for record in records]
+    shared: dict[str, set[float]] = {}
+    per_worker: dict[str, set[float]] = {}
+    for record, text, batch in zip(records, texts, batches, strict=True):
+        shared.setdefault(text, set()).add(batch)
+        per_worker.setdefault(text, set()).add(batch / record.workers)
     keys = []
-    for record, text in zip(records, texts, strict=True):
-        grows = len(each[text]) < len(whole[text])
-        keys.append(f"{text} {_batch_of(record) / record.workers if grows else _batch_of(record)} {grows}")
+    for record, text, batch in zip(records, texts, batches, strict=True):
+        grows = len(per_worker[text]) < len(shared[text])
+        keys.append(f"{text} {batch / record.workers if grows else batch} {grows}")
     return keys
 
 
-def _batch_of(record: Record) -> float:
-    """The batch of all workers together; none where an engine knows no batches."""
-    return float(record.params.get("batch_size") or 0.0)
-
-
 def _base(record: Record) -> dict[str, Any]:
-    """The setting less the sizes. Of listed nodes that are alike but for the first, only the first counts."""
+    """Return the setting without sizes. Of listed nodes that differ only in the first, the first counts."""
     setting = setting_of(record)
     listed = setting.get("nodes")
     base = {key: value for key, value in setting.items() if key not in (*SIZES, "batch_size")}
@@ -180,18 +176,18 @@ def _base(record: Record) -> dict[str, Any]:
     return base
 
 
-def _apart(own: list[Record], family: list[list[Record]]) -> dict[str, Any]:
-    """In what a curve differs from the others of its engine and workload."""
+def _label(members: list[Record], family: list[list[Record]]) -> dict[str, Any]:
+    """Return the keys in which a curve differs from the others of its engine and workload."""
     if len(family) == 1:
         return {}
-    bases = [{**_base(members[0]), "batch_size": _batch(members)} for members in family]
+    bases = [{**_base(each[0]), "batch_size": _batch(each)} for each in family]
     keys = without_implied_sizes(varying_keys(bases), bases)
-    mine = {**_base(own[0]), "batch_size": _batch(own)}
-    return {key: mine[key] for key in keys if key in mine}
+    base = next(base for base, each in zip(bases, family, strict=True) if each is members)
+    return {key: base[key] for key in keys if key in base}
 
 
 def _batch(records: Sequence[Record]) -> int | str | None:
-    """The batch of a curve, as one would ask for it: a number, or so many per node."""
+    """Return the batch size of a curve as a study states it: a number, or a number per node."""
     sizes = {record.params.get("batch_size") for record in records}
     if len(sizes) == 1:
         return sizes.pop()

@@ -1,4 +1,4 @@
-"""Which runs to make next: those that sharpen the predictions asked for most, for every second that they take."""
+"""Choose the runs that sharpen the predictions asked for most, for every second that they take."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from trainoff.analysis.scaling.model import (
 )
 
 SURE = 1.96  # standard deviations that enclose 95 %
-LITTLE = 0.04  # a run that takes away less than this share of a curve's variance is not worth asking for
-SERIAL = 0.1  # of one node's time, where nothing is known of how an engine scales
-CLOSE = 0.05  # and none once predictions are as close as this
-MOST_CHOICES = 50
+LITTLE = 0.04  # a run that removes less than this share of a curve's variance is not proposed
+CLOSE = 0.05  # nor is one for a curve whose predictions are as narrow as this
+SERIAL = 0.1  # of one node's time, assumed if nothing is known of how an engine scales
+MOST_RUNS = 50
 
 
 @dataclass(frozen=True)
 class RunCandidate:
-    """A run that could be made, and what it should take, start-up included."""
+    """A run that could be made, and its expected time, start-up included."""
 
     curve: str
     nodes: int
@@ -39,7 +39,7 @@ class RunCandidate:
 
 @dataclass(frozen=True)
 class DesignedRun:
-    """A run to make, the seconds gone after it, and how wide its curve's predictions are before and after.
+    """A run to make, the seconds spent after it, and the width of its curve's predictions before and after.
 
     A width of 0.2 is 20 % up and down.
     """
@@ -52,7 +52,7 @@ class DesignedRun:
 
 @dataclass(frozen=True)
 class Subject:
-    """A curve that is to be predicted: what is believed of it, what was measured, and where it is asked for."""
+    """A curve to be predicted: its assumed formula, its measurements, and the nodes and rows to predict."""
 
     formula: Formula
     measurements: tuple[Measurement, ...]
@@ -61,19 +61,20 @@ class Subject:
 
     @staticmethod
     def of_fit(fit: Fit, at: Iterable[int]) -> Subject:
-        """A model that is to see better at these node counts."""
-        return Subject(fit.formula, fit.measurements, tuple((nodes, fit.formula.rows) for nodes in at), fit.noise)
+        """Return the curve of a fitted model, to be predicted at these node counts."""
+        places = tuple((nodes, fit.formula.rows) for nodes in at)
+        return Subject(fit.formula, fit.measurements, places, fit.noise)
 
     @staticmethod
     def of_one_count(measurements: Sequence[Measurement], at: Iterable[int]) -> Subject:
-        """Of runs with one number of nodes only: a tenth of one node's time is taken to be constant, until known."""
-        largest = max(measurements, key=lambda one: one.rows)
+        """Return a curve measured at one node count; a tenth of one node's time is assumed to be constant."""
+        largest = max(measurements, key=lambda each: each.rows)
         alone = largest.seconds / (SERIAL + (1 - SERIAL) / largest.nodes)
         formula = Formula((CONSTANT, WORK), (SERIAL * alone, (1 - SERIAL) * alone), largest.rows)
         return Subject(formula, tuple(measurements), tuple((nodes, largest.rows) for nodes in at))
 
 
-class _Belief:
+class _Information:
     """What is known of one curve as an information matrix; variances are of shares of the predicted time.
 
     Before anything is known, each term may be as large as the whole prediction.
@@ -82,54 +83,56 @@ class _Belief:
     def __init__(self, subject: Subject, several_rows: bool) -> None:
         self._subject = subject
         self._terms = possible_terms(subject.measurements, several_rows)
-        self._goals = np.stack([self._row(*place) for place in subject.at])
-        self.information = np.diag(np.mean(self._goals**2, axis=0) + 1e-12)
-        for config in subject.measurements:
-            self.information = self.information + len(config.runs) * self.worth(config.nodes, config.rows)
+        self._targets = np.stack([self._row(*place) for place in subject.at])
+        self.matrix = np.diag(np.mean(self._targets**2, axis=0) + 1e-12)
+        for each in subject.measurements:
+            self.matrix = self.matrix + len(each.runs) * self.of_run(each.nodes, each.rows)
 
     def _row(self, nodes: int, rows: float) -> Array:
         formula = self._subject.formula
-        return np.asarray(term_matrix(self._terms, [nodes], [rows / formula.rows])[0] / formula.seconds(nodes, rows))
+        row = term_matrix(self._terms, [nodes], [rows / formula.rows])[0]
+        return np.asarray(row / formula.seconds(nodes, rows))
 
-    def worth(self, nodes: int, rows: float) -> Array:
-        """What one run adds."""
+    def of_run(self, nodes: int, rows: float) -> Array:
+        """Return the information that one run adds."""
         row = self._row(nodes, rows) / self._subject.noise
         return np.outer(row, row)
 
     def variance(self, information: Array) -> float:
-        """Of the predictions asked for, on average."""
-        solved = np.linalg.solve(information, self._goals.T)
-        return float(np.mean(np.sum(self._goals.T * solved, axis=0)))
+        """Return the mean variance of the predictions asked for."""
+        solved = np.linalg.solve(information, self._targets.T)
+        return float(np.mean(np.sum(self._targets.T * solved, axis=0)))
 
 
 def design(subjects: Mapping[str, Subject], candidates: Sequence[RunCandidate], seconds: float) -> list[DesignedRun]:
-    """The runs to make within so many seconds, in order; none where none fits or none would help.
+    """Choose the runs to make within so many seconds, in order; none if none fits or none would help.
 
-    Greedily, the run that takes away most variance of the predictions asked for, once for each second it takes and
-    once whatever it takes; the better of the two. A run may be chosen several times: then it is repeated.
+    Greedily, the run that removes most variance of the predictions asked for is chosen, once by the variance for each
+    second it takes and once by the variance alone; the better plan wins. A run that is chosen several times is
+    repeated.
     """
-    plans = [_greedy(subjects, candidates, seconds, price) for price in (lambda one: one.seconds, lambda one: 1.0)]
+    plans = [_greedy(subjects, candidates, seconds, price) for price in (lambda each: each.seconds, lambda each: 1.0)]
     return min(plans, key=lambda plan: plan[1])[0]
 
 
 def expected_width(subject: Subject) -> float:
-    """How wide the predictions of a curve are as things stand."""
-    (belief,) = _beliefs({"": subject}, ()).values()
-    return _width(belief.variance(belief.information))
+    """Return the present width of the predictions of a curve."""
+    (information,) = _information({"": subject}, ()).values()
+    return _width(information.variance(information.matrix))
 
 
 def grid(counts: Iterable[int], rows: Iterable[float], most: int) -> list[tuple[int, float]]:
-    """Numbers of nodes and rows worth trying: 1, 2, 3, 4, 6, 8, 12, ... up to `most`, and those that are known."""
+    """Return nodes and rows worth running: 1, 2, 3, 4, 6, 8, 12, ... nodes up to `most`, and those measured."""
     powers = [2**power for power in range(most.bit_length())]
-    tried = {*counts, *powers, *(3 * power // 2 for power in powers[1:]), most}
-    return [(nodes, one) for nodes in sorted(tried) if nodes <= most for one in sorted(set(rows))]
+    nodes = {*counts, *powers, *(3 * power // 2 for power in powers[1:]), most}
+    return [(count, each) for count in sorted(nodes) if count <= most for each in sorted(set(rows))]
 
 
-def _beliefs(subjects: Mapping[str, Subject], candidates: Sequence[RunCandidate]) -> dict[str, _Belief]:
-    rows = {name: {config.rows for config in subject.measurements} for name, subject in subjects.items()}
+def _information(subjects: Mapping[str, Subject], candidates: Sequence[RunCandidate]) -> dict[str, _Information]:
+    rows = {name: {each.rows for each in subject.measurements} for name, subject in subjects.items()}
     for candidate in candidates:
         rows[candidate.curve].add(candidate.rows)
-    return {name: _Belief(subject, len(rows[name]) > 1) for name, subject in subjects.items()}
+    return {name: _Information(subject, len(rows[name]) > 1) for name, subject in subjects.items()}
 
 
 def _greedy(
@@ -138,26 +141,25 @@ def _greedy(
     seconds: float,
     price: Callable[[RunCandidate], float],
 ) -> tuple[list[DesignedRun], float]:
-    """The runs in the order of what they bring for their price, and the variance that is left."""
-    beliefs = _beliefs(subjects, candidates)
-    known = {name: belief.information for name, belief in beliefs.items()}
-    left = {name: belief.variance(known[name]) for name, belief in beliefs.items()}
+    """Return the runs in the order of their gain for their price, and the variance that is left."""
+    curves = _information(subjects, candidates)
+    known = {name: curve.matrix for name, curve in curves.items()}
+    left = {name: curve.variance(known[name]) for name, curve in curves.items()}
     chosen: list[DesignedRun] = []
     spent = 0.0
 
-    def after(one: RunCandidate) -> tuple[Array, float]:
-        belief = beliefs[one.curve]
-        information = known[one.curve] + belief.worth(one.nodes, one.rows)
-        return information, belief.variance(information)
+    def after(run: RunCandidate) -> tuple[Array, float]:
+        curve = curves[run.curve]
+        information = known[run.curve] + curve.of_run(run.nodes, run.rows)
+        return information, curve.variance(information)
 
-    while len(chosen) < MOST_CHOICES:
-        wide = [one for one in candidates if _width(left[one.curve]) > CLOSE]
-        fits = [one for one in wide if spent + one.seconds <= seconds]
-        gains = [(left[one.curve] - after(one)[1], one) for one in fits]
-        worthy = [(gain, one) for gain, one in gains if gain > LITTLE * left[one.curve]]
-        if not worthy:
+    while len(chosen) < MOST_RUNS:
+        wide = [run for run in candidates if _width(left[run.curve]) > CLOSE]
+        gains = [(left[run.curve] - after(run)[1], run) for run in wide if spent + run.seconds <= seconds]
+        useful = [(gain, run) for gain, run in gains if gain > LITTLE * left[run.curve]]
+        if not useful:
             break
-        _, best = max(worthy, key=lambda pair: pair[0] / price(pair[1]))
+        _, best = max(useful, key=lambda pair: pair[0] / price(pair[1]))
         before = _width(left[best.curve])
         known[best.curve], left[best.curve] = after(best)
         spent += best.seconds
