@@ -1,4 +1,4 @@
-"""The store: a whole record or none, never rewritten, rescued when the disk is full; and the table over it."""
+"""The store: complete records, never rewritten, saved elsewhere when the disk is full; and the table of records."""
 
 import json
 import re
@@ -20,19 +20,19 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def store(tmp_path):
-    made = Store(tmp_path / "tiny")
-    made.prepare()
-    return made
+    empty = Store(tmp_path / "tiny")
+    empty.prepare()
+    return empty
 
 
-def test_what_is_stored_is_what_is_read(store):
+def test_a_record_is_read_as_it_was_stored(store):
     folder = commit(store, record(test_accuracy=0.5))
     assert sorted(path.name for path in folder.iterdir()) == ["log.txt", "record.json"]
     assert store.latest("numpy-1") == record(test_accuracy=0.5)
     assert next(iter(json.loads((folder / "record.json").read_text()))) == "schema_version"
 
 
-def test_a_second_attempt_never_touches_the_first(store):
+def test_a_second_attempt_does_not_change_the_first(store):
     first = commit(store, record(status="crashed"))
     before = (first / "record.json").read_bytes()
     second = commit(store, record(status="ok"))
@@ -41,25 +41,25 @@ def test_a_second_attempt_never_touches_the_first(store):
     assert store.latest("numpy-1").attempt == 2
 
 
-def test_what_a_killed_run_left_is_cleared_and_what_a_living_one_needs_is_kept(store):
+def test_staging_folders_of_killed_runs_are_removed_and_others_kept(store):
     dead = store.folder / ".staging" / "numpy-1-dead"
     dead.mkdir()
     (dead / "lock").touch()
-    with store.stage("numpy-2") as living:
+    with store.stage("numpy-2") as staged:
         store.prepare()
-        assert living.exists()
+        assert staged.exists()
         assert not dead.exists()
-    assert not living.exists()
+    assert not staged.exists()
 
 
-def test_damaged_records_are_named_and_the_rest_is_shown(tmp_path, store):
+def test_damaged_records_are_named_and_the_others_shown(tmp_path, store):
     commit(store, record("numpy-1"))
     broken = commit(store, record("numpy-2"))
     (broken / "record.json").write_text('{"schema_version": 1, "trial')
     gone = commit(store, record("numpy-3"))
     (gone / "record.json").unlink()
-    bent = commit(store, record("numpy-5"))
-    (bent / "record.json").write_text(json.dumps({**record("numpy-5").to_json(), "phases_s": "all of them"}))
+    mistyped = commit(store, record("numpy-5"))
+    (mistyped / "record.json").write_text(json.dumps({**record("numpy-5").to_json(), "phases_s": "all of them"}))
     garbled = commit(store, record("numpy-6"))
     text = (garbled / "record.json").read_bytes()
     (garbled / "record.json").write_bytes(text.replace(b"digits-mlp", b"digits-\xe9lp"))
@@ -71,7 +71,7 @@ def test_damaged_records_are_named_and_the_rest_is_shown(tmp_path, store):
     shown = trainoff("show", store.folder)
     assert shown.returncode == 1
     assert f"{broken}: record.json cannot be read" in shown.stderr
-    assert f"{bent}: record.json cannot be read: Expected `object`, got `str` - at `$.phases_s`" in shown.stderr
+    assert f"{mistyped}: record.json cannot be read: Expected `object`, got `str` - at `$.phases_s`" in shown.stderr
     assert f"{garbled}: record.json cannot be read: 'utf-8' codec" in shown.stderr
     assert f"{gone}: record.json is missing; move it away and run the study again" in shown.stderr
     assert f"{foreign}: its schema version is 99, this trainoff reads 1" in shown.stderr
@@ -79,7 +79,7 @@ def test_damaged_records_are_named_and_the_rest_is_shown(tmp_path, store):
 
 
 @pytest.mark.cluster
-def test_a_damaged_record_is_run_again_beside_it(tmp_path):
+def test_a_trial_with_a_damaged_record_is_run_again(tmp_path):
     path, out = study(tmp_path, "numpy"), tmp_path / "out"
     trainoff("run", path, "--out", out)
     (file,) = out.glob("tiny/*/record.json")
@@ -90,7 +90,7 @@ def test_a_damaged_record_is_run_again_beside_it(tmp_path):
     assert only_record(out)["attempt"] == 2
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TrainoffError, match=r"results cannot be written there \(Not a directory\)"):
         Store(tmp_path / "file" / "tiny").prepare()
@@ -99,12 +99,12 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     assert "results cannot be written there (Not a directory); choose another folder" in done.stderr
 
 
-def in_small_folder(folder: Path, size: str, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a command where `folder` is a disk of that size, gone with the command."""
+def run_on_small_disk(folder: Path, size: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command with a disk of this size mounted at `folder`."""
     folder.mkdir()
     mount = f'mount -t tmpfs -o size={size} tmpfs "{folder}" && exec "$@"'
     return subprocess.run(
-        ["unshare", "--mount", "sh", "-c", mount, "sh", *command(*words)],
+        ["unshare", "--mount", "sh", "-c", mount, "sh", *command(*arguments)],
         capture_output=True, text=True, env=environment(), timeout=HANGS_S,
     )  # fmt: skip
 
@@ -113,9 +113,9 @@ def in_small_folder(folder: Path, size: str, *words: object) -> subprocess.Compl
 @pytest.mark.root
 @pytest.mark.namespace
 @pytest.mark.parametrize("size", ["4k", "24k", "36k"])
-def test_a_disk_that_is_full_or_fills_up_is_one_sentence(tmp_path, size):
+def test_a_full_disk_is_an_error_and_loses_no_trial(tmp_path, size):
     path = study(tmp_path, "numpy", more="batch_size = 10")
-    done = in_small_folder(tmp_path / "out", size, "run", path, "--out", tmp_path / "out")
+    done = run_on_small_disk(tmp_path / "out", size, "run", path, "--out", tmp_path / "out")
     assert done.returncode in (1, 2)
     assert "No space left on device" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
@@ -124,7 +124,7 @@ def test_a_disk_that_is_full_or_fills_up_is_one_sentence(tmp_path, size):
         shutil.rmtree(saved)
 
 
-def test_what_cannot_be_stored_is_saved_elsewhere(store, monkeypatch):
+def test_a_record_that_cannot_be_stored_is_saved_elsewhere(store, monkeypatch):
     def full(handle):
         raise OSError(28, "No space left on device")
 
@@ -151,8 +151,8 @@ def test_the_table_has_a_row_per_record_and_a_column_per_parameter():
         ([0.5, 0.8, 0.9], None),
         ([0.5, 0.96, 0.97], 2.0),
         ([0.5, 0.96, 0.94, 0.96, 0.97], 4.0),  # the first crossing does not hold
-        ([0.5, 0.8, 0.95], 3.0),  # nothing contradicts the last look, and to equal the target is to reach it
-        ([0.5, 0.95, 0.95, 0.2], 2.0),  # a dip after it has held takes nothing back
+        ([0.5, 0.8, 0.95], 3.0),  # the last snapshot counts, and equality reaches the target
+        ([0.5, 0.95, 0.95, 0.2], 2.0),  # a later dip does not matter
         ([0.96, 0.94, 0.96, 0.94], None),  # never held
         ([0.96], 1.0),
         ([], None),
@@ -165,12 +165,12 @@ def test_time_to_target_is_the_first_crossing_that_holds(accuracy, expected):
 def test_an_error_crosses_its_target_downwards():
     errors = [0.3, 0.19, 0.21, 0.2, 0.1, float("nan")]
     assert time_to_target([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], errors, 0.2, METRICS["error"]) == 4.0
-    assert time_to_target([5.0, 6.0], errors[4:], 0.2, METRICS["error"]) is None  # what is no number does not hold
+    assert time_to_target([5.0, 6.0], errors[4:], 0.2, METRICS["error"]) is None  # nan does not confirm a crossing
 
 
 def test_an_error_that_equals_its_target_has_reached_it():
     rows = [{"accuracy": accuracy, "loss": 1.0} for accuracy in (0.5, 0.7, 0.7)]
-    assert 1 - 0.7 > 0.3, "this is how floating point has it"
+    assert 1 - 0.7 > 0.3, "in floating point"
     assert time_to_target([1.0, 2.0, 3.0], [measured(row)["error"] for row in rows], 0.3, METRICS["error"]) == 2.0
 
 
@@ -179,7 +179,7 @@ def test_every_kind_of_event_is_documented():
     table = page[page.index("## events.jsonl") : page.index("## The table")]
     listed = set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE))
     kinds = {kind.__struct_config__.tag for kind in get_args(AnyEvent)}
-    assert listed == kinds - {"sample", "host-sample", "node"}, "samples have a file of their own"
+    assert listed == kinds - {"sample", "host-sample", "node"}, "samples have their own file"
 
 
 def test_every_field_of_a_record_is_documented():

@@ -1,4 +1,4 @@
-"""Faults in real trainings on processes: a worker is killed, one stands still, one is slow, and the record says so."""
+"""Faults in real trials: a worker is killed, paused or slowed down, and the record has the impact."""
 
 import json
 
@@ -35,10 +35,10 @@ epochs = [20]
 """
 
 
-def struck(folder, engine, more, held_at):
-    """The records of a study by what was done, after nothing of its trials was left.
+def run_with_faults(folder, engine, more, held_at):
+    """Run a study and return its records by the fault's action; no process of its trials may be left.
 
-    From a step on, the training is held until the fault was done, so that it cannot be over before.
+    From a step on the training is held until the fault was injected, so that it cannot end before.
     """
     path = study(folder, f"held-{engine}", more=more)
     done = trainoff("run", path, "--out", folder / "out", HELD_AT=str(held_at))
@@ -49,15 +49,15 @@ def struck(folder, engine, more, held_at):
 
 @pytest.fixture(scope="module")
 def of_torch(tmp_path_factory):
-    return struck(tmp_path_factory.mktemp("torch"), "torch-ddp", LONG + OF_TORCH, 105)
+    return run_with_faults(tmp_path_factory.mktemp("torch"), "torch-ddp", LONG + OF_TORCH, 105)
 
 
 @pytest.fixture(scope="module")
 def of_dask(tmp_path_factory):
-    return struck(tmp_path_factory.mktemp("dask"), "dask-average", LONG + OF_DASK, 75)
+    return run_with_faults(tmp_path_factory.mktemp("dask"), "dask-average", LONG + OF_DASK, 75)
 
 
-def test_a_worker_that_is_killed_is_noticed_and_made_good_from_the_checkpoint(of_torch):
+def test_a_killed_worker_is_detected_and_the_training_resumes_from_the_checkpoint(of_torch):
     record = of_torch["kill-process"]
     found = record["fault"]
     assert (found["state"], found["node"], found["processes"]) == ("recovered", 1, 1)
@@ -69,17 +69,17 @@ def test_a_worker_that_is_killed_is_noticed_and_made_good_from_the_checkpoint(of
     assert record["equivalence"]["verdict"] == "exact"
 
 
-def test_a_pause_is_waited_for_and_costs_time_only(of_torch):
+def test_a_pause_costs_only_time(of_torch):
     record = of_torch["pause"]
     found = record["fault"]
     assert (found["state"], found["detected_s"], found["samples_redone"]) == ("unharmed", None, 0)
     assert found["step"] >= 100
-    assert found["healed_s"] >= 4, "not before its time"
-    assert found["longest_gap_s"] > 1, "nobody could make a step"
+    assert found["healed_s"] >= 4, "not too early"
+    assert found["longest_gap_s"] > 1, "no worker could make a step"
     assert "restarts" not in record["counts"]
 
 
-def test_a_new_worker_makes_only_its_part_of_the_round_again(of_dask):
+def test_a_new_worker_repeats_only_its_part_of_the_round(of_dask):
     record = of_dask["kill-process"]
     found = record["fault"]
     assert (found["state"], found["node"]) == ("recovered", 0)
@@ -88,23 +88,23 @@ def test_a_new_worker_makes_only_its_part_of_the_round_again(of_dask):
     assert record["samples_seen"] == 40 * 300
 
 
-def test_a_straggler_is_slow_until_the_training_is_over(of_dask):
+def test_a_slow_worker_stays_slow_until_the_training_ends(of_dask):
     record = of_dask["slow"]
     found = record["fault"]
     assert (found["state"], found["share"]) == ("unharmed", 0.5)
     assert found["at_s"] >= 0.5
-    assert found["at_s"] + found["healed_s"] >= record["train_s"] - 0.01, "and no longer"
+    assert found["at_s"] + found["healed_s"] >= record["train_s"] - 0.01, "until the end"
 
 
 @pytest.mark.lab
-def test_where_a_node_is_gone_its_worker_starts_on_another(tmp_path):
-    record = struck(tmp_path, "dask-average", LONG.replace("workers = 2\n", "") + OF_NODES, 40)["kill-node"]
+def test_the_worker_of_a_killed_node_starts_on_another(tmp_path):
+    record = run_with_faults(tmp_path, "dask-average", LONG.replace("workers = 2\n", "") + OF_NODES, 40)["kill-node"]
     assert record["fault"]["state"] == "recovered"
     assert record["counts"]["workers_lost"] == 1
     assert record["samples_seen"] == 20 * 300
 
 
-def test_what_needs_nodes_of_their_own_is_refused_before_anything_starts(tmp_path):
+def test_a_fault_that_needs_a_lab_is_refused_before_the_trial_starts(tmp_path):
     path = study(tmp_path, "dask-average", more="workers = 2\nfault = {action = 'cut'}")
     done = trainoff("run", path, "--out", tmp_path / "out", "--json")
     assert done.returncode == 0, done.stderr

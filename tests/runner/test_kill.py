@@ -1,7 +1,7 @@
-"""kill -9 at random moments: nothing survives, nothing half-written is readable, the next run completes the study.
+"""kill -9 at random moments: no process survives, no half-written record is read, the next run completes the study.
 
-One moment of each here; `make soak` takes twenty of each. The trials wait for tickets (tests/plugin/misbehaving.py), so
-that none ends before it is its turn, and the run not before the kill.
+One moment of each here; `make soak` tries twenty of each. The trials wait for permits (tests/plugin/misbehaving.py), so
+that neither a trial nor the run ends before the kill.
 """
 
 import os
@@ -40,12 +40,12 @@ pytestmark = [pytest.mark.namespace, pytest.mark.cluster]
 
 
 def start(path: Path, out: Path, permits: Path, **more: str) -> subprocess.Popen[bytes]:
-    words = command("run", path, "--out", out)
-    return subprocess.Popen(words, env=environment(PERMITS=str(permits), **more), stdout=subprocess.DEVNULL)
+    argv = command("run", path, "--out", out)
+    return subprocess.Popen(argv, env=environment(PERMITS=str(permits), **more), stdout=subprocess.DEVNULL)
 
 
 def find(module: str, folder: Path) -> list[psutil.Process]:
-    """The processes of a module that work for trials below a folder, parents first."""
+    """Return the processes that run a module for trials below a folder, parents first."""
     found = [
         process
         for process in psutil.process_iter(["cmdline", "create_time"])
@@ -62,7 +62,7 @@ def assert_every_record_is_whole(out: Path) -> None:
 
 def assert_next_run_completes(path: Path, out: Path) -> None:
     for left in out.glob("tiny/.staging/*"):
-        if not (left / "lock").exists():  # it was just being made or removed, and counts as abandoned after a minute
+        if not (left / "lock").exists():  # it was being made or removed, and would count as abandoned after a minute
             os.utime(left, (0, 0))
     done = trainoff("run", path, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -85,14 +85,14 @@ EVENTS = {
 
 @pytest.mark.parametrize("number", MOMENTS)
 def test_the_runner_is_killed(tmp_path, permits, number):
-    """At any moment up to the end of the last trial, which waits for that."""
+    """The last trial waits, so that it does not end before the kill."""
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     choice = kill_choice(f"runner {number}")
     event, held_at = choice.choice(list(EVENTS)), choice.choice(["train", "close"])
     give_permits(permits, 2)
     run = start(path, out, permits, PERMITS_AT=held_at)
     wait_until(lambda: EVENTS[event](out), run)
-    time.sleep(choice.uniform(0.0, 1.5))  # any moment will do: the last trial cannot end before the kill
+    time.sleep(choice.uniform(0.0, 1.5))  # the last trial cannot end before the kill
     run.kill()
     assert run.wait() < 0, "the run ended first"
     assert_nothing_survives(tmp_path)
@@ -104,14 +104,14 @@ def test_the_runner_is_killed(tmp_path, permits, number):
 @pytest.mark.parametrize("number", MOMENTS)
 def test_a_process_of_the_trial_is_killed(tmp_path, permits, number, victim):
     module = "trainoff.runner.trial_main" if victim == "trial process" else "trainoff.runner.supervisor"
-    wanted = 2 if victim == "supervisor" else 1  # the outer one's child, with the same command line
+    wanted = 2 if victim == "supervisor" else 1  # a child of the outer one with the same command line
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     choice = kill_choice(f"{victim} {number}")
     before, held_at = choice.randrange(3), choice.choice(["train", "close"])
     give_permits(permits, before)
     run = start(path, out, permits, PERMITS_AT=held_at)
     wait_until(lambda: recorded(out) == before and len(find(module, tmp_path)) >= wanted, run)
-    time.sleep(choice.uniform(0.0, 1.2))  # any moment will do: the trial is held
+    time.sleep(choice.uniform(0.0, 1.2))  # the trial is held
     find(module, tmp_path)[wanted - 1].kill()
     give_permits(permits, 3)
     run.wait(HANGS_S)
@@ -123,9 +123,9 @@ def test_a_process_of_the_trial_is_killed(tmp_path, permits, number, victim):
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
-def test_a_trial_whose_runner_died_before_it_began_ends_at_once(tmp_path, namespaces):
-    orders = SupervisorConfig(str(tmp_path), namespaces, network=namespaces, memory_bytes=None)
-    orders.write()
+def test_a_trial_whose_runner_died_before_the_start_ends_at_once(tmp_path, namespaces):
+    config = SupervisorConfig(str(tmp_path), namespaces, network=namespaces, memory_bytes=None)
+    config.write()
     os.mkfifo(tmp_path / "events")
     control_pipe, runner = os.pipe()
     os.close(runner)
@@ -137,7 +137,7 @@ def test_a_trial_whose_runner_died_before_it_began_ends_at_once(tmp_path, namesp
     os.close(control_pipe)
 
 
-def test_the_runner_is_killed_where_there_are_no_namespaces(tmp_path, permits):
+def test_the_runner_is_killed_without_namespaces(tmp_path, permits):
     path, out = study(tmp_path, "gated-family", more=TRIALS), tmp_path / "out"
     run = start(path, out, permits, TRAINOFF_ISOLATION="process-group")
     wait_until(lambda: len(survivors(tmp_path)) >= 4, run)  # supervisor, trial process, worker, daemon

@@ -1,4 +1,4 @@
-"""A study from file to record, through the command line, in real processes."""
+"""`trainoff run` from the study file to the records, in real processes."""
 
 import fcntl
 import itertools
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.cluster
 QUICK = Path(__file__).parents[2] / "studies" / "quick.toml"
 
 
-def test_a_study_becomes_records_and_a_second_run_has_nothing_to_do(tmp_path):
+def test_a_run_writes_records_and_a_second_run_has_nothing_to_do(tmp_path):
     path = study(tmp_path, "numpy", "sklearn")
     out = tmp_path / "out"
     first = trainoff("run", path, "--out", out)
@@ -87,9 +87,9 @@ def test_a_record_accounts_for_every_second_core_and_byte(tmp_path):
     ],
     ids=["alone", "others alone", "on Spark"],
 )
-def test_mnist_is_learnt_by_every_engine(tmp_path, engines):
-    """The study that `make demo` runs, on the real data."""
-    named = [word for engine in engines for word in ("--engine", engine)]
+def test_every_engine_reaches_its_targets_on_mnist(tmp_path, engines):
+    """The study of `make demo` on the real data."""
+    named = [argument for engine in engines for argument in ("--engine", engine)]
     done = trainoff("run", QUICK, *named, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     found = {record["engine"]: record for record in records(tmp_path / "out")}
@@ -102,7 +102,7 @@ def test_mnist_is_learnt_by_every_engine(tmp_path, engines):
         assert record["model"]["sizes"] == [784, 800, 10]
 
 
-def test_small_steps_are_not_mistaken_for_wrong_ones(tmp_path):
+def test_tiny_learning_rates_are_not_taken_for_wrong_results(tmp_path):
     path = study(tmp_path, "numpy", more="[grid]\nlearning_rate = [0.0001, 0.00001, 0.0000001]")
     assert trainoff("run", path, "--out", tmp_path / "out").returncode == 0
     found = [record["equivalence"] for record in records(tmp_path / "out")]
@@ -145,7 +145,7 @@ def failed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("engine", FAILURES)
-def test_a_failure_is_a_record_too(failed, engine):
+def test_a_failure_has_a_record(failed, engine):
     done, by_engine = failed
     status, sentence = FAILURES[engine]
     assert sentence in done.stdout
@@ -153,13 +153,13 @@ def test_a_failure_is_a_record_too(failed, engine):
     assert sentence in by_engine[engine]["reason"]
 
 
-def test_lines_that_are_no_events_are_in_the_record(failed):
+def test_lines_that_are_not_events_are_noted_in_the_record(failed):
     noted = failed[1]["gossip"]["notes"]["unreadable events"]
     assert noted == '4 on the pipe, the first: 5; {"a": 1}; {"kind": "progress"}'
     assert "unreadable events" not in failed[1]["numpy"]["notes"]
 
 
-def test_failures_are_in_nobodys_way_and_in_the_exit_code(failed):
+def test_failures_do_not_stop_the_run_and_set_the_exit_code(failed):
     done, by_engine = failed
     assert done.returncode == 1
     assert by_engine["numpy"]["status"] == "ok"
@@ -172,7 +172,7 @@ def test_a_crash_keeps_phase_traceback_and_log(failed):
     assert "flux capacitor" in record["log_tail"]
 
 
-def test_what_only_the_data_shows_is_refused_when_it_is_seen(tmp_path):
+def test_data_that_an_engine_refuses_make_the_trial_unsupported(tmp_path):
     table = "\n".join(["a,b,label", *(f"{i % 7},{i % 3},{i % 2}" for i in range(60))])
     (tmp_path / "two.csv").write_text(table)
     path = tmp_path / "two.toml"
@@ -192,25 +192,25 @@ def test_what_only_the_data_shows_is_refused_when_it_is_seen(tmp_path):
         ("gated", "timeout_s = 3", "not finished after 3 s"),
     ],
 )
-def test_a_trial_that_will_not_end_is_ended(tmp_path, permits, engine, limit, reason):
+def test_a_trial_over_its_limits_is_killed(tmp_path, permits, engine, limit, reason):
     path = study(tmp_path, engine, more=f"[limits]\n{limit}")
     assert trainoff("run", path, "--out", tmp_path / "out", PERMITS=str(permits)).returncode == 1
     record = only_record(tmp_path / "out")
     assert (record["status"], record["reason"]) == ("timeout", reason)
-    if engine != "gated":  # which may not have come to its training yet
+    if engine != "gated":  # which may not train yet
         assert record["phase"] == "train"
-        assert (record["traceback"] is None) == (engine == "deaf"), "who does not listen has no last words"
+        assert (record["traceback"] is None) == (engine == "deaf"), "an engine that ignores SIGTERM leaves no traceback"
     assert survivors(tmp_path) == []
 
 
-def test_a_role_over_its_memory_is_out_of_memory_with_the_figure(tmp_path):
+def test_a_role_over_its_memory_limit_is_out_of_memory_with_the_figure(tmp_path):
     path = study(tmp_path, "hog", more="[cluster]\nmemory_gb = 0.4")
     assert trainoff("run", path, "--out", tmp_path / "out").returncode == 1
     record = only_record(tmp_path / "out")
     assert record["status"] == "out-of-memory"
-    told = re.fullmatch(r"driver used (\d+\.\d+) GiB of its 0.4 GiB", record["reason"])
-    assert told
-    assert 0.4 < float(told[1]) < 8, "noticed late"
+    reported = re.fullmatch(r"driver used (\d+\.\d+) GiB of its 0.4 GiB", record["reason"])
+    assert reported
+    assert 0.4 < float(reported[1]) < 8, "the limit was noticed too late"
 
 
 @pytest.mark.namespace
@@ -219,7 +219,7 @@ def test_a_daemon_does_not_outlive_its_trial(tmp_path):
     assert only_record(tmp_path / "out")["orphans"] == 1
 
 
-def test_a_diverging_rate_keeps_its_curve(tmp_path):
+def test_a_diverged_trial_keeps_its_curve(tmp_path):
     path = study(tmp_path, "numpy", more="learning_rate = 1.0\nl2 = 1000\nbatch_size = 10")
     assert trainoff("run", path, "--out", tmp_path / "out").returncode == 1
     record = only_record(tmp_path / "out")
@@ -227,7 +227,7 @@ def test_a_diverging_rate_keeps_its_curve(tmp_path):
     assert list((tmp_path / "out").glob("*/*/curve.parquet"))
 
 
-def test_what_is_missing_is_unsupported_until_it_is_there(tmp_path):
+def test_a_missing_dependency_is_unsupported_until_it_is_installed(tmp_path):
     path, screwdriver = study(tmp_path, "needy"), tmp_path / "screwdriver"
     first = trainoff("run", path, "--out", tmp_path / "out", NEEDY=str(screwdriver))
     assert first.returncode == 0
@@ -238,7 +238,7 @@ def test_what_is_missing_is_unsupported_until_it_is_there(tmp_path):
     assert (record["status"], record["attempt"]) == ("ok", 2)
 
 
-def test_a_broken_adapter_is_in_nobodys_way_but_its_own(tmp_path):
+def test_a_broken_adapter_does_not_disturb_other_engines(tmp_path):
     path = study(tmp_path, "numpy", "broken", "unknown-version")
     done = trainoff("run", path, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
@@ -250,10 +250,10 @@ def test_a_broken_adapter_is_in_nobodys_way_but_its_own(tmp_path):
     assert "cannot be loaded" in trainoff("doctor").stdout
 
 
-def test_the_data_may_go_while_a_trial_runs(tmp_path, permits):
+def test_the_cache_may_be_deleted_during_a_trial(tmp_path, permits):
     path, out, cache = study(tmp_path, "gated"), tmp_path / "out", tmp_path / "cache"
-    words, env = command("run", path, "--out", out), environment(TRAINOFF_CACHE="cache", PERMITS=str(permits))
-    run = subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    argv, env = command("run", path, "--out", out), environment(TRAINOFF_CACHE="cache", PERMITS=str(permits))
+    run = subprocess.Popen(argv, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
     wait_until(lambda: is_training(out), run)
     shutil.rmtree(cache / "data")
     give_permits(permits)
@@ -261,16 +261,16 @@ def test_the_data_may_go_while_a_trial_runs(tmp_path, permits):
     assert only_record(out)["status"] == "ok"
 
 
-def test_a_runner_that_was_held_up_does_not_blame_the_trial(tmp_path):
-    """It is held up from before the trial's first word until after its end, and for longer than it may take."""
-    limit = 10  # long beside the moment that it takes to stop it
+def test_a_suspended_runner_does_not_make_the_trial_time_out(tmp_path):
+    """It is suspended from before the trial's first event until after its end, and for longer than its time limit."""
+    limit = 10  # much longer than it takes to suspend it
     path, out = study(tmp_path, "numpy", more=f"[limits]\ntimeout_s = {limit}"), tmp_path / "out"
     run = subprocess.Popen(command("run", path, "--out", out), env=environment(), stdout=subprocess.DEVNULL)
     wait_until(lambda: survivors(tmp_path), run)
     run.send_signal(signal.SIGSTOP)
     over = time.monotonic() + limit + 0.5
     (pipe,) = out.glob("tiny/.staging/*/events")
-    with pipe.open("rb+", buffering=0) as events:  # nobody reads it: room for what a slow trial has to say
+    with pipe.open("rb+", buffering=0) as events:  # nothing reads the pipe: room for the events of a slow trial
         fcntl.fcntl(events, fcntl.F_SETPIPE_SZ, 2**20)
         wait_until(lambda: not survivors(tmp_path), run)
     time.sleep(max(0.0, over - time.monotonic()))
@@ -279,18 +279,18 @@ def test_a_runner_that_was_held_up_does_not_blame_the_trial(tmp_path):
     assert only_record(out)["status"] == "ok"
 
 
-def test_ctrl_c_while_a_trial_is_being_ended_stops_the_run(tmp_path):
+def test_ctrl_c_while_a_trial_is_being_killed_stops_the_run(tmp_path):
     path, out = study(tmp_path, "deaf", more="[limits]\nstall_s = 2\n[grid]\nseed = [0, 10]"), tmp_path / "out"
     heard = tmp_path / "heard"
-    words, env = command("run", path, "--out", out), environment(HEARD=str(heard))
-    run = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL)
-    wait_until(heard.exists, run)  # now it has five seconds to end by itself
+    argv, env = command("run", path, "--out", out), environment(HEARD=str(heard))
+    run = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
+    wait_until(heard.exists, run)  # now it has five seconds to end
     run.send_signal(signal.SIGINT)
     assert run.wait(HANGS_S) == 130
     assert only_record(out)["status"] == "timeout"
 
 
-def test_a_refusal_names_its_reason(tmp_path):
+def test_a_refused_trial_has_the_engines_reason(tmp_path):
     done = trainoff("run", study(tmp_path, "picky"), "--out", tmp_path / "out")
     assert done.returncode == 0
     assert only_record(tmp_path / "out")["reason"] == "picky takes at most 8 rows a batch"
@@ -308,8 +308,8 @@ def test_a_failure_is_run_again_only_on_request_and_never_rewritten(tmp_path):
 
 def test_two_runs_on_one_folder_share_the_work(tmp_path, permits):
     path, out = study(tmp_path, "numpy", "gated", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
-    words, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
-    both = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    argv, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
+    both = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     wait_until(lambda: len(list(out.glob("tiny/.staging/run-*/progress.json"))) == 2, both[0])
     give_permits(permits, 3)
     printed = [run.communicate(timeout=2 * HANGS_S)[0] for run in both]
@@ -321,11 +321,11 @@ def test_two_runs_on_one_folder_share_the_work(tmp_path, permits):
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(started)), "two at once"
 
 
-def test_what_another_run_was_stopped_at_is_run_and_not_taken_for_done(tmp_path):
-    made = read(study(tmp_path, "numpy"), engines.facts())
+def test_a_trial_that_another_run_left_unfinished_is_run_again(tmp_path):
+    small = read(study(tmp_path, "numpy"), engines.facts())
     data.get("digits")
     store = Store(tmp_path / "out" / "tiny")
-    (first,), (waiting,) = prepare(made, store), prepare(made, store)
+    (first,), (waiting,) = prepare(small, store), prepare(small, store)
     Runner(store, NullObserver()).run([first])
     (path,) = tmp_path.glob("out/tiny/*/record.json")
     path.write_text(path.read_text().replace('"unfinished": false', '"unfinished": true'))
@@ -338,10 +338,10 @@ def _span(folder):
     return min(times), max(times)
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path, permits):
+def test_ctrl_c_keeps_finished_trials_and_the_same_command_continues(tmp_path, permits):
     path, out = study(tmp_path, "gated", more="[grid]\nseed = [0, 10, 20]"), tmp_path / "out"
-    words, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
-    run = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+    argv, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
+    run = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
     give_permits(permits)
     wait_until(lambda: list(out.glob("tiny/gated-*/record.json")) and is_training(out), run)
     run.send_signal(signal.SIGINT)
@@ -363,7 +363,7 @@ def test_ctrl_c_while_a_record_is_made_waits_for_it(number):
             signal.raise_signal(number)
             done.append("the record")
 
-    before = signal.signal(number, signal.default_int_handler)  # whoever runs the tests may have it ignored
+    before = signal.signal(number, signal.default_int_handler)  # it may be ignored here
     try:
         with pytest.raises(KeyboardInterrupt):
             make_a_record()
@@ -372,10 +372,10 @@ def test_ctrl_c_while_a_record_is_made_waits_for_it(number):
     assert done == ["the record"]
 
 
-def test_a_polite_kill_is_like_ctrl_c(tmp_path, permits):
+def test_sigterm_is_like_ctrl_c(tmp_path, permits):
     path, out = study(tmp_path, "gated"), tmp_path / "out"
-    words, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
-    run = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL)
+    argv, env = command("run", path, "--out", out), environment(PERMITS=str(permits))
+    run = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
     wait_until(lambda: is_training(out), run)
     run.terminate()
     assert run.wait(HANGS_S) == 130
@@ -387,21 +387,21 @@ def test_a_polite_kill_is_like_ctrl_c(tmp_path, permits):
     )
 
 
-def test_run_prints_records_for_programs(tmp_path):
+def test_run_prints_records_as_json(tmp_path):
     done = trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "out", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == records(tmp_path / "out")
     assert "1 trial" in done.stderr
 
 
-def test_a_file_of_the_users_folder_does_not_get_in_the_way(tmp_path):
+def test_modules_in_the_working_directory_are_not_imported(tmp_path):
     (tmp_path / "random.py").write_text("raise SystemExit('the wrong random')")
     done = trainoff("run", study(tmp_path, "numpy"), "--out", tmp_path / "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert only_record(tmp_path / "out")["status"] == "ok"
 
 
-def test_without_namespaces_it_still_works_and_says_so(tmp_path):
+def test_without_namespaces_a_trial_works_and_the_record_says_so(tmp_path):
     done = trainoff("run", study(tmp_path, "leaver"), "--out", tmp_path / "out", TRAINOFF_ISOLATION="process-group")
     assert done.returncode == 0, done.stderr
     record = only_record(tmp_path / "out")

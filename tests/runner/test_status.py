@@ -1,4 +1,4 @@
-"""How a trial ended, in one sentence that says something."""
+"""The status and the reason of a trial."""
 
 import pytest
 
@@ -24,7 +24,7 @@ The error could be from a previous operation. Restart your program to reset.
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("log", "reason"),
     [
         ("Traceback\n  File x\nValueError: no such row\n", "ValueError: no such row"),
         (
@@ -35,24 +35,24 @@ The error could be from a previous operation. Restart your program to reset.
         ("", "its log is empty"),
     ],
 )
-def test_a_workers_words_become_the_reason(said, reason):
+def test_the_last_error_of_a_workers_log_is_the_reason(log, reason):
     state = TrialState(0.0, phase="train")
     state.error = ErrorEvent(
         t=1.0, status="crashed", reason="a worker failed", phase="train", traceback=None, unfinished=False
     )
-    state.worker_failed = WorkerFailedEvent(t=1.0, role="worker-1", exit=1, tail=said)
+    state.worker_failed = WorkerFailedEvent(t=1.0, role="worker-1", exit=1, tail=log)
     found = status_of(ExitInfo(state, 1.0, 1, None, None))
     assert (found.status, found.phase, found.reason) == ("crashed", "train", f"worker-1: {reason}")
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "again"),
+    ("code", "reason", "unfinished"),
     [
         (1, "the supervisor failed; its error is at the end of the log", False),
         (-9, "its processes were killed from outside", True),
     ],
 )
-def test_a_guard_that_failed_was_not_killed(code, reason, again):
+def test_a_failed_supervisor_is_distinguished_from_a_killed_one(code, reason, unfinished):
     found = status_of(ExitInfo(TrialState(0.0), 1.0, code, None, None))
-    assert (found.reason, found.unfinished) == (reason, again)
-    assert found.status == ("crashed" if again else "start-failed")
+    assert (found.reason, found.unfinished) == (reason, unfinished)
+    assert found.status == ("crashed" if unfinished else "start-failed")

@@ -1,4 +1,4 @@
-"""From a study to its trials: what multiplies, what wins, and in which order they run."""
+"""From a study to its trials: grids and cases, precedence, and the order."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def trials(folder: Path, text: str, engine: str, **asked: object) -> list[Trial]
 
 
 def param(folder: Path, text: str, key: str, **asked: object) -> Any:
-    """The value of a parameter in the only trial of numpy."""
+    """Return the value of a parameter in the only trial of numpy."""
     (trial,) = trials(folder, text, "numpy", **asked)
     return trial.params[key]
 
@@ -28,7 +28,7 @@ def test_workers_do_not_multiply_a_single_node_engine(tmp_path: Path) -> None:
     assert sorted(trial.workers for trial in trials(tmp_path, text, "torch")) == [1, 2, 4]
 
 
-def test_a_key_that_only_some_know_multiplies_only_those(tmp_path: Path) -> None:
+def test_a_knob_multiplies_only_the_engines_that_have_it(tmp_path: Path) -> None:
     text = ALL + "[grid]\ntau = [1, 5]\nmax_iter = [10, 20, 30]"
     assert len(trials(tmp_path, text, "numpy")) == 1
     assert sorted(trial.params["tau"] for trial in trials(tmp_path, text, "torch")) == [1, 5]
@@ -36,12 +36,12 @@ def test_a_key_that_only_some_know_multiplies_only_those(tmp_path: Path) -> None
     assert "tau" not in trials(tmp_path, text, "numpy")[0].params
 
 
-def test_an_engine_uses_its_first_mode_that_suits_the_workers(tmp_path: Path) -> None:
+def test_the_default_mode_is_the_first_that_suits_the_workers(tmp_path: Path) -> None:
     found = trials(tmp_path, ALL + "[grid]\nworkers = [1, 2]", "torch")
     assert sorted((trial.workers, trial.mode) for trial in found) == [(1, "single"), (2, "sync")]
 
 
-def test_a_mode_that_an_engine_lacks_is_kept_so_that_it_shows_as_unsupported(tmp_path: Path) -> None:
+def test_a_mode_that_an_engine_lacks_is_kept_and_shown_as_unsupported(tmp_path: Path) -> None:
     text = ALL + '[params]\nmode = "async"\n[grid]\nworkers = [1, 2]'
     assert [(trial.mode, trial.workers) for trial in trials(tmp_path, text, "numpy")] == [("async", 1)]
     assert {trial.mode for trial in trials(tmp_path, text, "torch")} == {"async"}
@@ -68,23 +68,23 @@ def test_the_same_value_twice_is_one_trial(tmp_path: Path) -> None:
     assert len(trials(tmp_path, HEAD + "[grid]\nlearning_rate = [1, 1.0]", "numpy")) == 1
 
 
-def test_the_batch_of_a_worker_is_turned_into_that_of_all(tmp_path: Path) -> None:
+def test_batch_per_worker_is_converted_to_the_whole_batch(tmp_path: Path) -> None:
     text = HEAD + '[params]\nbatch_size = 16\nbatch_per = "worker"\n[grid]\nworkers = [1, 4]'
     found = {trial.workers: trial.params["batch_size"] for trial in trials(tmp_path, text, "torch")}
     assert found == {1: 16, 4: 64}
 
 
-def test_asynchronous_workers_take_whole_batches_however_small(tmp_path: Path) -> None:
+def test_asynchronous_workers_may_have_batches_of_one_row(tmp_path: Path) -> None:
     text = HEAD + '[params]\nbatch_size = 1\nworkers = 4\nmode = "async"'
     assert [trial.workers for trial in trials(tmp_path, text, "torch")] == [4]
 
 
-def test_the_batch_of_an_asynchronous_worker_is_its_own(tmp_path: Path) -> None:
+def test_the_batch_of_an_asynchronous_worker_is_not_multiplied(tmp_path: Path) -> None:
     text = HEAD + '[params]\nbatch_size = 16\nbatch_per = "worker"\nworkers = 4\nmode = "async"'
     assert [trial.params["batch_size"] for trial in trials(tmp_path, text, "torch")] == [16]
 
 
-def test_a_fault_is_said_only_where_there_is_one_and_workers_to_have_it(tmp_path: Path) -> None:
+def test_only_trials_of_several_workers_have_a_fault(tmp_path: Path) -> None:
     text = (
         ALL + "[params]\nworkers = 2\n[[case]]\nepochs = 3\n[[case]]\nepochs = 3\nfault = { action = 'slow', node = 1 }"
     )
@@ -118,7 +118,7 @@ def test_set_replaces_a_grid(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_set_reaches_every_part_of_a_study(tmp_path: Path) -> None:
+def test_set_changes_every_part_of_a_study(tmp_path: Path) -> None:
     overrides = [
         "name=other", "workload=mnist-mlp", "repeat=2", "targets=[0.5]", "timeout_s=5",
         "cores=2", "optimizer=adam", "hidden=[3, 4]", "tau=7",
@@ -130,12 +130,12 @@ def test_set_reaches_every_part_of_a_study(tmp_path: Path) -> None:
     assert [trial.params[key] for key in ("optimizer", "hidden", "tau")] == ["adam", [3, 4], 7]
 
 
-def test_the_last_set_of_a_key_holds(tmp_path: Path) -> None:
+def test_the_last_set_of_a_key_wins(tmp_path: Path) -> None:
     assert param(tmp_path, HEAD, "epochs", overrides=["epochs=7", "epochs = 8"]) == 8
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("text", "error"),
     [
         ("learning_rate=-1", "`learning_rate` is -1; expected a number above 0, at most 1,000"),
         ("learning_rate", "expected key=value, as in --set learning_rate=0.1"),
@@ -154,21 +154,21 @@ def test_the_last_set_of_a_key_holds(tmp_path: Path) -> None:
          "expected at least one row per worker"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_set_is_answered_with_the_set(text: str, answer: str, tmp_path: Path) -> None:
-    assert error_of(tmp_path, HEAD + "[params]\nworkers = 2", overrides=[text]) == f"--set {text}: {answer}"
+def test_a_mistake_in_set_is_an_error_that_quotes_it(text: str, error: str, tmp_path: Path) -> None:
+    assert error_of(tmp_path, HEAD + "[params]\nworkers = 2", overrides=[text]) == f"--set {text}: {error}"
 
 
 def test_only_some_engines_of_a_study(tmp_path: Path) -> None:
-    text = HEAD + "[params]\ntau = 3"  # which numpy does not know, and need not
+    text = HEAD + "[params]\ntau = 3"  # a knob that numpy does not have
     assert {trial.engine for trial in study(tmp_path, text, only=["numpy"]).trials()} == {"numpy"}
-    answer = "--engine sklearn: it is not among the study's engines; they are numpy, torch"
-    assert error_of(tmp_path, text, only=["sklearn"]) == answer
+    error = "--engine sklearn: it is not among the study's engines; they are numpy, torch"
+    assert error_of(tmp_path, text, only=["sklearn"]) == error
 
 
 def test_repeat_from_the_command_line(tmp_path: Path) -> None:
     assert study(tmp_path, HEAD + "repeat = 2", repeat=5).repeat == 5
-    answer = "--repeat 0: `repeat` is 0; expected a whole number from 1 to 1,000"
-    assert error_of(tmp_path, HEAD, repeat=0) == answer
+    error = "--repeat 0: `repeat` is 0; expected a whole number from 1 to 1,000"
+    assert error_of(tmp_path, HEAD, repeat=0) == error
 
 
 def test_repetition_r_has_seed_r(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_repetition_r_has_seed_r(tmp_path: Path) -> None:
     assert [trial.seed for trial in found] == [41, 42]
 
 
-def test_trials_run_repetition_by_repetition_in_a_random_order_that_is_stored(tmp_path: Path) -> None:
+def test_trials_run_repetition_by_repetition_in_a_reproducible_random_order(tmp_path: Path) -> None:
     text = HEAD + f"repeat = 3\n[grid]\nepochs = {list(range(1, 21))}"
     found = study(tmp_path, text).trials()
     assert [(trial.repetition, trial.position) for trial in found] == [(r, p) for r in (1, 2, 3) for p in range(40)]
@@ -187,17 +187,17 @@ def test_trials_run_repetition_by_repetition_in_a_random_order_that_is_stored(tm
     ]
     assert len(set(orders)) == 3
     assert len({frozenset(order) for order in orders}) == 1
-    assert found == study(tmp_path, text).trials()  # and it is the same order tomorrow
+    assert found == study(tmp_path, text).trials()  # the order is reproducible
     assert found != study(tmp_path, text, overrides=["name=other"]).trials()
 
 
-def test_the_order_and_the_study_do_not_change_what_a_trial_is(tmp_path: Path) -> None:
+def test_a_trials_id_does_not_depend_on_the_study_or_the_order(tmp_path: Path) -> None:
     one = {trial.id("1.0") for trial in study(tmp_path, HEAD).trials()}
     other = {trial.id("1.0") for trial in study(tmp_path, HEAD + 'name = "other"\ntargets = [0.5]').trials()}
     assert one == other
 
 
-def test_a_trial_survives_json(tmp_path: Path) -> None:
+def test_a_trial_is_the_same_after_json(tmp_path: Path) -> None:
     for trial in study(tmp_path, HEAD).trials():
         assert Trial.from_json(trial.to_json()) == trial
 
@@ -223,12 +223,12 @@ def test_the_nearest_name() -> None:
     assert nearest("numpy" * 100_000, ["numpy"]) is None
 
 
-def test_read_takes_a_text_as_path(tmp_path: Path) -> None:
+def test_read_takes_a_string_as_path(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(HEAD)
     assert read(str(tmp_path / "a.toml"), INSTALLED).name == "a"
 
 
-def test_stale_gradients_have_a_recipe_of_their_own_which_a_study_may_change(tmp_path: Path) -> None:
+def test_asynchronous_trials_have_their_own_recipe_which_a_study_may_change(tmp_path: Path) -> None:
     head = 'workload = "mnist-mlp"\nengines = ["torch"]\n[params]\nworkers = 2\n'
     rules = {}
     for mode in ("sync", "async"):
@@ -248,9 +248,9 @@ def test_an_engine_may_have_larger_workers_than_the_others(tmp_path: Path) -> No
 HOSTS = ALL + '[cluster]\nkind = "hosts"\nhosts = ["alpha", "ann@10.0.0.2:2222", "gamma"]\nssh_config = "near/config"\n'
 
 
-def test_there_is_a_worker_for_every_host_and_a_single_node_engine_stays_here(tmp_path: Path) -> None:
-    (spread,) = trials(tmp_path, HOSTS, "spark-mllib")
-    assert (spread.cluster, spread.workers, spread.params["hosts"]) == (
+def test_every_host_has_a_worker_and_single_node_engines_run_on_this_machine(tmp_path: Path) -> None:
+    (distributed,) = trials(tmp_path, HOSTS, "spark-mllib")
+    assert (distributed.cluster, distributed.workers, distributed.params["hosts"]) == (
         "hosts",
         3,
         ["alpha", "ann@10.0.0.2:2222", "gamma"],
@@ -265,7 +265,7 @@ def test_fewer_workers_in_a_grid_take_the_first_hosts(tmp_path: Path) -> None:
     assert sorted(trial.params["hosts"] for trial in found) == [["alpha"], ["alpha", "ann@10.0.0.2:2222"]]
 
 
-def test_how_hosts_are_reached_is_not_what_a_trial_is(tmp_path: Path) -> None:
+def test_a_trials_id_does_not_depend_on_ssh_settings(tmp_path: Path) -> None:
     (one,) = trials(tmp_path, HOSTS, "spark-mllib")
     (other,) = trials(tmp_path, HOSTS.replace("near", "far") + 'here = "10.0.0.9"\n', "spark-mllib")
     assert one.params["ssh_config"] == str(tmp_path / "near" / "config")

@@ -1,4 +1,4 @@
-"""Study files as people write them, and the sentence that answers each mistake."""
+"""Reading study files, and the error for each mistake."""
 
 import subprocess
 import sys
@@ -30,13 +30,13 @@ def test_the_full_example(tmp_path: Path) -> None:
     assert (spark.data, spark.model, spark.metric) == ("mnist", "mlp", "accuracy")
 
 
-def test_two_lines_are_a_study(tmp_path: Path) -> None:
+def test_the_smallest_study_has_two_lines(tmp_path: Path) -> None:
     trials = study(tmp_path, HEAD).trials()
     assert {trial.engine for trial in trials} == {"numpy", "torch"}
     assert {(trial.study, trial.workload, trial.seed) for trial in trials} == {("my", "digits-mlp", 1)}
 
 
-def test_a_byte_order_mark_and_windows_lines_are_no_mistake(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_bytes(b"\xef\xbb\xbf" + HEAD.replace("\n", "\r\n").encode())
     assert len(read(tmp_path / "my.toml", INSTALLED).trials()) == 2
     assert error_of(tmp_path, HEAD.replace("\n", "\r\n") + "repeat = 0\r\n").startswith("my.toml, line 3:")
@@ -355,9 +355,9 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("text", "answer"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_answered_with_a_sentence(text: str, answer: str, tmp_path: Path) -> None:
-    assert error_of(tmp_path, text) == answer
+@pytest.mark.parametrize(("text", "error"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_a_one_line_error(text: str, error: str, tmp_path: Path) -> None:
+    assert error_of(tmp_path, text) == error
 
 
 @pytest.mark.parametrize(
@@ -375,13 +375,15 @@ def test_a_mistake_is_answered_with_a_sentence(text: str, answer: str, tmp_path:
         ("", "repeats repetitions n", "repeat"),
     ],
 )
-def test_what_other_programs_call_it_is_understood(table: str, other_names: str, ours: str, tmp_path: Path) -> None:
+def test_names_of_keys_in_other_programs_get_a_suggestion(
+    table: str, other_names: str, ours: str, tmp_path: Path
+) -> None:
     for name in other_names.split():
         text = HEAD + (f"[{table}]\n" if table else "") + f"{name} = 1"
         assert error_of(tmp_path, text).endswith(f"; did you mean `{ours}`?"), name
 
 
-def test_another_name_of_a_key_is_nothing_to_an_engine_that_knows_it(tmp_path: Path) -> None:
+def test_a_knob_of_an_installed_engine_gets_no_suggestion_of_another_key(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text(HEAD + "[params]\nmax_iter = 3")
     without = Catalogue({name: ENGINES[name] for name in ("numpy", "torch")}, FAMILIES)
     with pytest.raises(TrainoffError, match="did you mean `epochs`"):
@@ -395,7 +397,9 @@ def test_another_name_of_a_key_is_nothing_to_an_engine_that_knows_it(tmp_path: P
 @pytest.mark.parametrize(
     ("other_name", "ours"), [("pytorch", "torch"), ("tf", "tensorflow"), ("scikit-learn", "sklearn")]
 )
-def test_an_engine_by_its_other_name_only_if_it_is_installed(other_name: str, ours: str, tmp_path: Path) -> None:
+def test_another_name_of_an_engine_gets_a_suggestion_if_it_is_installed(
+    other_name: str, ours: str, tmp_path: Path
+) -> None:
     path = tmp_path / "my.toml"
     path.write_text(f'workload = "digits-mlp"\nengines = ["{other_name}"]')
     numpy = {"numpy": ENGINES["numpy"]}
@@ -405,12 +409,12 @@ def test_an_engine_by_its_other_name_only_if_it_is_installed(other_name: str, ou
         read(path, Catalogue(numpy, FAMILIES))
 
 
-def test_the_table_of_an_engine_that_the_study_leaves_out_is_no_mistake(tmp_path: Path) -> None:
+def test_a_table_of_an_engine_that_the_study_does_not_run_is_allowed(tmp_path: Path) -> None:
     trials = study(tmp_path, HEAD + "[engine.spark-mllib]\nmax_iter = 3").trials()
     assert {trial.engine for trial in trials} == {"numpy", "torch"}
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(TrainoffError, match=r"no\.toml: there is no such file; name a study file"):
         read(tmp_path / "no.toml", INSTALLED)
 
@@ -420,19 +424,19 @@ def test_a_folder_is_not_a_study(tmp_path: Path) -> None:
         read(tmp_path, INSTALLED)
 
 
-def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_bytes(b'name = "a"\n# caf\xe9\n')
     with pytest.raises(TrainoffError, match=r"my\.toml, line 2: the file is not UTF-8 text; save it as UTF-8"):
         read(path, INSTALLED)
 
 
-def test_a_file_that_never_ends_is_refused() -> None:
+def test_a_file_that_is_too_large() -> None:
     with pytest.raises(TrainoffError, match="larger than 256 KiB"):
         read("/dev/zero", INSTALLED)
 
 
-def test_a_file_name_that_is_no_study_name(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_a_valid_study_name(tmp_path: Path) -> None:
     path = tmp_path / "my study.toml"
     path.write_text(HEAD)
     with pytest.raises(TrainoffError, match=r'`name` is "my study"; .* write one into the file, as in name = "quick"'):

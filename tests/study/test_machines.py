@@ -1,4 +1,4 @@
-"""A lab in a study file: nodes alike or not, machines by their names, and the sentences for mistakes."""
+"""Labs in study files: equal and different nodes, machines by name, prices, and errors."""
 
 import pytest
 
@@ -24,14 +24,14 @@ def distributed(tmp_path, text):
     return [trial for trial in trials(tmp_path, text) if trial.engine == "torch-ddp"]
 
 
-def test_nodes_alike(tmp_path):
-    made = trials(tmp_path, "cores = 0.1\nmemory_gb = 1\nbandwidth_mbit = 1000\n[grid]\nnodes = [1, 17]")
-    assert sorted((trial.engine, trial.workers) for trial in made) == [
+def test_equal_nodes(tmp_path):
+    found = trials(tmp_path, "cores = 0.1\nmemory_gb = 1\nbandwidth_mbit = 1000\n[grid]\nnodes = [1, 17]")
+    assert sorted((trial.engine, trial.workers) for trial in found) == [
         ("numpy", 1),
         ("torch-ddp", 1),
         ("torch-ddp", 17),
     ]
-    (large,) = [trial for trial in made if trial.workers == 17]
+    (large,) = [trial for trial in found if trial.workers == 17]
     assert nodes_of(large) == [NodeSpec(0.1, 1.0, 1000.0)] * 17
 
 
@@ -41,19 +41,19 @@ def test_a_machine_by_its_name_and_scale(tmp_path):
     assert (trial.cores, trial.memory_gb, trial.params["machine"]) == (0.4, 3.2, "m4.xlarge")
 
 
-def test_what_the_study_says_is_stronger_than_the_machine(tmp_path):
+def test_keys_of_the_study_override_the_machine(tmp_path):
     (trial,) = distributed(tmp_path, 'nodes = 2\nmachine = "m4.xlarge"\nscale = 0.1\ncores = 0.2')
     assert nodes_of(trial) == [NodeSpec(0.2, 1.6)] * 2
 
 
-def test_unlike_nodes(tmp_path):
+def test_different_nodes(tmp_path):
     nodes = 'nodes = [{ cores = 0.5, memory_gb = 2 }, { machine = "c3.xlarge", bandwidth_mbit = 10 }]\nscale = 0.05'
     (trial,) = distributed(tmp_path, nodes)
     assert nodes_of(trial) == [NodeSpec(0.5, 2.0), NodeSpec(0.2, 0.375, 10.0)]
     assert (trial.workers, trial.cores, trial.memory_gb) == (2, 0.5, 0.375)
 
 
-def test_what_a_node_does_not_say_is_as_all_are(tmp_path):
+def test_nodes_inherit_what_they_leave_out(tmp_path):
     sizes = "cores = 0.1\nmemory_gb = 4\nnodes = [{ cores = 0.5, memory_gb = 2 }, { bandwidth_mbit = 10 }]"
     (trial,) = distributed(tmp_path, sizes)
     assert nodes_of(trial) == [NodeSpec(0.5, 2.0), NodeSpec(0.1, 4.0, 10.0)]
@@ -70,7 +70,7 @@ def test_a_larger_first_node(tmp_path):
     assert nodes_of(alone) == [NodeSpec(1.0, 3.0)]
 
 
-def test_a_machine_of_ones_own(tmp_path):
+def test_an_own_machine(tmp_path):
     own = "[machine.box]\ncores = 2\nmemory_gb = 4\nbandwidth_mbit = 100"
     (trial,) = distributed(tmp_path, f'machine = "box"\nscale = 0.5\n{own}')
     assert nodes_of(trial) == [NodeSpec(1.0, 2.0, 100.0)]
@@ -87,19 +87,19 @@ def test_nodes_have_the_price_of_their_machines(tmp_path):
     (trial,) = distributed(tmp_path, f'machine = "box"\n{own}\nusd_per_hour = 1.5')
     assert trial.usd_per_hour == 1.5
     for text in (f'machine = "box"\n{own}', f'nodes = [{{ machine = "box" }}, {{ machine = "m4.xlarge" }}]\n{own}'):
-        assert distributed(tmp_path, text)[0].usd_per_hour is None, "not even in part"
+        assert distributed(tmp_path, text)[0].usd_per_hour is None, "an unknown price of one node makes the sum unknown"
     (alone,) = [each for each in trials(tmp_path, 'machine = "m4.xlarge"\nnodes = 3') if each.engine == "numpy"]
     assert alone.usd_per_hour == 0.2
 
 
-def test_a_price_does_not_make_another_trial(tmp_path):
+def test_a_trials_id_does_not_depend_on_prices(tmp_path):
     own = 'machine = "box"\n[machine.box]\ncores = 2\nmemory_gb = 4\nusd_per_hour = '
-    (cheap,), (dear,) = (distributed(tmp_path, f"{own}{price}") for price in (1, 2))
-    assert cheap.id() == dear.id()
+    (cheap,), (expensive,) = (distributed(tmp_path, f"{own}{price}") for price in (1, 2))
+    assert cheap.id() == expensive.id()
     assert "usd_per_hour" not in cheap.params
 
 
-def test_elsewhere_a_trial_is_the_same_as_before_there_were_labs(tmp_path):
+def test_trials_without_a_lab_have_no_keys_of_labs(tmp_path):
     text = HEAD.replace('[cluster]\nkind = "lab"', "")
     assert not {"nodes", "machine", "scale", "bandwidth_mbit"} & set(trials(tmp_path, text)[0].params)
 
@@ -128,6 +128,6 @@ def test_mistakes(tmp_path, text, sentence):
         trials(tmp_path, text)
 
 
-def test_what_only_a_lab_has_is_a_mistake_elsewhere(tmp_path):
+def test_keys_of_labs_are_errors_elsewhere(tmp_path):
     with pytest.raises(TrainoffError, match=r'line 5: `nodes` is of an emulated cluster; write kind = "lab"'):
         trials(tmp_path, HEAD.replace('kind = "lab"', "nodes = 3"))

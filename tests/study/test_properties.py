@@ -1,4 +1,4 @@
-"""Whatever stands in a study file: a study with sound trials or one sentence, never another exception."""
+"""Property tests: any study file gives a study with valid trials or a one-line error, and no other exception."""
 
 import json
 import tomllib
@@ -36,7 +36,7 @@ hidden = [4, 4]
 [engine.torch]
 tau = 3
 """
-WORDS = [
+NAMES = [
     *params_of(FAMILIES.values()),
     *ENGINES,
     *workloads(),
@@ -56,11 +56,11 @@ scalars = (
     | st.integers()
     | st.floats()
     | st.booleans()
-    | st.sampled_from(WORDS)
+    | st.sampled_from(NAMES)
     | st.text(max_size=8)
     | st.dates()
 )
-keys = st.sampled_from(WORDS) | st.text(max_size=5)
+keys = st.sampled_from(NAMES) | st.text(max_size=5)
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=3),
@@ -75,7 +75,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(path: Path, raw: bytes, overrides: tuple[str, ...] = ()) -> None:
-    """Read a study file: its trials are sound, or the error is one line that says where."""
+    """Read a study file and check that its trials are valid, or that the error is one line with its place."""
     path.write_bytes(raw)
     try:
         study = read(path, INSTALLED, overrides=overrides)
@@ -104,7 +104,7 @@ def check_trial(trial: Trial) -> None:
 
 
 def dump(value: Any) -> str:
-    """A value as inline TOML."""
+    """Return a value as inline TOML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{dump(key)} = {dump(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -117,7 +117,7 @@ def dump(value: Any) -> str:
 
 
 def lay_out(document: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """A document line by line, tables under their headers, each line with what it introduces."""
+    """Yield the lines of a document, tables under their headers, each with the key path that it introduces."""
     for key, value in document.items():
         if not isinstance(value, dict):
             yield (key,), f"{dump(key)} = {dump(value)}"
@@ -153,7 +153,7 @@ def changed_documents(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def changed_texts(draw: st.DrawFn) -> bytes:
-    """A valid study file with a few slips of the keyboard."""
+    """A valid study file with a few typing errors."""
     text = draw(st.sampled_from([FULL, OWN, TEXT]))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
@@ -171,7 +171,7 @@ def test_a_study_with_changed_values(path: Path, raw: bytes) -> None:
 
 @settings(max_examples=300)
 @given(raw=changed_texts())
-def test_a_study_with_slips_of_the_keyboard(path: Path, raw: bytes) -> None:
+def test_a_study_with_typing_errors(path: Path, raw: bytes) -> None:
     check(path, raw)
 
 

@@ -1,4 +1,4 @@
-"""The line of a key, in every way that TOML lets one write it."""
+"""The line of a key in every notation of TOML."""
 
 import tomllib
 
@@ -36,7 +36,7 @@ def test_the_line_of_a_key_path(key_path: KeyPath, line: int) -> None:
     assert TomlLines(TEXT).line(key_path) == line
 
 
-def test_what_is_not_there_is_found_at_what_is_around_it() -> None:
+def test_a_missing_key_has_the_line_of_its_table() -> None:
     lines = TomlLines(TEXT)
     assert lines.line(("case", 1, "absent")) == 21
     assert lines.line(("absent",)) is None

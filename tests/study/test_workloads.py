@@ -1,4 +1,4 @@
-"""The workloads that ship, and those that a study changes or brings."""
+"""The shipped workloads, and those that a study changes or adds."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_the_shipped_workloads() -> None:
     assert shipped["mnist-mlp"].targets == (0.95, 0.97, 0.98)
 
 
-def test_a_shipped_recipe_leaves_nothing_that_matters_to_chance() -> None:
+def test_a_shipped_recipe_sets_every_key_of_its_model() -> None:
     optional = {"batch_per", "train_rows", "stop", "fault", "seed", "mode", "workers"}
     for workload in workloads().values():
         keys = params_of([FAMILIES[workload.model]])
@@ -44,16 +44,16 @@ def test_the_values_of_a_shipped_recipe_are_what_the_keys_expect() -> None:
             assert [repr(check(keys[name], value)) for name, value in values.items()] == [*map(repr, values.values())]
 
 
-def test_a_new_workload_is_a_path_from_the_study_file(tmp_path: Path) -> None:
+def test_a_new_workload_has_a_path_relative_to_the_study_file(tmp_path: Path) -> None:
     (tmp_path / "wine.csv").write_text("1,2\n")
     text = ONE + '[workload.wine]\ndata = "wine.csv"\nhidden = [5]\ntargets = [0.8]\n'
     (trial,) = study(tmp_path, text).trials()
     assert (trial.workload, trial.data) == ("wine", str(tmp_path / "wine.csv"))
     assert (trial.params["hidden"], trial.targets) == ([5], (0.8,))
-    assert trial.params["optimizer"] == "momentum"  # what is not said is the key's default
+    assert trial.params["optimizer"] == "momentum"  # the key's default
 
 
-def test_moving_the_data_does_not_change_what_a_trial_is(tmp_path: Path) -> None:
+def test_a_trials_id_does_not_depend_on_where_the_data_are(tmp_path: Path) -> None:
     text = ONE + '[workload.wine]\ndata = "wine.csv"\n'
     ids = set()
     for place in (tmp_path / "here", tmp_path / "there"):
@@ -68,7 +68,7 @@ def test_a_new_workload_may_use_a_shipped_dataset(tmp_path: Path) -> None:
     assert (trial.workload, trial.data, trial.params["hidden"]) == ("deep", "mnist", [9, 9])
 
 
-def test_several_workloads_each_with_its_own_override(tmp_path: Path) -> None:
+def test_several_workloads_with_their_own_overrides(tmp_path: Path) -> None:
     text = (
         ONE + "targets = [0.5]\n[grid]\nworkload = ['digits-mlp', 'mnist-mlp']\n"
         "[workload.mnist-mlp]\nepochs = 1\ntargets = [0.6]\n"
@@ -77,7 +77,7 @@ def test_several_workloads_each_with_its_own_override(tmp_path: Path) -> None:
     assert found == {"digits-mlp": (20, (0.5,)), "mnist-mlp": (1, (0.6,))}
 
 
-def test_a_trial_carries_only_the_parameters_of_its_model(tmp_path: Path) -> None:
+def test_a_trial_has_only_the_parameters_of_its_model(tmp_path: Path) -> None:
     def params(workload: str) -> set[str]:
         (trial,) = study(tmp_path, ONE + f'workload = "{workload}"\n').trials()
         return set(trial.params)
@@ -86,7 +86,7 @@ def test_a_trial_carries_only_the_parameters_of_its_model(tmp_path: Path) -> Non
     assert params("mnist-mlp") - params("clicks-logreg") == {"hidden", "activation"}
 
 
-def test_an_own_sparse_workload_takes_sgd_where_nothing_is_said(tmp_path: Path) -> None:
+def test_an_own_sparse_workload_uses_sgd_by_default(tmp_path: Path) -> None:
     text = ONE + '[workload.ads]\ndata = "clicks"\nmodel = "logreg"\nmetric = "auc"\n'
     (trial,) = study(tmp_path, text).trials()
     assert (trial.params["optimizer"], trial.params["schedule"], trial.metric) == ("sgd", "constant", "auc")
@@ -149,6 +149,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("text", "answer"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_answered_with_a_sentence(text: str, answer: str, tmp_path: Path) -> None:
-    assert error_of(tmp_path, ONE + text) == answer
+@pytest.mark.parametrize(("text", "error"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_a_one_line_error(text: str, error: str, tmp_path: Path) -> None:
+    assert error_of(tmp_path, ONE + text) == error

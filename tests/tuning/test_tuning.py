@@ -1,4 +1,4 @@
-"""The parts of tuning: what is searched, what comes next, when a candidate is given up, who wins, what is written."""
+"""The parts of tuning: search spaces, candidates, the pruning rule, verdicts, and the tuned study."""
 
 import tomllib
 from dataclasses import replace
@@ -38,38 +38,38 @@ def keys(space: Space) -> set[str]:
 TRAINING = {"optimizer", "learning_rate", "momentum", "schedule", "batch_size", "epochs"}
 
 
-def test_an_engine_is_searched_by_what_it_takes(tmp_path: Path) -> None:
+def test_the_search_space_has_the_engines_keys(tmp_path: Path) -> None:
     assert keys(engine_study(tmp_path, "numpy").space) == TRAINING
     assert keys(engine_study(tmp_path, "tensorflow").space) == TRAINING | {"xla"}
     assert keys(engine_study(tmp_path, "spark-mllib").space) == {"max_iter", "solver", "block_size", "tol"}
     assert keys(engine_study(tmp_path, "dask-average", "[params]\nworkers = 2\nmode = 'local'").space) >= {"tau"}
 
 
-def test_what_the_study_sweeps_or_the_command_line_sets_stays(tmp_path: Path) -> None:
+def test_swept_and_overridden_keys_are_not_searched(tmp_path: Path) -> None:
     swept = engine_study(tmp_path, "numpy", "[grid]\nbatch_size = [16, 64]\n", overrides=["optimizer=momentum"])
     assert keys(swept.space) == TRAINING - {"batch_size", "optimizer"}
     assert swept.recipe.params["batch_size"] == 16
     assert swept.trial({"learning_rate": 0.7}).params["learning_rate"] == 0.7
 
 
-def test_a_batch_is_as_the_study_writes_it(tmp_path: Path) -> None:
+def test_batches_are_per_worker_if_the_study_says_so(tmp_path: Path) -> None:
     found = engine_study(tmp_path, "torch-ddp", '[params]\nworkers = 2\nbatch_per = "worker"\nbatch_size = 20\n')
     assert found.recipe.params["batch_size"] == 40
     assert found.space.recipe["batch_size"] == 20
     assert found.trial({"batch_size": 10}).params["batch_size"] == 20
 
 
-def test_half_of_one_epoch_is_the_recipe_again_and_not_proposed(tmp_path: Path) -> None:
+def test_a_candidate_equal_to_the_recipe_is_not_proposed(tmp_path: Path) -> None:
     space = engine_study(tmp_path, "numpy", "[params]\nepochs = 1\n").space
     assert propose(space, [Tried({}, 1.0)], 0) == {"learning_rate": 0.2}
 
 
-def test_rates_of_optimizers_are_searched_apart(tmp_path: Path) -> None:
+def test_every_optimizer_has_its_own_range_of_learning_rates(tmp_path: Path) -> None:
     space = engine_study(tmp_path, "numpy").space
     ranges = {each.of: (each.low, each.high) for each in space.dimensions if each.key == "learning_rate"}
     assert list(ranges["momentum"]) == pytest.approx([0.01, 1.0])
     assert ranges["adam"][1] < 0.1 < ranges["sgd"][1]
-    assert space.points(space.full({})) is not None, "the recipe lies in its own space"
+    assert space.points(space.full({})) is not None, "the recipe is in the space"
     assert space.points({**space.full({}), "learning_rate": 5.0}) is None
     assert space.changes({"optimizer": "adam", "learning_rate": 0.01, "momentum": 0.6}) == {
         "optimizer": "adam",
@@ -77,7 +77,7 @@ def test_rates_of_optimizers_are_searched_apart(tmp_path: Path) -> None:
     }
 
 
-def test_the_recipe_is_first_and_the_same_records_lead_to_the_same_candidate(tmp_path: Path) -> None:
+def test_the_recipe_is_first_and_candidates_are_reproducible(tmp_path: Path) -> None:
     space = engine_study(tmp_path, "numpy").space
     tried: list[Tried] = []
     for number in range(14):
@@ -98,20 +98,20 @@ def test_a_small_space_ends(tmp_path: Path) -> None:
     assert propose(space, [Tried({}, 1.0), Tried({"xla": True}, 2.0)], 0) is None
 
 
-def test_optuna_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_optuna_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "find_spec", lambda name: None)
     with pytest.raises(TrainoffError, match=r"run: pip install 'trainoff\[tune\]'"):
         search.check_optuna()
 
 
 def run(seconds: float | None, accuracy: float = 0.9, seed: int = 1, **more: Any) -> Record:
-    """A run that reached 90 % after so many seconds, or never."""
+    """Return a run that reached 90 % after `seconds`, or never."""
     return trained(
         f"numpy-{seed}", seed=seed, time_to_target={"0.9": seconds}, test_metrics={"accuracy": accuracy}, **more
     )
 
 
-def test_who_never_got_there_comes_after_all_who_did_by_how_close_it_came() -> None:
+def test_runs_are_ordered_by_time_and_then_by_closeness_to_the_target() -> None:
     best_first = [
         run(0.5),
         run(0.7, status="timeout", reason="given up after 2 s of training: another candidate needed 0.5 s in all"),
@@ -125,7 +125,7 @@ def test_who_never_got_there_comes_after_all_who_did_by_how_close_it_came() -> N
     assert order == best_first
 
 
-def test_less_is_better_where_the_metric_is_an_error() -> None:
+def test_a_smaller_error_is_better() -> None:
     close, far = (
         trained(metric="error", time_to_target={"0.2": None}, test_metrics={"error": error}) for error in (0.21, 0.3)
     )
@@ -155,7 +155,7 @@ NOW = 1000.0
 
 
 @pytest.fixture
-def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: NOW))
 
 
@@ -164,16 +164,16 @@ def state(trained_s: float, loss: float = 1.0, paused_s: float = 0.0) -> TrialSt
     return TrialState(NOW - trained_s, train_start=NOW - trained_s - paused_s, paused_s=paused_s, snapshots=snapshots)
 
 
-@pytest.mark.usefixtures("_clock_stands")
+@pytest.mark.usefixtures("_stopped_clock")
 def test_a_candidate_is_given_up_once_it_cannot_win() -> None:
     assert PruningRule(10.0).give_up(state(12.0)) is None
-    assert PruningRule(10.0).give_up(state(12.0, paused_s=60.0)) is None, "snapshots are no training"
+    assert PruningRule(10.0).give_up(state(12.0, paused_s=60.0)) is None, "pauses for snapshots do not count"
     assert "another candidate needed 10 s in all" in str(PruningRule(10.0).give_up(state(13.0)))
-    assert PruningRule(0.01).give_up(state(0.5)) is None, "so short a training is not worth ending"
-    assert PruningRule(10.0).give_up(TrialState(0.0)) is None, "it has not begun"
+    assert PruningRule(0.01).give_up(state(0.5)) is None, "so short a training is not stopped"
+    assert PruningRule(10.0).give_up(TrialState(0.0)) is None, "it has not started to train"
 
 
-@pytest.mark.usefixtures("_clock_stands")
+@pytest.mark.usefixtures("_stopped_clock")
 def test_a_candidate_is_given_up_when_its_loss_is_far_behind_halfway() -> None:
     curves = [[(1.0, 2.0), (5.0, loss)] for loss in (0.1, 0.2, 0.3, 0.4)]
     assert PruningRule(10.0, curves).give_up(state(6.0, loss=0.3)) is None
@@ -183,7 +183,7 @@ def test_a_candidate_is_given_up_when_its_loss_is_far_behind_halfway() -> None:
 
 
 def raced(times: list[tuple[float | None, float | None]]) -> EngineTuning:
-    """An engine whose challenger and recipe took so long in each round."""
+    """Return the tuning of an engine with these times of the challenger and the recipe in each round."""
     pairs = [(run(a, seed=seed), run(b, seed=seed)) for seed, (a, b) in enumerate(times)]
     tried = [({}, run(2.0)), ({"epochs": 1}, run(1.0))]
     return with_comparisons([EngineTuning("numpy", 0.9, tried, {"epochs": 1}, pairs)])[0]
@@ -201,10 +201,10 @@ def raced(times: list[tuple[float | None, float | None]]) -> EngineTuning:
         ([(1.0, None), (1.1, None), (1.0, None), (0.9, None), (1.0, None)], "faster", True),
         ([(None, 1.0), (None, 1.1), (None, 1.0), (None, 0.9), (None, 1.0)], "within 5%", False),
         ([(None, 1.0)], "undecided", False),
-        ([], "undecided", True),  # there was no race; in the search the challenger was ahead
+        ([], "undecided", True),  # there was no race; the challenger won the search
     ],
 )
-def test_the_race_decides_and_not_the_search(times: Any, verdict: str, wins: bool) -> None:
+def test_the_race_decides(times: Any, verdict: str, wins: bool) -> None:
     found = raced(times)
     assert (found.verdict, bool(found.winner)) == (verdict, wins), found.sentence
     assert found.sentence.startswith("numpy: ")
@@ -213,7 +213,7 @@ def test_the_race_decides_and_not_the_search(times: Any, verdict: str, wins: boo
 @pytest.mark.parametrize(
     ("seconds", "trials", "goes_on"), [(1000, 3, True), (20, 2, True), (20, 3, False), (5, 1, False)]
 )
-def test_the_race_has_its_time_kept_back_once_a_few_were_tried(seconds: float, trials: int, goes_on: bool) -> None:
+def test_time_for_the_race_is_reserved_after_a_few_candidates(seconds: float, trials: int, goes_on: bool) -> None:
     share = BudgetShare(seconds, rounds=5)
     for _ in range(trials):
         share.book(record(), took_s=10.0)
@@ -242,20 +242,20 @@ def sweeping(folder: Path, *overrides: str) -> study.Study:
     return study.read(path, engines.facts(), overrides=list(overrides))
 
 
-def test_the_targets_of_the_command_line_are_those_of_the_tuned_study(tmp_path: Path) -> None:
-    asked = sweeping(tmp_path, "targets=[0.8]", "batch_size=16")
+def test_overridden_targets_are_in_the_tuned_study(tmp_path: Path) -> None:
+    sweep = sweeping(tmp_path, "targets=[0.8]", "batch_size=16")
     again = tmp_path / "again.toml"
-    again.write_text("\n".join(toml(tuned_tables(asked, TuningResult("study"), again))))
-    assert study.read(again, engines.facts()).workloads["mine"].targets == asked.workloads["mine"].targets == (0.8,)
+    again.write_text("\n".join(toml(tuned_tables(sweep, TuningResult("study"), again))))
+    assert study.read(again, engines.facts()).workloads["mine"].targets == sweep.workloads["mine"].targets == (0.8,)
 
 
-def test_one_engine_alone_cannot_have_a_value_of_what_the_study_sweeps(tmp_path: Path) -> None:
+def test_an_override_of_one_engine_may_not_be_of_a_swept_key(tmp_path: Path) -> None:
     check_overrides(sweeping(tmp_path, "engine.numpy.learning_rate=0.2"))
     with pytest.raises(TrainoffError, match=r"^--set engine\.numpy\.batch_size: the study sweeps batch_size"):
         check_overrides(sweeping(tmp_path, "engine.numpy.batch_size=32"))
 
 
-def test_odd_values_survive_being_written() -> None:
+def test_unusual_values_are_written_correctly() -> None:
     tables = {
         "name": 'a "b" é\n',
         "list": [0.1, 1e-07, 3],
