@@ -1,17 +1,25 @@
-"""What is considered: every setting that was run, and what models say of those that nobody ran."""
+"""Find the candidates for advice: every setting that was run, and those that scaling models predict."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analysis.advice.posterior import DRAWS, SEED, Array, Posterior, RunEvidence, fit_posteriors, success_rates
+from trainoff.analysis.advice.posterior import (
+    DRAWS,
+    SEED,
+    Array,
+    Posterior,
+    RunEvidence,
+    fit_posteriors,
+    success_rates,
+)
 from trainoff.analysis.faults import without_faults
 from trainoff.analysis.figures import FIGURES, Figure, time_to
 from trainoff.analysis.format import count, node_size, seconds, target_text
@@ -21,14 +29,14 @@ from trainoff.analysis.scaling.model import WIDEST
 from trainoff.analysis.statistics import LEVEL
 from trainoff.records import Record
 
-BEYOND = 2  # times the most nodes that were run: so far predictions are considered by themselves
+BEYOND = 2  # times the largest node count that was run: the range of predictions without --nodes
 SURE = 1.96  # standard deviations in the half width of an interval
 Place = tuple[int, float]  # nodes and rows
 
 
 @dataclass(frozen=True)
 class AdviceFilter:
-    """What the choice is among; None: everything."""
+    """Which candidates to choose among; None: all of them."""
 
     engine: str | None = None
     nodes: int | None = None
@@ -37,7 +45,7 @@ class AdviceFilter:
     rows: float | None = None
 
     def holds(self, record: Record) -> bool:
-        """Whether a run is of the wished engine and kind of node."""
+        """Whether a run has the engine and kind of node."""
         return (
             self.engine in (None, record.engine)
             and self.cores in (None, record.cores)
@@ -45,56 +53,57 @@ class AdviceFilter:
         )
 
     def at(self, place: Place) -> bool:
-        """Whether so many nodes and rows are wished."""
+        """Whether the numbers of nodes and rows match."""
         return self.nodes in (None, place[0]) and self.rows in (None, place[1])
 
 
 @dataclass(frozen=True)
 class CandidateSet:
-    """Everything that could be chosen, the settings that never got to the target, and what was asked for."""
+    """All candidates, and the settings that never reached the target."""
 
     candidates: Sequence[Candidate]
     never: Sequence[SettingGroup]
     filters: AdviceFilter
-    engines: frozenset[str]  # that were tried, whatever was asked for
+    engines: frozenset[str]  # that were run, whatever the filters
 
 
 def find_candidates(records: Sequence[Record], target: float, filters: AdviceFilter, cold: bool) -> CandidateSet:
-    """What could be chosen, of the records of one workload."""
+    """Find the candidates among the records of one workload."""
     alone = without_faults(groups(records))
     kept = [group for group in alone if filters.holds(group.first)]
     random = np.random.default_rng(SEED)
     evidence = [(group, evidence_of(group, target, cold)) for group in kept]
-    there = [(group, one) for group, one in evidence if one.seconds]
-    never = [group for group, one in evidence if one.failed and not one.seconds and filters.at(place_of(group.first))]
-    others = [one for _, one in evidence if one.failed and not one.seconds]
-    beliefs = fit_posteriors([one for _, one in there], random, others) if there else []
+    reached = [(group, each) for group, each in evidence if each.seconds]
+    missed = [(group, each) for group, each in evidence if each.failed and not each.seconds]
+    others = [each for _, each in missed]
+    posteriors = fit_posteriors([each for _, each in reached], random, others) if reached else []
     measured = [
-        Candidate(group, one, belief, group.median(lambda record: record.usd_per_hour), _besides(group.records))
-        for (group, one), belief in zip(there, beliefs, strict=True)
+        Candidate(group, each, posterior, group.median(lambda record: record.usd_per_hour), _overhead(group.records))
+        for (group, each), posterior in zip(reached, posteriors, strict=True)
         if filters.at(place_of(group.first))
     ]
-    tried = frozenset(group.first.engine for group in alone)
-    return CandidateSet([*measured, *_predicted(kept, target, filters, cold, random)], never, filters, tried)
+    never = [group for group, _ in missed if filters.at(place_of(group.first))]
+    engines = frozenset(group.first.engine for group in alone)
+    return CandidateSet([*measured, *_predicted(kept, target, filters, cold, random)], never, filters, engines)
 
 
 def place_of(record: Record) -> Place:
-    """The nodes and rows of a record."""
+    """Return the nodes and rows of a record."""
     return record.workers, rows_of(record)
 
 
 def evidence_of(group: SettingGroup, target: float, cold: bool) -> RunEvidence:
-    """What the runs of a setting say of its time to the target."""
+    """Return the times of the runs of a setting to the target."""
     value = clock(target, group.first.metric, cold).value
     pairs = [(record, found) for record in group.records if (found := value(record)) is not None]
     good = [found for _, found in pairs if 0 < found < math.inf]
     bad = [record for record, found in pairs if math.isinf(found)]
-    spent = [took for record in bad or group.records if (took := lost(record, cold))]
-    return RunEvidence(tuple(good), len(bad), statistics.median(spent) if spent else max(good, default=0.0))
+    lost = _median(_whole_time(record, cold) for record in bad or group.records)
+    return RunEvidence(tuple(good), len(bad), max(good, default=0.0) if lost is None else lost)
 
 
 def model_of(curve: Curve) -> Fit | None:
-    """The model of the whole training time along a curve; None where it has one number of nodes and of rows."""
+    """Fit the whole training time along a curve; None for a curve of one number of nodes and of rows."""
     ended = [record for record in (*curve.records, *curve.censored) if record.status == "ok" and record.train_s]
     places = [place_of(record) for record in ended]
     several = len({nodes for nodes, _ in places}) > 1 or len({rows for _, rows in places}) > 1
@@ -104,28 +113,29 @@ def model_of(curve: Curve) -> Fit | None:
 def _predicted(
     kept: Sequence[SettingGroup], target: float, filters: AdviceFilter, cold: bool, random: np.random.Generator
 ) -> list[Candidate]:
-    """Candidates that nobody ran, of every curve that has a model; those of one curve are right or wrong together.
+    """Predict candidates along every curve that has a model; those of one curve share their draws.
 
-    The time to the target is the time of the whole training, by the model, and the share of it that gets there.
+    The time to the target is the time of the whole training, by the model, times the share of it until the target.
     """
     records = [record for group in kept for record in group.records]
-    every = curves(records, lambda one: time_to(target, one.metric))
+    every = curves(records, lambda record: time_to(target, record.metric))
     found = [curve for curve in every if curve.records and all(record.train_s for record in curve.records)]
     if not found:
         return []
-    reach = success_rates([(len(one.records), len(_missed(one))) for one in found], random)
-    share = shares(found, random)
+    rates = success_rates([(len(curve.records), len(_missed(curve))) for curve in found], random)
+    share = fit_shares(found, random)
     made = []
-    for number, curve in enumerate(found):
+    for i, curve in enumerate(found):
         places = _places(curve, filters)
         if places and (model := model_of(curve)):
             draws = _Draws(model, random.integers(model.draws.noise.size, size=DRAWS), random.standard_normal(DRAWS))
+            lost = _median(_whole_time(record, cold) for record in _missed(curve) or curve.records) or 0.0
             for place in places:
-                typical, single = (part * share.drawn(number, *place) for part in draws.times(place))
+                typical, single = (part * share.drawn(i, *place) for part in draws.times(place))
                 single = single * np.exp(share.noise * random.standard_normal(DRAWS))
-                besides = (_besides(_nearby(curve, place)) or 0.0) if cold else 0.0
-                belief = Posterior(typical + besides, single + besides, reach[number], _lost(curve, cold))
-                made.append(_candidate(curve, model, place, belief, kept))
+                overhead = (_overhead(_nearby(curve, place)) or 0.0) if cold else 0.0
+                posterior = Posterior(typical + overhead, single + overhead, rates[i], lost)
+                made.append(_candidate(curve, model, place, posterior, kept))
     return made
 
 
@@ -135,41 +145,42 @@ class _Draws:
 
     model: Fit
     picks: NDArray[np.int64]
-    push: Array
+    offsets: Array  # in standard deviations
 
     def times(self, place: Place) -> tuple[Array, Array]:
-        """The seconds of a whole training, typically and of a single run."""
+        """Return the seconds of a whole training, typically and of a single run."""
         middle = self.model.predict(*place).middle
-        wide = np.exp(self.push * self.model.extrapolation_margin(place[0]) / SURE)
-        near = np.clip(self.model.draws.seconds(*place)[self.picks], middle / WIDEST, middle * WIDEST) * wide
-        return near, near * self.model.draws.noise[self.picks]
+        margin = np.exp(self.offsets * self.model.extrapolation_margin(place[0]) / SURE)
+        typical = np.clip(self.model.draws.seconds(*place)[self.picks], middle / WIDEST, middle * WIDEST) * margin
+        return typical, typical * self.model.draws.noise[self.picks]
 
 
 def _places(curve: Curve, filters: AdviceFilter) -> list[Place]:
-    """The numbers of nodes and rows to predict for a curve: those asked for, else around what was run."""
+    """Return the nodes and rows to predict for a curve: those of the filters, else around those that were run."""
     nodes, rows = curve.counts, {rows_of(record) for record in curve.records}
     if filters.nodes is not None:
         counts = [filters.nodes] if len(nodes) > 1 or filters.nodes in nodes else []
     elif len(nodes) > 1:
-        counts = [n for n, _ in grid(nodes, [1.0], most_nodes(curve)) if n >= nodes[0]]
+        counts = [count for count, _ in grid(nodes, [1.0], most_nodes(curve)) if count >= nodes[0]]
     else:
         counts = nodes
     wanted = [filters.rows] if filters.rows is not None else sorted(rows)
-    wanted = [one for one in wanted if len(rows) > 1 or one in rows]
+    wanted = [each for each in wanted if len(rows) > 1 or each in rows]
     run = {place_of(record) for record in (*curve.records, *curve.censored)}
-    missed = [place_of(one) for one in _missed(curve)]
-    stops = min((n for n, _ in missed if n > nodes[-1]), default=math.inf)
-    fewest = max((one for _, one in missed if one < min(rows)), default=0.0)  # with so few rows it never got there
-    return [(n, one) for n in counts for one in wanted if (n, one) not in run and n < stops and one > fewest]
+    missed = [place_of(record) for record in _missed(curve)]
+    too_many = min((count for count, _ in missed if count > nodes[-1]), default=math.inf)
+    too_few = max((each for _, each in missed if each < min(rows)), default=0.0)  # rows that were not enough
+    places = [(count, each) for count in counts if count < too_many for each in wanted if each > too_few]
+    return [place for place in places if place not in run]
 
 
 def _missed(curve: Curve) -> list[Record]:
-    """The runs that did not get to the target; not those that never were on the way to it."""
+    """Return the runs that did not reach the target, without those that were not timed to it."""
     return [record for record in curve.censored if curve.figure.value(record) is not None]
 
 
 def most_nodes(curve: Curve) -> int:
-    """How far predictions go by themselves: twice the most that were run, but no further than this machine's CPUs."""
+    """Return the largest node count to predict: twice the largest run, on one machine no more than its CPUs."""
     largest = curve.counts[-1]
     record = curve.records[0]
     if record.cluster != "processes":
@@ -177,38 +188,29 @@ def most_nodes(curve: Curve) -> int:
     return max(largest, min(BEYOND * largest, int((record.environment.get("cpus") or 0) / record.cores)))
 
 
-def _lost(curve: Curve, cold: bool) -> float:
-    spent = [took for record in _missed(curve) or curve.records if (took := lost(record, cold))]
-    return statistics.median(spent) if spent else 0.0
-
-
-def _candidate(curve: Curve, model: Fit, place: Place, belief: Posterior, kept: Sequence[SettingGroup]) -> Candidate:
-    nearest = min(curve.records, key=lambda record: _far(place_of(record), place))
+def _candidate(curve: Curve, model: Fit, place: Place, posterior: Posterior, kept: Sequence[SettingGroup]) -> Candidate:
+    nearest = min(curve.records, key=lambda record: _distance(place_of(record), place))
     group = next(group for group in kept if nearest in group.records)
     runs = RunEvidence(tuple(curve.seconds(record) for record in curve.records), len(_missed(curve)))
-    rate, besides = _rate(curve, place[0]), _besides(_nearby(curve, place))
-    return Candidate(_moved(group, nearest, place), runs, belief, rate, besides, _estimate(curve, model, place))
-
-
-def _estimate(curve: Curve, model: Fit, place: Place) -> Estimate:
-    """What the model says, extrapolated if it lies beyond the runs that got there."""
-    found, rows = model.predict(*place), [rows_of(record) for record in curve.records]
+    rows = [rows_of(record) for record in curve.records]
     inside = curve.counts[0] <= place[0] <= curve.counts[-1] and min(rows) <= place[1] <= max(rows)
-    return replace(found, extrapolated=not inside, error=model.grade.at(not inside))
+    estimate = replace(model.predict(*place), extrapolated=not inside, error=model.grade.at(not inside))
+    price, overhead = _usd_per_hour(curve, place[0]), _overhead(_nearby(curve, place))
+    return Candidate(_moved(group, nearest, place), runs, posterior, price, overhead, estimate)
 
 
 def _nearby(curve: Curve, place: Place) -> list[Record]:
-    """The runs of a curve with the nearest number of nodes."""
-    nearest = min(curve.counts, key=lambda nodes: _far((nodes, 1.0), (place[0], 1.0)))
+    """Return the runs of a curve with the nearest number of nodes."""
+    nearest = min(curve.counts, key=lambda nodes: _distance((nodes, 1.0), (place[0], 1.0)))
     return [record for record in curve.records if record.workers == nearest]
 
 
-def _far(one: Place, other: Place) -> float:
-    return sum(abs(math.log(a / b)) for a, b in zip(one, other, strict=True) if a and b)
+def _distance(a: Place, b: Place) -> float:
+    return sum(abs(math.log(x / y)) for x, y in zip(a, b, strict=True) if x and y)
 
 
 def _moved(group: SettingGroup, record: Record, place: Place) -> SettingGroup:
-    """A setting with other numbers of nodes and rows, for its name; it has no runs of its own."""
+    """Return the setting with other numbers of nodes and rows, for its name; it has no runs of its own."""
     nodes, rows = place
     moved = replace(record, workers=nodes, dataset={**record.dataset, "train_rows": int(rows)} if rows > 1 else {})
     label: dict[str, Any] = {key: value for key, value in group.label.items() if key not in (*SIZES, "batch_size")}
@@ -217,20 +219,24 @@ def _moved(group: SettingGroup, record: Record, place: Place) -> SettingGroup:
     return SettingGroup(label, [moved], group.usual)
 
 
-def _rate(curve: Curve, nodes: int) -> float | None:
-    """What an hour of so many nodes costs, as a node of this curve does."""
-    each = [one.usd_per_hour / one.workers for one in curve.records if one.usd_per_hour is not None and one.workers]
-    return statistics.median(each) * nodes if len(each) == len(curve.records) else None
+def _usd_per_hour(curve: Curve, nodes: int) -> float | None:
+    """Return the price of an hour of so many nodes, by the price of a node of this curve."""
+    prices = [each.usd_per_hour / each.workers for each in curve.records if each.usd_per_hour is not None]
+    return statistics.median(prices) * nodes if len(prices) == len(curve.records) else None
 
 
-def _besides(records: Sequence[Record]) -> float | None:
-    known = [besides for record in records if (besides := overhead_seconds(record)) is not None]
+def _overhead(records: Iterable[Record]) -> float | None:
+    return _median(overhead_seconds(record) for record in records)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
 @dataclass(frozen=True)
 class ExpectedRange:
-    """A figure with what encloses it in 95 % of all cases."""
+    """A figure with the interval that holds it in 95 % of all cases."""
 
     low: float
     middle: float
@@ -241,9 +247,7 @@ class ExpectedRange:
 class Candidate:
     """One way to train: an engine in a setting, on so many nodes."""
 
-    group: (
-        SettingGroup  # of what was measured; of what is predicted the nearest that was, with its nodes and rows changed
-    )
+    group: SettingGroup  # of a prediction: the nearest that was run, with its nodes and rows changed
     evidence: RunEvidence
     posterior: Posterior
     usd_per_hour: float | None  # of all nodes together; None: no price is known
@@ -276,23 +280,23 @@ class Candidate:
 
     @property
     def seconds(self) -> ExpectedRange:
-        """Of the next run that gets there."""
+        """The seconds of the next run that reaches the target."""
         low, high = np.quantile(self.posterior.single, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return ExpectedRange(float(low), float(np.median(self.posterior.typical)), float(high))
 
     @property
     def usd(self) -> ExpectedRange | None:
-        """What that costs."""
+        """The cost of that run."""
         if self.usd_per_hour is None:
             return None
-        took, rate = self.seconds, self.usd_per_hour / 3600
-        return ExpectedRange(took.low * rate, took.middle * rate, took.high * rate)
+        took, price = self.seconds, self.usd_per_hour / 3600
+        return ExpectedRange(took.low * price, took.middle * price, took.high * price)
 
     @property
     def place(self) -> str:
-        """On what it runs: `2 nodes of 1 core and 2 GB`, `5 nodes m4.xlarge`."""
+        """The nodes it runs on: `2 nodes of 1 core and 2 GB`, `5 nodes m4.xlarge`."""
         record = self.record
-        nodes = count(self.nodes, "node") if self.nodes else "nodes that nobody counted"
+        nodes = count(self.nodes, "node") if self.nodes else "an unknown number of nodes"
         machine, scale = record.params.get("machine"), record.params.get("scale")
         if machine:
             part = f" (at {scale:g} of its size)" if scale and scale != 1 else ""
@@ -301,8 +305,8 @@ class Candidate:
         return f"{nodes} of {size}" if size else nodes
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; what is not known is null."""
-        record, one = self.record, self.estimate
+        """Return the candidate for JSON; what is not known is null."""
+        record = self.record
         return {
             "name": self.name,
             "engine": record.engine,
@@ -321,7 +325,7 @@ class Candidate:
             "reach": float(np.mean(self.posterior.success_rate)),
             "predicted": not self.measured,
             "extrapolated": self.extrapolated,
-            "expected_error": one.error if one else None,
+            "expected_error": self.estimate.error if self.estimate else None,
         }
 
 
@@ -329,93 +333,89 @@ COLD = "cold_to_target"
 
 
 def clock(target: float, metric: str, cold: bool) -> Figure:
-    """The seconds until a target is reached: of training, or from cold."""
+    """Return the seconds until a target is reached, of training or from cold."""
     return cold_time_to(target, metric) if cold else time_to(target, metric)
 
 
 def cold_time_to(target: float, metric: str) -> Figure:
-    """What a trial takes that ends at the target: start, rows, training until then, test and end."""
+    """Return the time of a trial that ends at the target: start, rows, training until then, test and end."""
     trained = time_to(target, metric).value
 
     def value(record: Record) -> float | None:
-        reached, besides = trained(record), overhead_seconds(record)
+        reached, overhead = trained(record), overhead_seconds(record)
         if reached is None or math.isinf(reached):
             return reached
-        return None if besides is None else besides + reached
+        return None if overhead is None else overhead + reached
 
-    goal = target_text(metric, target)
-    words = f"time from cold to {goal}"
-    neutral, better = f"took {{ratio}} times as long as {{other}} from cold to {goal}", "{ratio} times faster"
-    return Figure(
-        COLD, words, value, seconds, neutral, f"was {better} than {{other}} from cold to {goal}", target=target
+    to = f"from cold to {target_text(metric, target)}"
+    neutral, better = (
+        f"took {{ratio}} times as long as {{other}} {to}",
+        f"was {{ratio}} times faster than {{other}} {to}",
     )
+    return Figure(COLD, f"time {to}", value, seconds, neutral, better, target=target)
 
 
 def overhead_seconds(record: Record) -> float | None:
-    """The seconds of a trial in which it did not train and nobody looked at its weights; None where not known."""
+    """Return the seconds of a trial besides its training and the pauses for snapshots; None if not known."""
     if record.cold_s is None or record.train_s is None:
         return None
     return max(record.cold_s - record.train_s - (record.pause_s or 0.0), 0.0)
 
 
-def lost(record: Record, cold: bool) -> float | None:
-    """What a run took that did not get there."""
-    return record.cold_s if cold else record.train_s
+def _whole_time(record: Record, cold: bool) -> float | None:
+    """Return the time of a whole run, which is lost if it misses the target; None if it is not known or 0."""
+    return (record.cold_s if cold else record.train_s) or None
 
 
-STEADY = 0.0625  # how little the share is thought to go with the nodes: as a regression's weight on none
-FIRST_GUESS, WEIGHT = 0.02, 2  # how far shares lie from the model, and how many runs that is worth
-BETWEEN, PER_FACTOR_E = (
-    0.03,
-    0.2,
-)  # doubt of a number of rows that was not run, and for each factor e beyond those that were
-ROUNDS = 30  # of taking means by turns, until they agree
+RIDGE = 0.0625  # how strongly the exponent of the nodes is drawn towards 0
+FIRST_GUESS, WEIGHT = 0.02, 2  # how far shares lie from the model, and how many runs that assumption counts as
+BETWEEN, BEYOND_E = 0.03, 0.2  # doubt about a number of rows that was not run, and for each factor e beyond those run
+ITERATIONS = 30  # of alternating means; they converge
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Logarithms of shares as a sum: of the curve, of its nodes, and of the rows, the same for all curves."""
+class TargetShares:
+    """The share of the training until the target: its logarithm is a sum of parts of the curve, its nodes and rows."""
 
     curves: Array
-    slopes: Array  # with the logarithm of the nodes
+    exponents: Array  # of the nodes, for each curve
     rows: Array  # logarithms, in order
     steps: Array  # what each number of rows adds
     noise: float
-    common: Array  # a draw of the doubt about the rows, the same for all that is predicted
-    own: Array  # draws of what sets each curve apart
+    common: Array  # a draw of the doubt about the rows, the same for all predictions
+    per_curve: Array  # draws of how each curve differs
 
     def drawn(self, curve: int, nodes: int, rows: float) -> Array:
-        """The share at so many nodes and rows, in each draw; never more than all of the training."""
+        """Return the share at so many nodes and rows, in each draw; never more than the whole training."""
         at = math.log(rows)
-        middle = self.curves[curve] + self.slopes[curve] * math.log(nodes) + _along(at, self.rows, self.steps)
+        middle = self.curves[curve] + self.exponents[curve] * math.log(nodes) + _interpolate(at, self.rows, self.steps)
         known = bool(np.any(np.isclose(at, self.rows)))
-        far = max(self.rows[0] - at, at - self.rows[-1], 0.0)
-        doubt = 0.0 if known else BETWEEN + PER_FACTOR_E * far
-        return np.asarray(np.exp(np.minimum(middle + doubt * self.common + self.noise * self.own[curve], 0.0)))
+        beyond = max(self.rows[0] - at, at - self.rows[-1], 0.0)
+        doubt = 0.0 if known else BETWEEN + BEYOND_E * beyond
+        return np.asarray(np.exp(np.minimum(middle + doubt * self.common + self.noise * self.per_curve[curve], 0.0)))
 
 
-def shares(curves: Sequence[Curve], random: np.random.Generator) -> Shares:
-    """How the share goes with rows and nodes, by the runs that got there."""
+def fit_shares(curves: Sequence[Curve], random: np.random.Generator) -> TargetShares:
+    """Fit how the share depends on rows and nodes, to the runs that reached the target."""
     points = [
-        (place, math.log(record.workers or 1), math.log(rows_of(record)), _log_share(curve, record))
-        for place, curve in enumerate(curves)
+        (i, math.log(record.workers or 1), math.log(rows_of(record)), _log_share(curve, record))
+        for i, curve in enumerate(curves)
         for record in curve.records
     ]
     which = np.array([point[0] for point in points])
     nodes, rows, logs = (np.array([point[column] for point in points]) for column in (1, 2, 3))
-    slopes = np.array([_slope(nodes, rows, logs, which == place) for place in range(len(curves))])
-    rest = logs - slopes[which] * nodes
+    exponents = np.array([_exponent(nodes, rows, logs, which == i) for i in range(len(curves))])
+    rest = logs - exponents[which] * nodes
     known, row = np.unique(rows, return_inverse=True)
-    own, steps = np.zeros(len(curves)), np.zeros(len(known))
-    for _ in range(ROUNDS):
-        own = np.bincount(which, rest - steps[row], len(curves)) / np.bincount(which, minlength=len(curves))
-        steps = np.bincount(row, rest - own[which]) / np.bincount(row)
-    left = rest - own[which] - steps[row]
+    means, steps = np.zeros(len(curves)), np.zeros(len(known))
+    for _ in range(ITERATIONS):
+        means = np.bincount(which, rest - steps[row], len(curves)) / np.bincount(which, minlength=len(curves))
+        steps = np.bincount(row, rest - means[which]) / np.bincount(row)
+    left = rest - means[which] - steps[row]
     freedom = max(len(logs) - len(curves) - len(known) + 1, 0)
     noise = math.sqrt((WEIGHT * FIRST_GUESS**2 + float(left @ left)) / (WEIGHT + freedom))
-    return Shares(
-        own, slopes, known, steps, noise, random.standard_normal(DRAWS), random.standard_normal((len(curves), DRAWS))
-    )
+    common, per_curve = random.standard_normal(DRAWS), random.standard_normal((len(curves), DRAWS))
+    return TargetShares(means, exponents, known, steps, noise, common, per_curve)
 
 
 def _log_share(curve: Curve, record: Record) -> float:
@@ -423,18 +423,18 @@ def _log_share(curve: Curve, record: Record) -> float:
     return min(math.log(reached / max(record.train_s or 0.0, reached)), 0.0)
 
 
-def _slope(nodes: Array, rows: Array, logs: Array, own: NDArray[np.bool_]) -> float:
-    """How the share of one curve goes with its nodes, as far as its runs say so, rows by rows."""
-    across, up = 0.0, 0.0
-    for one in np.unique(rows[own]):
-        here = own & (rows == one)
-        n, y = nodes[here] - nodes[here].mean(), logs[here] - logs[here].mean()
-        across, up = across + float(n @ n), up + float(n @ y)
-    return up / (across + STEADY)
+def _exponent(nodes: Array, rows: Array, logs: Array, chosen: NDArray[np.bool_]) -> float:
+    """Fit how the share of one curve depends on its nodes, within each number of rows."""
+    xx, xy = 0.0, 0.0
+    for each in np.unique(rows[chosen]):
+        here = chosen & (rows == each)
+        x, y = nodes[here] - nodes[here].mean(), logs[here] - logs[here].mean()
+        xx, xy = xx + float(x @ x), xy + float(x @ y)
+    return xy / (xx + RIDGE)
 
 
-def _along(at: float, places: Array, values: Array) -> float:
-    """A line through the points, on beyond the last ones as between the two there."""
+def _interpolate(at: float, places: Array, values: Array) -> float:
+    """Interpolate between points, and extrapolate beyond them by the line through the last two."""
     if len(places) == 1:
         return float(values[0])
     right = int(np.clip(np.searchsorted(places, at), 1, len(places) - 1))

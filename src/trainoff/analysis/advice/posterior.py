@@ -1,4 +1,4 @@
-"""What runs let one believe of settings: times that could be true, drawn many times, with noise that is shared."""
+"""Posteriors of the times of settings: draws of what could be true, with noise that settings share."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Array = NDArray[np.float64]
 
 DRAWS = 4000
 SEED = 20260211  # the same records give the same advice
-UNTIL_KNOWN = 0.05  # how far runs of one setting are thought to lie apart before anybody has looked
-WEIGHT = 2  # so many repetitions that first guess is worth
-OWN = 4  # so many of a setting's own repetitions weigh as much as those of all others
-APART = np.geomspace(0.01, 3.0, 60)  # how far settings may lie apart: 1 % to 20 times
-UNKNOWN = 0.5  # before anybody has looked: between any distance (1) and any order of magnitude (0) being as likely
-MIXED = 0.3  # the share of settings that get there only now and then, before anybody has looked
-RARELY = 0.02  # a setting gets there in at least so many of its runs, or it is not worth a word
+UNTIL_KNOWN = 0.05  # how far apart runs of one setting are assumed to lie before any was repeated
+WEIGHT = 2  # how many repetitions that assumption counts as
+OWN_WEIGHT = 4  # how many of a setting's own repetitions weigh as much as those of all others
+SCALES = np.geomspace(0.01, 3.0, 60)  # how far apart settings may lie: 1 % to 20 times
+SCALE_PRIOR = 0.5  # between every distance (1) and every order of magnitude (0) being equally likely
+MIXED = 0.3  # the prior share of settings that reach the target only in some of their runs
+LOWEST_RATE = 0.02  # a setting that can reach the target does so in at least this share of its runs
 
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """The runs of one setting: the seconds of those that got to the target, and how many did not."""
+    """The runs of one setting: the seconds of those that reached the target, and how many did not."""
 
     seconds: tuple[float, ...]
     failed: int = 0
-    lost_s: float = 0.0  # what a run takes that does not get there
+    lost_s: float = 0.0  # the seconds that a failed run takes
 
     @property
     def runs(self) -> int:
@@ -39,127 +39,122 @@ class RunEvidence:
 class Posterior:
     """What could be true of one setting; a value for each draw."""
 
-    typical: Array  # seconds of a typical run that gets there
-    single: Array  # seconds of the next run, if it gets there
-    success_rate: Array  # the share of runs that get there
+    typical: Array  # seconds of a typical run that reaches the target
+    single: Array  # seconds of the next run if it reaches the target
+    success_rate: Array  # the share of runs that reach the target
     lost_s: float = 0.0
 
     @property
     def whole(self) -> Array:
-        """Seconds until a run has got there: one that does not is begun again, and its time is lost."""
+        """Seconds until a run has reached the target; one that fails is repeated, and its time is lost."""
         return np.asarray(self.typical + (1 / self.success_rate - 1) * self.lost_s)
 
     def kept(self, most_s: float) -> float:
-        """How likely the next run gets there within so many seconds."""
+        """Return the probability that the next run reaches the target within so many seconds."""
         return float(np.mean(self.success_rate * (self.single <= most_s)))
 
 
 def fit_posteriors(
     evidence: Sequence[RunEvidence], random: np.random.Generator, never: Sequence[RunEvidence] = ()
 ) -> list[Posterior]:
-    """Beliefs of settings of which at least one run got there each; there are others that `never` did.
+    """Fit the posterior of each setting; in each of `evidence` at least one run reached the target, in `never` none.
 
-    Logarithms of times are normal. How far runs of one setting lie apart is learnt from all settings, more from its
-    own the more of them there are; how far settings lie apart, too, so that the best of many that are nearly alike
-    is not taken for better than it is.
+    Logarithms of times are normal. How far apart runs of one setting lie is estimated from all settings, more from its
+    own the more of them there are; so is how far apart settings lie, so that the best of many similar settings is not
+    taken for better than it is.
     """
-    logs = [np.log(one.seconds) for one in evidence]
-    counts = np.array([len(own) for own in logs])
-    means = np.array([own.mean() for own in logs])
+    logs = [np.log(each.seconds) for each in evidence]
+    counts = np.array([len(values) for values in logs])
+    means = np.array([values.mean() for values in logs])
     noise = _noise(logs, random)
-    errors = noise / np.sqrt(counts)[:, None]
-    middles = _middles(means, errors, random)
+    middles = _middles(means, noise / np.sqrt(counts)[:, None], random)
     single = np.exp(middles + noise * random.standard_normal(noise.shape))
-    reach = success_rates([(len(one.seconds), one.failed) for one in (*evidence, *never)], random)
-    return [
-        Posterior(np.exp(middles[place]), single[place], reach[place], one.lost_s) for place, one in enumerate(evidence)
-    ]
+    rates = success_rates([(len(each.seconds), each.failed) for each in (*evidence, *never)], random)
+    return [Posterior(np.exp(middles[i]), single[i], rates[i], each.lost_s) for i, each in enumerate(evidence)]
 
 
 def pooled_noise(logs: Sequence[Array]) -> tuple[float, int]:
-    """How far runs of one setting lie apart, by all repetitions, and how many degrees of freedom say so."""
-    squares = sum(float(np.sum((own - own.mean()) ** 2)) for own in logs)
-    freedom = sum(len(own) - 1 for own in logs)
+    """Return how far apart runs of one setting lie, from all repetitions, and its degrees of freedom."""
+    squares = sum(float(np.sum((values - values.mean()) ** 2)) for values in logs)
+    freedom = sum(len(values) - 1 for values in logs)
     return math.sqrt((WEIGHT * UNTIL_KNOWN**2 + squares) / (WEIGHT + freedom)), freedom
 
 
 def _noise(logs: Sequence[Array], random: np.random.Generator) -> Array:
-    """Strengths of noise of each setting, a row of draws each."""
+    """Draw the noise of each setting, a row each."""
     shared, freedom = pooled_noise(logs)
-    weight = min(WEIGHT + freedom, OWN)
-    own = np.array([float(np.sum((each - each.mean()) ** 2)) for each in logs])
-    degrees = weight + np.array([len(each) - 1 for each in logs])
+    weight = min(WEIGHT + freedom, OWN_WEIGHT)
+    own = np.array([float(np.sum((values - values.mean()) ** 2)) for values in logs])
+    degrees = weight + np.array([len(values) - 1 for values in logs])
     squares = weight * shared**2 + own
     return np.asarray(np.sqrt(squares[:, None] / random.chisquare(degrees[:, None], (len(logs), DRAWS))))
 
 
 def _middles(means: Array, errors: Array, random: np.random.Generator) -> Array:
-    """Logarithms of the typical times: the means of the runs, drawn together as far as settings are alike."""
-    apart = _apart(means, np.sqrt(np.mean(errors**2, axis=1)), random)
-    weights = 1 / (errors**2 + apart**2)
-    centre = (weights * means[:, None]).sum(0) / weights.sum(0) + random.standard_normal(DRAWS) / np.sqrt(
-        weights.sum(0)
-    )
-    own, others = 1 / errors**2, 1 / apart**2
+    """Draw the logarithms of the typical times: the means, drawn towards each other as far as settings are alike."""
+    scales = _scales(means, np.sqrt(np.mean(errors**2, axis=1)), random)
+    weights = 1 / (errors**2 + scales**2)
+    total = weights.sum(0)
+    centre = (weights * means[:, None]).sum(0) / total + random.standard_normal(DRAWS) / np.sqrt(total)
+    own, others = 1 / errors**2, 1 / scales**2
     middle = (own * means[:, None] + others * centre) / (own + others)
     return np.asarray(middle + random.standard_normal(errors.shape) / np.sqrt(own + others))
 
 
-def _apart(means: Array, errors: Array, random: np.random.Generator) -> Array:
-    """How far settings lie apart, as standard deviations that suit their means, as likely as they are."""
-    weights = 1 / (errors[:, None] ** 2 + APART**2)
+def _scales(means: Array, errors: Array, random: np.random.Generator) -> Array:
+    """Draw how far apart settings lie, as standard deviations, by their likelihood given the means."""
+    weights = 1 / (errors[:, None] ** 2 + SCALES**2)
     total = weights.sum(0)
     centre = (weights * means[:, None]).sum(0) / total
     distances = (weights * (means[:, None] - centre) ** 2).sum(0)
-    logs = 0.5 * (np.log(weights).sum(0) - np.log(total) - distances) + UNKNOWN * np.log(APART)
-    chances = np.exp(logs - logs.max())
-    return random.choice(APART, DRAWS, p=chances / chances.sum())
+    logs = 0.5 * (np.log(weights).sum(0) - np.log(total) - distances) + SCALE_PRIOR * np.log(SCALES)
+    likelihoods = np.exp(logs - logs.max())
+    return random.choice(SCALES, DRAWS, p=likelihoods / likelihoods.sum())
 
 
 def success_rates(counts: Sequence[tuple[int, int]], random: np.random.Generator) -> Array:
-    """Shares of runs that get there, for settings of which so many runs did and so many did not.
+    """Draw the share of runs that reach the target, for settings with so many runs that did and so many that did not.
 
-    Before a setting's own runs, what counts is how many settings get there here, and how many of them only now and
-    then: the fewer those are, the more a few runs say, since the others get there always or never.
+    The prior is how many settings reach the target here, and how many of them only in some runs: the fewer those are,
+    the more a few runs say, since the others always or never reach it.
     """
     usual = (sum(good >= bad for good, bad in counts) + 1) / (len(counts) + 2)
     weight = (sum(bool(good and bad) for good, bad in counts) + 2 * MIXED) / (len(counts) + 2)
     drawn = [random.beta(weight * usual + good, weight * (1 - usual) + bad, DRAWS) for good, bad in counts]
-    return np.maximum(np.stack(drawn), RARELY)
+    return np.maximum(np.stack(drawn), LOWEST_RATE)
 
 
-ALIKE = 0.1  # within so much of the best is about as good
+ALIKE = 0.1  # a candidate within this share of the best is about as good
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one candidate stands among all that were weighed."""
+    """How one candidate compares with all that were considered."""
 
-    best: float  # how likely it is the best of them
-    near_best: float  # how likely it is within 10 % of the best
+    best: float  # the probability that it is the best of them
+    near_best: float  # the probability that it is within 10 % of the best
     regret: float  # how much more it takes than the best, on average: 0.05 is 5 %
 
 
 def compute_standings(values: Sequence[Array]) -> list[Standing]:
-    """Standings by what is to be small, seconds or dollars; a value for each draw of each candidate.
+    """Compare candidates by seconds or dollars, which have a value for each draw.
 
-    The choice should be by the smallest regret: of several that are nearly alike none is likely to be the very best,
-    and yet each of them is a good choice.
+    The choice should have the smallest regret: of several similar candidates none is likely to be the very best, and
+    yet each of them is a good choice.
     """
     logs = np.log(np.stack(values))
-    least = logs.min(axis=0)
-    first = logs.argmin(axis=0)
+    smallest, first = logs.min(axis=0), logs.argmin(axis=0)
     return [
         Standing(
-            float(np.mean(first == place)),
-            float(np.mean(own - least <= math.log1p(ALIKE))),
-            math.expm1(float(np.mean(own - least))),
+            float(np.mean(first == i)),
+            float(np.mean(each - smallest <= math.log1p(ALIKE))),
+            math.expm1(float(np.mean(each - smallest))),
         )
-        for place, own in enumerate(logs)
+        for i, each in enumerate(logs)
     ]
 
 
 def ratio_quantiles(of: Array, to: Array, level: float) -> tuple[float, float, float]:
-    """How many times as much one candidate takes as another: from, middle, to."""
+    """Return how many times as much one candidate takes as another: low, median, high."""
     low, middle, high = np.quantile(of / to, [(1 - level) / 2, 0.5, (1 + level) / 2])
     return float(low), float(middle), float(high)
