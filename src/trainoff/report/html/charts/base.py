@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainoff.analysis import SettingGroup
+from trainoff.analysis import SettingGroup, headline_target
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, series_of
 from trainoff.report.html.style import Spec, Style, setting_styles
@@ -119,8 +119,8 @@ class ChartContext:
 class Chart(ABC):
     """A chart of one workload: its rows, its Vega-Lite specification, the choices it offers, and its table.
 
-    Texts of the specification and of the table's columns may have placeholders such as `@x`, which the selected
-    choice fills in.
+    A subclass sets the attributes below in its body or in `__init__`. Texts of the specification and of the table's
+    columns may have placeholders such as `@x`, which the selected choice fills in.
     """
 
     name: ClassVar[str]  # in links, in the names of pictures, and for `Results.plot`
@@ -128,40 +128,22 @@ class Chart(ABC):
     pick: ClassVar[str | None] = None  # a column: the chart shows the rows of one of its values, which the reader picks
     listed: ClassVar[str | None] = None  # a column: the chart has a line for each of its values
     most: ClassVar[int | None] = None  # settings shown
+    title: str
+    about: str  # the caption: what the chart shows, also for readers who do not see it
+    data: Mapping[str, Rows]  # the datasets of the specification
+    choices: Sequence[ChartChoice]  # the default first; without any the chart is left out
+    table: ChartTable
 
     def __init__(self, context: ChartContext) -> None:
         self.context = context
         self.groups = context.groups[: self.most]
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """The heading."""
-
-    @property
-    @abstractmethod
-    def about(self) -> str:
-        """The caption: what the chart shows, also for readers who do not see it."""
-
-    @property
-    @abstractmethod
-    def data(self) -> Mapping[str, Rows]:
-        """The datasets of the specification."""
+        self.metric = context.first.metric
+        self.target = headline_target(context.groups)
 
     @property
     @abstractmethod
     def spec(self) -> Spec:
         """The Vega-Lite specification, without data and with placeholders."""
-
-    @property
-    @abstractmethod
-    def choices(self) -> Sequence[ChartChoice]:
-        """The choices that the chart offers, the default first; without any the chart is left out."""
-
-    @property
-    @abstractmethod
-    def table(self) -> ChartTable:
-        """The figures of the chart as a table."""
 
     @property
     def picks(self) -> list[str]:
@@ -214,6 +196,11 @@ def with_error(row: Row) -> Row:
 def known(rows: Rows, name: str) -> bool:
     """Return whether any row has a figure of that name."""
     return any(row.get(name) is not None for row in rows)
+
+
+def metric_title(metric: str) -> str:
+    """Return a metric as the beginning of a title."""
+    return metric.upper() if metric == "auc" else metric.capitalize()
 
 
 AXES = {  # what quality can be drawn against: label of the choice, title of the axis

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from math import exp, log
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,14 @@ from trainoff.analysis.format import fault_text, seconds, target_text
 from trainoff.records import Record
 from trainoff.report.html.charts.base import (
     Chart,
-    ChartChoice,
+    ChartContext,
     ChartTable,
     Row,
     Rows,
     SeriesReader,
     axis_choices,
     layer,
+    metric_title,
     quality_axis,
     short,
     with_error,
@@ -48,39 +48,31 @@ class LearningCurves(Chart):
     name = "curve"
     contents = "learning"
 
-    @property
-    def title(self) -> str:
-        return f"{self.context.first.metric.capitalize()} during training"
-
-    @property
-    def about(self) -> str:
+    def __init__(self, context: ChartContext) -> None:
+        super().__init__(context)
+        self.title = f"{metric_title(self.metric)} during training"
+        self._many = len(context.runs) > MOST_RUNS
+        rows = self._rows()
+        ends = [row["y"] for row in rows if row["last"] and row["y"] is not None]
+        if self.metric == "accuracy" and ends and min(ends) > LEAST_ACCURACY:
+            rows = [row for row in rows if (row["y"] or 0) >= LEAST_ACCURACY]
+        targets = [with_error({"y": one, "label": target_text(self.metric, one)}) for one in context.first.targets]
+        points = fault_rows(rows, {_trial(record): record.fault for _, record in context.runs if record.fault})
+        curves = [row for row in rows if row["train_s"]]
+        self.data = {"curves": curves, "targets": targets, **({"faults": points} if points else {})}
         lines = "A line per setting: the median of its runs." if self._many else "A line per run."
-        faults = " A cross is a fault, a diamond the end of a fault." if "faults" in self.data else ""
-        ends = "It ends in the engine's symbol, hollow if the trial failed. Dotted lines are targets."
-        return f"{lines} {ends}{self._dashes()}{faults}"
+        ends_in = "It ends in the engine's symbol, hollow if the trial failed. Dotted lines are targets."
+        faults = " A cross is a fault, a diamond the end of a fault." if points else ""
+        self.about = f"{lines} {ends_in}{self._dashes()}{faults}"
+        self.choices = axis_choices(curves, ("train_s", *AMOUNTS))
+        columns = [("name", "setting"), ("seed", "seed"), ("status", "status"), ("@x", "@x_title"), ("y", self.metric)]
+        self.table = ChartTable("curves", columns, only={"last": True})
 
     def _dashes(self) -> str:
         """Explain the dashes of the lines, where there are several modes."""
         modes = {group.first.mode for group in self.groups}
         named = [f"{text} {mode}" for mode, (_, text) in DASHES.items() if mode in modes]
         return f" Modes: {', '.join(named)}." if len(modes) > 1 and named else ""
-
-    @property
-    def _many(self) -> bool:
-        return len(self.context.runs) > MOST_RUNS
-
-    @cached_property
-    def data(self) -> Mapping[str, Rows]:
-        first = self.context.first
-        rows = self._rows()
-        ends = [row["y"] for row in rows if row["last"] and row["y"] is not None]
-        if first.metric == "accuracy" and ends and min(ends) > LEAST_ACCURACY:
-            rows = [row for row in rows if (row["y"] or 0) >= LEAST_ACCURACY]
-        targets = [with_error({"y": target, "label": target_text(first.metric, target)}) for target in first.targets]
-        faults = {_trial(record): record.fault for _, record in self.context.runs if record.fault}
-        points = fault_rows(rows, faults)
-        curves = [row for row in rows if row["train_s"]]
-        return {"curves": curves, "targets": targets, **({"faults": points} if points else {})}
 
     def _rows(self) -> list[Row]:
         if self._many:
@@ -116,9 +108,9 @@ class LearningCurves(Chart):
 
     @property
     def spec(self) -> Spec:
-        metric, styles = self.context.first.metric, self.context.styles
-        colours, x, y = colour(styles), x_axis(), quality_axis(metric)
-        tooltips = tooltip("name", "seed", "status", "samples", "train_s", "core_s", "y", y=metric)
+        styles = self.context.styles
+        colours, x, y = colour(styles), x_axis(), quality_axis(self.metric)
+        tooltips = tooltip("name", "seed", "status", "samples", "train_s", "core_s", "y", y=self.metric)
         at = {"x": x, "y": y}
         line = {**at, "color": colours, "detail": {"field": "trial"}, "strokeDash": dash()}
         end = {
@@ -145,16 +137,6 @@ class LearningCurves(Chart):
         if "faults" in self.data:
             layers.append(layer("faults", {"type": "point", "size": 130, "strokeWidth": 1.5, "opacity": 1}, fault))
         return {"layer": layers}
-
-    @property
-    def choices(self) -> list[ChartChoice]:
-        return axis_choices(self.data["curves"], ("train_s", *AMOUNTS))
-
-    @property
-    def table(self) -> ChartTable:
-        metric = self.context.first.metric
-        columns = [("name", "setting"), ("seed", "seed"), ("status", "status"), ("@x", "@x_title"), ("y", metric)]
-        return ChartTable("curves", columns, only={"last": True})
 
 
 def _trial(record: Record) -> str:
@@ -259,19 +241,17 @@ class ResourceUsage(Chart):
     most = 60
     table = ChartTable("used", [("role", "role"), ("@y", "@y_title, median"), ("most_@y", "maximum")])
 
-    @property
-    def about(self) -> str:
-        return self.limited("One run per setting; a line per role.")
-
-    @cached_property
-    def data(self) -> Mapping[str, Rows]:
-        most = max(20, min(120, MOST_POINTS // (4 * max(1, len(self.context.groups)))))
+    def __init__(self, context: ChartContext) -> None:
+        super().__init__(context)
+        self.about = self.limited("One run per setting; a line per role.")
+        most = max(20, min(120, MOST_POINTS // (4 * max(1, len(context.groups)))))
         rows = []
         for group in self.groups:
             record = (group.good or group.records)[0]
-            columns = {"name": self.context.name(group), "engine": record.engine}
-            rows += [{**columns, **row} for row in read_resources(record, self.context.series, most)]
-        return {"resources": rows, "used": self._summary(rows)}
+            columns = {"name": context.name(group), "engine": record.engine}
+            rows += [{**columns, **row} for row in read_resources(record, context.series, most)]
+        self.data = {"resources": rows, "used": self._summary(rows)}
+        self.choices = y_choices(rows, USED)
 
     def _summary(self, rows: Sequence[Row]) -> list[Row]:
         """Return the median and the maximum of every role of every setting."""
@@ -302,10 +282,6 @@ class ResourceUsage(Chart):
                 "tooltip": tooltip("role", "t", "@y"),
             },
         }
-
-    @property
-    def choices(self) -> list[ChartChoice]:
-        return y_choices(self.data["resources"], USED)
 
 
 def read_resources(record: Record, series: SeriesReader, most: int) -> list[Row]:

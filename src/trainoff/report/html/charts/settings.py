@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import cached_property
 
-from trainoff.analysis import COSTS, SettingGroup, fronts, headline_target
+from trainoff.analysis import COSTS, SettingGroup, fronts
 from trainoff.analysis.format import count, quality, seconds, size, target_text
 from trainoff.records import METRICS, Record
 from trainoff.report.html.charts.base import (
@@ -16,12 +14,13 @@ from trainoff.report.html.charts.base import (
     X_SCALE,
     Chart,
     ChartChoice,
+    ChartContext,
     ChartTable,
     Row,
-    Rows,
     axis_choices,
     known,
     layer,
+    metric_title,
     quality_axis,
     short,
     with_error,
@@ -43,19 +42,16 @@ class PhaseTimes(Chart):
     choices = (ChartChoice("seconds", {"stack": "zero"}), ChartChoice("shares", {"stack": "normalize"}))
     table = ChartTable("phases", [("name", "setting")], across=("phase", "seconds"))
 
-    @property
-    def about(self) -> str:
-        return self.limited("The median of each setting's runs, from the first process to the last.")
-
-    @cached_property
-    def data(self) -> Mapping[str, Rows]:
+    def __init__(self, context: ChartContext) -> None:
+        super().__init__(context)
+        self.about = self.limited("The median of each setting's runs, from the first process to the last.")
         places = {phase: place for place, phase in enumerate(PHASES)}
         rows = [
-            {**self.context.columns(group), "phase": phase, "place": places.get(phase, 99), "seconds": short(spent)}
+            {**context.columns(group), "phase": phase, "place": places.get(phase, 99), "seconds": short(spent)}
             for group in self.groups
             for phase, spent in group.phases_s().items()
         ]
-        return {"phases": rows}
+        self.data = {"phases": rows}
 
     @property
     def spec(self) -> Spec:
@@ -88,17 +84,19 @@ class TimeToTarget(Chart):
         "runs", [("name", "setting"), ("seed", "seed"), ("s", "seconds of training"), ("outcome", "outcome")]
     )
 
-    @property
-    def about(self) -> str:
-        return self.limited(
+    def __init__(self, context: ChartContext) -> None:
+        super().__init__(context)
+        self.about = self.limited(
             "A point per run; the bars are the median of each setting and its interval. "
             "Hollow: the run ended there without reaching the target."
         )
-
-    @cached_property
-    def data(self) -> Mapping[str, Rows]:
         runs = [row for group in self.groups for record in group.records for row in self._times(group, record)]
-        return {"runs": runs, "medians": self._medians()}
+        self.data = {"runs": runs, "medians": self._medians()}
+        badness = METRICS[self.metric].badness
+        targets = sorted({row["target"] for row in runs}, key=lambda one: (one != self.target, badness(one)))
+        self.choices = [
+            ChartChoice(target_text(self.metric, one), {"x_scale": LOG}, {"target": one}) for one in targets
+        ]
 
     def _times(self, group: SettingGroup, record: Record) -> list[Row]:
         """Return a run's time to every target; where it did not reach one, the time at which it ended."""
@@ -162,16 +160,6 @@ class TimeToTarget(Chart):
         ]
         return {"height": step(names), "layer": layers}
 
-    @property
-    def choices(self) -> list[ChartChoice]:
-        headline, metric = headline_target(self.context.groups), self.context.first.metric
-        badness = METRICS[metric].badness
-        targets = {row["target"] for row in self.data["runs"]}
-        return [
-            ChartChoice(target_text(metric, target), {"x_scale": LOG}, {"target": target})
-            for target in sorted(targets, key=lambda target: (target != headline, badness(target)))
-        ]
-
 
 class Scaling(Chart):
     """Speed and time by number of workers: points are runs, lines join the medians."""
@@ -182,10 +170,11 @@ class Scaling(Chart):
     about = "Points are runs; lines join the medians of settings that differ only in the number of workers."
     table = ChartTable("scaled", [("name", "setting"), ("workers", "workers"), ("@y", "@y_title")])
 
-    @cached_property
-    def data(self) -> Mapping[str, Rows]:
-        target = headline_target(self.context.groups)
-        runs, medians = [], []
+    def __init__(self, context: ChartContext) -> None:
+        super().__init__(context)
+        target = self.target
+        runs: list[Row] = []
+        medians: list[Row] = []
         for family, groups in self._families().items():
             for group in groups:
                 runs += [
@@ -209,7 +198,11 @@ class Scaling(Chart):
                 }
                 for group in sorted(groups, key=lambda group: group.first.workers)
             ]
-        return {"scaling": runs, "scaled": medians}
+        self.data = {"scaling": runs, "scaled": medians}
+        axes = {"speed": ("speed", "samples a second"), "train_s": ("training", "seconds of training")}
+        if target is not None:
+            axes["time"] = ("time to target", f"seconds to {target_text(self.metric, target)}")
+        self.choices = y_choices(runs, axes)
 
     def _families(self) -> dict[str, list[SettingGroup]]:
         """Return the settings that differ only in the number of workers, where there are several numbers."""
@@ -241,14 +234,6 @@ class Scaling(Chart):
         ]
         return {"layer": layers}
 
-    @property
-    def choices(self) -> list[ChartChoice]:
-        target, metric = headline_target(self.context.groups), self.context.first.metric
-        axes = {"speed": ("speed", "samples a second"), "train_s": ("training", "seconds of training")}
-        if target is not None:
-            axes["time"] = ("time to target", f"seconds to {target_text(metric, target)}")
-        return y_choices(self.data["scaling"], axes)
-
 
 COLUMNS = {"seconds": "train_s", "core-seconds": "cpu_s", "memory": "memory", "bytes": "bytes", "money": "usd"}
 
@@ -260,14 +245,11 @@ class ParetoFront(Chart):
     contents = "costs"
     about = "A point per setting. The line is the Pareto front. A setting without any such cost has no point."
 
-    @property
-    def title(self) -> str:
-        return f"{self.context.first.metric.capitalize()} against cost"
-
-    @cached_property
-    def data(self) -> Mapping[str, Rows]:
+    def __init__(self, context: ChartContext) -> None:
+        super().__init__(context)
+        self.title = f"{metric_title(self.metric)} against cost"
         rows: dict[int, Row] = {}
-        costs = {**COSTS, "money": lambda record: self.context.usd(record, record.train_s)}
+        costs = {**COSTS, "money": lambda record: context.usd(record, record.train_s)}
         for front in fronts(self.groups, costs):
             column = COLUMNS[front.against]
             for point in front.points:
@@ -275,12 +257,15 @@ class ParetoFront(Chart):
                 row = rows.setdefault(id(point.group), {**self.context.columns(point.group), **result})
                 row[column] = short(point.cost) or None  # zero has no place on a logarithmic axis
                 row[f"front_{column}"] = point.best
-        return {"pareto": list(rows.values())}
+        self.data = {"pareto": list(rows.values())}
+        self.choices = axis_choices(self.data["pareto"], ("train_s", "cpu_s", "memory", "bytes", "usd"))
+        columns = [("name", "setting"), ("@x", "@x_title"), ("y", self.metric), ("front_@x", "on the front")]
+        self.table = ChartTable("pareto", columns)
 
     @property
     def spec(self) -> Spec:
-        metric, styles = self.context.first.metric, self.context.styles
-        x, y = x_axis(), quality_axis(metric)
+        styles = self.context.styles
+        x, y = x_axis(), quality_axis(self.metric)
         front = {
             "transform": [{"filter": "datum['front_@x']"}],
             "mark": {"type": "line", "interpolate": "step-after", "opacity": 0.5, "strokeDash": [4, 3]},
@@ -294,24 +279,10 @@ class ParetoFront(Chart):
                 "color": colour(styles),
                 "shape": shape(styles),
                 "opacity": {"condition": {"test": "datum['front_@x']", "value": 1}, "value": 0.6},
-                "tooltip": tooltip("name", "y", "@x", y=metric),
+                "tooltip": tooltip("name", "y", "@x", y=self.metric),
             },
         }
         return {"data": {"name": "pareto"}, "transform": [{"filter": "isValid(datum['@x'])"}], "layer": [front, points]}
-
-    @property
-    def choices(self) -> list[ChartChoice]:
-        return axis_choices(self.data["pareto"], ("train_s", "cpu_s", "memory", "bytes", "usd"))
-
-    @property
-    def table(self) -> ChartTable:
-        columns = [
-            ("name", "setting"),
-            ("@x", "@x_title"),
-            ("y", self.context.first.metric),
-            ("front_@x", "on the front"),
-        ]
-        return ChartTable("pareto", columns)
 
 
 LEVEL = 5  # more column headings than these are tilted
@@ -327,18 +298,34 @@ class SettingGrid(Chart):
     listed = "row"
     table = ChartTable("grid", [("row", "setting")], across=("column", "@v_text"))
 
-    @cached_property
-    def data(self) -> Mapping[str, Rows]:
-        target = headline_target(self.context.groups)
-        rows = [self._cell(group, target) for group in self.groups if group.good]
-        return {"grid": rows if len({row["row"] for row in rows}) > 1 else []}
+    def __init__(self, context: ChartContext) -> None:
+        super().__init__(context)
+        rows = [self._cell(group) for group in self.groups if group.good]
+        self.data = {"grid": rows if len({row["row"] for row in rows}) > 1 else []}
+        values = {
+            "time": (
+                f"time to {target_text(self.metric, self.target)}" if self.target is not None else "",
+                "blues",
+                LOG,
+            ),
+            "quality": (self.metric, "greens", LINEAR),
+            "train_s": ("training", "blues", LOG),
+            "memory": ("memory", "oranges", LOG),
+        }
+        self.choices = [
+            ChartChoice(
+                label, {"v_text": f"{name}_text", "v_title": label, "v_scale": scale, "scheme": scheme, "v": name}
+            )
+            for name, (label, scheme, scale) in values.items()
+            if known(self.data["grid"], name)
+        ]
 
-    def _cell(self, group: SettingGroup, target: float | None) -> Row:
+    def _cell(self, group: SettingGroup) -> Row:
         first = group.first
         cluster = "" if first.mode == "single" else f" ({first.mode}, {count(first.workers, 'worker')})"
         figures = {
             "quality": (group.median(lambda record: record.result), quality),
-            "time": (group.time_to(target) if target is not None else None, seconds),
+            "time": (group.time_to(self.target) if self.target is not None else None, seconds),
             "train_s": (group.median(lambda record: record.train_s), seconds),
             "memory": (group.median(lambda record: record.peak_memory_bytes), size),
         }
@@ -385,20 +372,3 @@ class SettingGrid(Chart):
         engines = list(dict.fromkeys(row["engine"] for row in rows))
         order = sorted(rows, key=lambda row: (engines.index(row["engine"]), row["workers"], row["column"]))
         return list(dict.fromkeys(row["column"] for row in order))
-
-    @property
-    def choices(self) -> list[ChartChoice]:
-        target, metric = headline_target(self.context.groups), self.context.first.metric
-        values = {
-            "time": (f"time to {target_text(metric, target)}" if target is not None else "", "blues", LOG),
-            "quality": (metric, "greens", LINEAR),
-            "train_s": ("training", "blues", LOG),
-            "memory": ("memory", "oranges", LOG),
-        }
-        return [
-            ChartChoice(
-                label, {"v_text": f"{name}_text", "v_title": label, "v_scale": scale, "scheme": scheme, "v": name}
-            )
-            for name, (label, scheme, scale) in values.items()
-            if known(self.data["grid"], name)
-        ]
