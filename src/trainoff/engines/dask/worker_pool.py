@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,16 +91,21 @@ class DaskWorkerPool:
         options = {"partitioned": self._partitioned, "sparse": self.sparse}
         address = [self._session.addresses[worker]]
         actor = self._session.client.submit(WorkerActor, *args, **options, actor=True, workers=address, pure=False)
+        try:
+            return self._wait(actor)
+        except FileNotFoundError as error:
+            raise TrainoffError(
+                f"the workers cannot read the rows at {self._shares[worker].storage.url}; name with `storage` a "
+                "place that they can reach"
+            ) from error
+
+    def _wait(self, future: Any) -> Any:
+        """Wait for a result; raises WorkerLost if a worker is gone."""
         while True:
             try:
-                return actor.result(timeout=POLL_S)
+                return future.result(timeout=POLL_S)
             except PENDING:
                 self._session.check()
-            except FileNotFoundError as error:
-                raise TrainoffError(
-                    f"the workers cannot read the rows at {self._shares[worker].storage.url}; name with `storage` a "
-                    "place that they can reach"
-                ) from error
 
     def round(self, weights: Floats, first: int, last: int) -> list[RoundResult]:
         """Have every worker make the steps from first to last."""
@@ -137,14 +143,10 @@ class DaskWorkerPool:
             return None
 
     def _result(self, worker: int, call: Any) -> Any:
-        """Wait for the result of a call; raises WorkerLost if a worker is gone."""
-        while call is not None:
-            try:
-                return call.result(timeout=POLL_S)
-            except PENDING:
-                self._session.check()
-            except (OSError, RuntimeError, KeyError):
-                break
+        """Wait for the result of a call; raises WorkerLost if a worker is gone or has lost its actor."""
+        if call is not None:
+            with suppress(OSError, RuntimeError, KeyError):
+                return self._wait(call)
         self._session.check(DYING_S)
         raise WorkerLost(worker)
 

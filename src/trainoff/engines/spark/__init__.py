@@ -5,13 +5,12 @@ MLlib is in `mllib`, the connection to a cluster in `session`, the workers of lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.clusters.spark import Executors, allocate
 from trainoff.engines.contract import Engine, Job, Missing, Watch, refuse_sparse_l2
@@ -92,25 +91,12 @@ HEAP_SHARE = 0.5  # of a worker's memory; the rest is for its Python, for Spark'
 HEAP_GB, MIN_HEAP_GB = 2.0, 0.5
 
 
-class ExecutorRequest(Protocol):
-    """What determines the executors; a trial and a job both have it."""
-
-    @property
-    def workers(self) -> int: ...
-    @property
-    def cores(self) -> float: ...
-    @property
-    def memory_gb(self) -> float | None: ...
-    @property
-    def params(self) -> Mapping[str, Any]: ...
-
-
-def fit_executors(request: ExecutorRequest) -> Executors:
+def fit_executors(trial: Trial | Job) -> Executors:
     """Return one executor per worker with all its cores; or, given `executor_cores`, as many as the nodes hold."""
-    cores, memory = ceil(request.cores), request.memory_gb
-    if executor_cores := request.params.get("executor_cores"):
-        return allocate(request.workers, cores, memory or 0.0, executor_cores)
-    return Executors(request.workers, cores, max(MIN_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)
+    cores, memory = ceil(trial.cores), trial.memory_gb
+    if executor_cores := trial.params.get("executor_cores"):
+        return allocate(trial.workers, cores, memory or 0.0, executor_cores)
+    return Executors(trial.workers, cores, max(MIN_HEAP_GB, memory * HEAP_SHARE) if memory else HEAP_GB)
 
 
 class SparkLocalSgdEngine(LocalSgdEngine, SparkEngine):
@@ -177,24 +163,13 @@ class SparkTorch(DdpDriver, SparkEngine):
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
         assert self.session
         self._thread, self._workers = ThreadPoolExecutor(1), self.session.executors
-        with watch.phase("ship"):
-            self._ship(job)
+        with watch.phase("ship"), self.session.failures():
+            self.session.send_rows(job, write_rows_here)
         with watch.phase("compile"):
             self._running: Future[Any] | None = None
             self.server = ControlServer(self.session.context.getConf().get("spark.driver.host"), self._check)
             self._running = self._thread.submit(self._run_workers, job, watch)
             self.server.wait_for("ready", READY_S)
-
-    def _ship(self, job: Job) -> None:
-        """Send the rows to every executor, which writes them to files for torch's processes."""
-        from trainoff.engines.shared.shipping import pack_rows
-
-        assert self.session
-        sent = self.session.context.broadcast(pack_rows(job))
-        one_each = self.session.context.parallelize(range(self._workers), self._workers).barrier()
-        with self.session.failures():
-            one_each.mapPartitions(partial(unpack, sent)).collect()
-        sent.destroy()
 
     def _run_workers(self, job: Job, watch: Watch) -> None:
         """Run the training on the executors, to its end."""
@@ -222,10 +197,9 @@ class SparkTorch(DdpDriver, SparkEngine):
         self.session.report(watch)
 
 
-def unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
-    """Write the rows into the executor's folder. Run by Spark on every executor."""
+def write_rows_here(sent: Any) -> None:
+    """Write the rows into the executor's folder, for torch's processes. Run by Spark."""
     from trainoff.engines.shared.shipping import unpack_rows
     from trainoff.engines.torch.ddp_worker import write_rows
 
-    yield from parts
     write_rows(unpack_rows(sent.value), Path(ROWS))

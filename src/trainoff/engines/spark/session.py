@@ -32,7 +32,7 @@ from trainoff.clusters.local import crowded
 from trainoff.clusters.spark import Executors, SparkDriver, SparkFolder, executor_logs, start_driver, start_standalone
 from trainoff.data import Csr
 from trainoff.engines.contract import Job, Refused, Watch, WorkerFailed
-from trainoff.engines.shared.shipping import inspect_python, source_archive
+from trainoff.engines.shared.shipping import inspect_python, pack_rows, source_archive
 from trainoff.engines.spark import fit_executors
 from trainoff.errors import TrainoffError
 
@@ -127,6 +127,23 @@ class SparkConnection:
         from pyspark.sql import SparkSession
 
         return SparkSession(self.context)
+
+    def run_on_each(self, work: Callable[[], Any]) -> list[Any]:
+        """Run a function on every executor, on all at the same time; returns the results."""
+
+        def run(parts: Iterator[int]) -> list[Any]:  # nested, so that executors need not import this module
+            list(parts)  # Spark uses a Python process again only if it has read all that was sent to it
+            return [work()]
+
+        one_each = self.context.parallelize(range(self.executors), self.executors).barrier()
+        results: list[Any] = one_each.mapPartitions(run).collect()
+        return results
+
+    def send_rows(self, job: Job, write: Callable[[Any], None]) -> None:
+        """Broadcast the job with its rows, and have every executor write them."""
+        sent = self.context.broadcast(pack_rows(job))
+        self.run_on_each(partial(write, sent))
+        sent.destroy()
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:

@@ -71,6 +71,8 @@ def coordinate(assignment: TfAssignment, build: BuildMode | None = None) -> None
 
     `build` replaces `build_mode`.
     """
+    from trainoff.engines.tf_cluster.ps_context import assign
+
     tf = prepare_tensorflow(assignment.job.cores)
     tf.config.threading.set_inter_op_parallelism_threads(len(assignment.addresses["worker"]) + 1)
     spec = tf.train.ClusterSpec(assignment.addresses)
@@ -81,7 +83,8 @@ def coordinate(assignment: TfAssignment, build: BuildMode | None = None) -> None
     control.report_state("shipped")
     resume = assignment.checkpoints.load()
     mode.warm_up()
-    restore(context, resume.state if resume else context.store.initial)
+    for variable, value in zip(context.store.state, resume.state if resume else context.store.initial, strict=True):
+        assign(variable, value)
     control.wait_for_start()
     control.end(mode.train(resume))
     control.serve_requests(lambda rows: predict_labels(tf, assignment.job, context.store.weights(), rows))
@@ -107,14 +110,6 @@ def build_mode(tf: Any, assignment: TfAssignment, control: ControlClient) -> tup
     workers = [(SparseWorker if sparse else DenseWorker)(tf, job, store, index) for index in range(job.workers)]
     mode = {"async": AsyncTraining, "sync": SyncTraining}[job.mode]
     return context, mode(context, workers)
-
-
-def restore(context: Any, state: list[Any]) -> None:
-    """Assign a state to the variables on the servers."""
-    from trainoff.engines.tf_cluster.ps_context import assign
-
-    for variable, value in zip(context.store.state, state, strict=True):
-        assign(variable, value)
 
 
 def predict_labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Job, Knob, Refused, Watch, families, refuse_stop
-from trainoff.engines.shared.shipping import InFile, compact, pack_rows, unpack_rows, without_rows
+from trainoff.engines.shared.shipping import InFile, compact, unpack_rows, without_rows
 from trainoff.engines.shared.storage import Storage, needs_host_network, refuses_storage
 from trainoff.engines.spark import SparkEngine
 from trainoff.engines.tensorflow import TensorFlow
@@ -129,7 +129,7 @@ class TfOnSpark(SparkEngine):
             if self._storage:
                 self._storage.put(job.data.x_train, job.data.y_train)
             elif job.params["feed"] == "tensorflow":
-                broadcast(self.session, job)
+                self.session.send_rows(job, write_rows)
         self._form_cluster(job, watch)
         if job.params["feed"] == "spark":
             # Not before parameter servers have taken their executors: the rows must be where they are needed.
@@ -274,12 +274,12 @@ def with_local_rows(job: Job) -> Job:
     return replace(lean, data=replace(lean.data, **files))
 
 
-def broadcast(session: SparkConnection, job: Job) -> None:
-    """Send all rows to every executor."""
-    sent = session.context.broadcast(pack_rows(job))
-    one_each = session.context.parallelize(range(session.executors), session.executors).barrier()
-    one_each.mapPartitions(partial(_unpack, sent)).collect()
-    sent.destroy()
+def write_rows(sent: Any) -> None:
+    """Write the rows into the executor's folder. Run by Spark."""
+    folder, data = Path(FOLDER), unpack_rows(sent.value).data
+    folder.mkdir(exist_ok=True)
+    data.x_train.tofile(folder / "x_train")
+    data.y_train.tofile(folder / "y_train")
 
 
 def distribute(session: SparkConnection, job: Job, storage: Storage | None) -> tuple[Any, list[int]]:
@@ -291,16 +291,7 @@ def distribute(session: SparkConnection, job: Job, storage: Storage | None) -> t
         parts = blocks(compact(job.data.x_train), job.data.y_train, job.workers)
         rows = session.context.parallelize(parts, job.workers)
     rows = rows.persist()
-    return rows, rows.barrier().mapPartitions(_count).collect()
-
-
-def _unpack(sent: Any, parts: Iterator[int]) -> Iterator[int]:
-    """Write the rows into the executor's folder. Run by Spark on every executor."""
-    yield from parts
-    folder, data = Path(FOLDER), unpack_rows(sent.value).data
-    folder.mkdir(exist_ok=True)
-    data.x_train.tofile(folder / "x_train")
-    data.y_train.tofile(folder / "y_train")
+    return rows, rows.barrier().mapPartitions(lambda part: [sum(len(y) for _, y in part)]).collect()
 
 
 def _read(storage: Storage, shares: Iterator[Any]) -> Iterator[Any]:
@@ -308,8 +299,3 @@ def _read(storage: Storage, shares: Iterator[Any]) -> Iterator[Any]:
     for part, first, last in chain.from_iterable(shares):
         x, y = storage.read(part)
         yield from blocks(x[first:last], y[first:last], 1)
-
-
-def _count(parts: Iterator[Any]) -> Iterator[int]:
-    """Count the rows of a partition. Run by Spark."""
-    yield sum(len(y) for _, y in parts)

@@ -133,23 +133,20 @@ class TfOnSparkCluster:
         self._membership.close()
         if not self._nodes or not idle:
             return
-        package, executors = self._package, self._session.executors
         for node in self._nodes:
             if node["job_name"] == "ps":
                 with suppress(OSError, EOFError, AuthenticationError, RemoteError):
-                    package.TFManager.connect(node["addr"], node["authkey"]).get_queue("control").put(None)
-        one_each = self._session.context.parallelize(range(executors), executors).barrier()
+                    self._package.TFManager.connect(node["addr"], node["authkey"]).get_queue("control").put(None)
         self._cluster.server.stop()
         with self._session.failures():
-            one_each.mapPartitions(partial(_end_node, self.host, self._secret, self._nodes)).collect()
+            self._session.run_on_each(partial(_end_node, self.access))
         self._nodes = None
 
 
-def _end_node(host: str, secret: bytes, nodes: Any, parts: Iterator[int]) -> Iterator[int]:
+def _end_node(access: Access) -> None:
     """Stop the manager and TensorBoard on this executor. Run by Spark."""
-    yield from parts
-    package = patch(host, secret)
-    for node in nodes:
+    package = patch(access.host, access.secret)
+    for node in access.nodes:
         if node["tb_pid"] and node["executor_id"] == package.util.read_executor_id():
             os.kill(node["tb_pid"], signal.SIGTERM)
     end_manager()
