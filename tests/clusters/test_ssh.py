@@ -174,10 +174,10 @@ def test_only_new_files_that_are_not_private_are_sent(tmp_path):
     (tmp_path / "logs").mkdir()
     for name in ("trial.json", "assignment", "logs/driver.txt"):
         (tmp_path / name).write_text("old")
-    assert [path.name for path in sent.news()] == ["logs", "assignment"]
-    assert sent.news() == []
+    assert [path.name for path in sent.updates()] == ["logs", "assignment"]
+    assert sent.updates() == []
     (tmp_path / "assignment").write_text("newer")
-    assert [path.name for path in sent.news()] == ["assignment"]
+    assert [path.name for path in sent.updates()] == ["assignment"]
 
 
 def test_every_line_of_a_host_is_forwarded(tmp_path, monkeypatch):
@@ -359,7 +359,7 @@ def test_facts_imports_nothing_of_trainoff(tmp_path):
     """Its source is sent to a Python without trainoff."""
     from trainoff.clusters.ssh import facts
 
-    asked = json.dumps({"packages": ["numpy", "no-such-package"], "path": [], "guard": ""})
+    asked = json.dumps({"packages": ["numpy", "no-such-package"], "path": [], "agent": ""})
     source = Path(facts.__file__).read_text()
     done = subprocess.run(
         [sys.executable, "-I", "-c", source, asked], capture_output=True, text=True, stdin=subprocess.DEVNULL

@@ -32,8 +32,8 @@ from trainoff.clusters.ssh.connection import (
     Head,
     MessageStream,
     TrialFolder,
+    explain_os_error,
     files_below,
-    sentence,
     state,
     take_file,
 )
@@ -86,14 +86,14 @@ class RemoteAgent:
             pid=os.getpid(),
             **(java_and_spark() if self.config.java else {}),
         )
-        for head, body in self.stream.heard():
+        for head, body in self.stream.messages():
             self.last_message = time.monotonic()
             if head["kind"] == "end":
                 return
             try:
                 self._execute(head, body)
             except OSError as error:
-                self._reply(head.get("answer"), error=sentence(error))
+                self._reply(head.get("answer"), error=explain_os_error(error))
 
     def _execute(self, head: Head, body: bytes) -> None:
         kind = head["kind"]
@@ -126,7 +126,7 @@ class RemoteAgent:
             try:
                 action()
             except OSError as error:
-                self.write_error = sentence(error)
+                self.write_error = explain_os_error(error)
 
     def _reply(self, number: int | None, **head: Any) -> None:
         if number is not None:
@@ -280,7 +280,7 @@ def main() -> None:
     try:
         place = TrialFolder(Path(config.folder), config.token)
     except OSError as error:
-        stream.send("answer", answer=config.ready, error=sentence(error))
+        stream.send("answer", answer=config.ready, error=explain_os_error(error))
         return
     os.chdir(place.folder)
     agent = RemoteAgent(config, stream, place)

@@ -1,1 +1,1 @@
-"""The `hosts` cluster: machines that ssh reaches. The remote agent on each of them is the runner's."""
+"""The `hosts` cluster: machines that are reached by ssh. `runner/remote_agent.py` runs on each of them."""

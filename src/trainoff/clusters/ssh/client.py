@@ -1,4 +1,4 @@
-"""The user's own ssh: how it is called, and what its failures mean in one sentence."""
+"""The user's ssh: its command line, its errors explained, and the comparison of a host with this machine."""
 
 from __future__ import annotations
 
@@ -22,74 +22,74 @@ from trainoff.study.validation import HOST
 INSTALL = "apt-get install openssh-client"
 CONNECT_S = 10
 FACTS_S = 60.0  # how long a host may take to start a Python
-ALIVE = (5, 3)  # seconds between two questions whether a host is there, and how many may stay without an answer
+ALIVE = (5, 3)  # seconds between two keep-alive messages, and how many may remain without a reply
 _UNREACHABLE = ("resolve hostname", "timed out", "No route to host", "refused", "unreachable", "closed by", "reset by")
 
 
 @dataclass(frozen=True)
 class Ssh:
-    """How hosts are reached, and the Python that is found there."""
+    """How hosts are reached, and their Python."""
 
     python: str
     config: str | None = None
 
     def command(self, host: str, program: str) -> list[str]:
-        """The words that run a program of the shell's on a host. Nothing is ever asked of the user."""
+        """Return the command that runs a shell command on a host, without asking the user for anything."""
         found = HOST.fullmatch(host)
         name, port = (found["name"].strip("[]"), found["port"]) if found else (host, None)
         target = f"{found['user']}@{name}" if found and found["user"] else name
         options = {
             "BatchMode": "yes",
             "ConnectTimeout": CONNECT_S,
-            "AddressFamily": "inet",  # several engines know no other addresses
+            "AddressFamily": "inet",  # several engines support IPv4 only
             "RemoteCommand": "none",
             "ServerAliveInterval": ALIVE[0],
             "ServerAliveCountMax": ALIVE[1],
             "ClearAllForwardings": "yes",
-            "ControlMaster": "no",  # another's connection would not notice that the host is gone
+            "ControlMaster": "no",  # a shared connection would not notice that the host is lost
             "ControlPath": "none",
             "LogLevel": "ERROR",
         }
-        words = ["ssh", "-T", "-e", "none", *(["-F", self.config] if self.config else [])]
-        words += [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        return [*words, *(["-p", port] if port else []), "--", target, program]
+        argv = ["ssh", "-T", "-e", "none", *(["-F", self.config] if self.config else [])]
+        argv += [part for key, value in options.items() for part in ("-o", f"{key}={value}")]
+        return [*argv, *(["-p", port] if port else []), "--", target, program]
 
-    def agent(self, asked: Mapping[str, Any]) -> str:
-        """The program that tells the facts of a host and then is its guard, for any shell."""
+    def agent(self, request: Mapping[str, Any]) -> str:
+        """Return the shell command that prints the facts of a host and then runs its agent."""
         source = base64.b64encode(Path(facts.__file__).read_bytes()).decode()
         run = f"import base64; exec(base64.b64decode('{source}'))"
-        return f"exec {shlex.quote(self.python)} -c {shlex.quote(run)} {shlex.quote(json.dumps(asked))}"
+        return f"exec {shlex.quote(self.python)} -c {shlex.quote(run)} {shlex.quote(json.dumps(request))}"
 
-    def explain(self, host: str, code: int | None, said: str) -> str:
-        """Why a host could not be used, and what to do, from what ssh or the shell there said."""
-        last = (said.strip().splitlines() or ["it said nothing"])[-1].strip()
+    def explain(self, host: str, code: int | None, output: str) -> str:
+        """Return why a host could not be used and what to do, given the output of ssh or of the shell there."""
+        last = (output.strip().splitlines() or ["no output"])[-1].strip()
         if code == -signal.SIGKILL:
-            return f"{host} did not start {self.python} within {FACTS_S:g} s; how does it do with ssh {host}?"
+            return f"{host} did not start {self.python} within {FACTS_S:g} s; try ssh {host} by hand"
         if code in (126, 127):
             return (
                 f"{host} has no Python at {self.python}; install there what is installed here, "
                 'or name its interpreter, as in python = "/path/to/python"'
             )
-        if "Host key verification failed" in said:
-            return f"{host} is not a known host; connect once by hand (ssh {host}) and see that it is the right one"
-        if "Permission denied" in said or "Too many authentication failures" in said:
-            return f"{host} does not accept your key ({last}); see that ssh {host} works without a password"
-        if code == 255 and any(word in said for word in _UNREACHABLE):
+        if "Host key verification failed" in output:
+            return f"{host} is not a known host; connect once by hand (ssh {host}) and check that it is the right one"
+        if "Permission denied" in output or "Too many authentication failures" in output:
+            return f"{host} does not accept your key ({last}); check that ssh {host} works without a password"
+        if code == 255 and any(part in output for part in _UNREACHABLE):
             return f"{host} cannot be reached ({last}); is it running, and does ssh {host} work from here?"
         return f"{host} could not be used: ssh ended with code {code} ({last})"
 
 
-COMMON = ("numpy", "psutil")  # what every process of trainoff's needs
+COMMON = ("numpy", "psutil")  # required by every process of trainoff
 
 
 def distributions(modules: Iterable[str]) -> list[str]:
-    """The packages that bring some modules."""
+    """Return the packages that provide some modules."""
     known: Mapping[str, Sequence[str]] = metadata.packages_distributions()
     return sorted({name for module in (*COMMON, *modules) for name in known.get(module, [])})
 
 
-def examine(host: str, python: str, there: Mapping[str, Any]) -> None:
-    """Compare the facts of a host with those of this machine; raises the first difference."""
+def compare_facts(host: str, python: str, there: Mapping[str, Any]) -> None:
+    """Compare the facts of a host with those of this machine; raise TrainoffError for the first difference."""
     here = python_facts(there["packages"])
     if there["python"] != here["python"]:
         raise TrainoffError(
@@ -107,13 +107,13 @@ def examine(host: str, python: str, there: Mapping[str, Any]) -> None:
             raise TrainoffError(f"{host} {has}, and here is {version}; pip install {package}=={version} there")
 
 
-def paths() -> list[str]:
-    """Where Python looks for modules besides its own places, because somebody told it so."""
+def python_path() -> list[str]:
+    """Return the folders of PYTHONPATH."""
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
-def places(ready: Mapping[str, Any], python: str) -> dict[str, str]:
-    """What lies elsewhere on a host: by its place here, its place there."""
+def remote_paths(ready: Mapping[str, Any], python: str) -> dict[str, str]:
+    """Return the paths that differ on a host, by the path on this machine."""
     found = {sys.executable: python, f"/proc/{os.getpid()}/cwd": f"/proc/{ready['pid']}/cwd"}
     if ready.get("java_home"):
         from trainoff.clusters.java import find_java, home
@@ -123,9 +123,9 @@ def places(ready: Mapping[str, Any], python: str) -> dict[str, str]:
     return found
 
 
-def moved(text: str, places: Mapping[str, str]) -> str:
-    """A word of a command, or a value of its environment, as it must read on a host."""
-    for here, there in places.items():
+def remote_path(text: str, paths: Mapping[str, str]) -> str:
+    """Return an argument or a value of the environment as it must be on a host."""
+    for here, there in paths.items():
         if text == here or text.startswith(f"{here}/"):
             return there + text[len(here) :]
     return text

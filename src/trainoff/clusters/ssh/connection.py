@@ -1,4 +1,4 @@
-"""The connection with one host: an ssh that runs a guard there, through which everything goes."""
+"""The connection to one host: an ssh process that runs a remote agent there and carries all messages."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ from trainoff.clusters.ssh import facts
 from trainoff.clusters.ssh.client import FACTS_S, INSTALL, Ssh
 from trainoff.errors import TrainoffError
 
-END_S = 10.0  # how long a guard may take to end everything
-PIPE_BUF = 4096  # a longer line may be mixed with others'
+END_S = 10.0  # how long an agent may take to end everything
+PIPE_BUF = 4096  # bytes that are written to a pipe atomically
 
 
 class Connection:
-    """One host. `connect` returns its facts, `open` makes its guard ready; then processes can be started there."""
+    """One host: `connect` returns its facts, `open` starts its agent, which then starts processes."""
 
     def __init__(self, host: str, ssh: Ssh, folder: Path) -> None:
         self.host, self._ssh, self._folder = host, ssh, folder
-        self._says = folder / "logs" / f"ssh-{host.replace('/', '_')}.txt"
+        self._ssh_log = folder / "logs" / f"ssh-{host.replace('/', '_')}.txt"
         self._popen: subprocess.Popen[bytes] | None = None
-        self._wire: MessageStream | None = None
-        self._numbers = itertools.count(1)
-        self._answers: dict[int, Future[Head]] = {}
+        self._stream: MessageStream | None = None
+        self._ids = itertools.count(1)
+        self._replies: dict[int, Future[Head]] = {}
         self._processes: dict[int, HostProcess] = {}
         self._end = threading.Event()
         self._opened = self._lost = False
 
-    def connect(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the host and hear what its Python says of itself; one sentence if that fails."""
-        words = self._ssh.command(self.host, self._ssh.agent(asked))
-        with self._says.open("ab") as said:
+    def connect(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Connect to the host and return the facts of its Python; raise TrainoffError if that fails."""
+        argv = self._ssh.command(self.host, self._ssh.agent(request))
+        with self._ssh_log.open("ab") as log:
             try:
                 self._popen = subprocess.Popen(
-                    words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+                    argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
                 )
             except FileNotFoundError as error:
-                raise TrainoffError(f"hosts are reached by ssh, which is not here; {INSTALL}") from error
+                raise TrainoffError(f"hosts are reached by ssh, which is not installed; {INSTALL}") from error
         assert self._popen.stdout
-        self._wire = MessageStream(self._popen.stdout, self._stdin)
-        patience = threading.Timer(FACTS_S, self._popen.kill)
-        patience.start()
+        self._stream = MessageStream(self._popen.stdout, self._stdin)
+        timeout = threading.Timer(FACTS_S, self._popen.kill)
+        timeout.start()
         try:
             for line in self._popen.stdout:
                 if line.startswith(facts.MARK.encode()):
-                    told: dict[str, Any] = json.loads(line[len(facts.MARK) :])
-                    return told
+                    found: dict[str, Any] = json.loads(line[len(facts.MARK) :])
+                    return found
         finally:
-            patience.cancel()
+            timeout.cancel()
         code = self._popen.wait()
-        raise TrainoffError(self._ssh.explain(self.host, code, self._says.read_text(errors="replace")))
+        raise TrainoffError(self._ssh.explain(self.host, code, self._ssh_log.read_text(errors="replace")))
 
     @property
     def _stdin(self) -> IO[bytes]:
@@ -73,67 +73,67 @@ class Connection:
         assert self._popen.stdin
         return self._popen.stdin
 
-    def open(self, orders: Mapping[str, Any]) -> Head:
-        """Let the guard begin; returns what it says when it is ready."""
-        ready = self._expect()
+    def open(self, config: Mapping[str, Any]) -> Head:
+        """Start the agent; return its reply when it is ready."""
+        ready = self._new_request()
         try:
-            self._stdin.write(json.dumps({**orders, "ready": ready}).encode() + b"\n")
+            self._stdin.write(json.dumps({**config, "ready": ready}).encode() + b"\n")
             self._stdin.flush()
         except OSError as error:
             raise self._gone() from error
         self._opened = True
-        for work in (self._hear, self._beat):
+        for work in (self._listen, self._beat):
             threading.Thread(target=work, daemon=True).start()
-        return self._answer(ready)
+        return self._reply(ready)
 
     def send(self, kind: str, body: bytes = b"", **head: Any) -> None:
-        """Tell the guard something; if it is gone, there is nobody to tell."""
-        assert self._wire
+        """Send a message to the agent, if it is still there."""
+        assert self._stream
         with contextlib.suppress(OSError, ValueError):
-            self._wire.send(kind, body, **head)
+            self._stream.send(kind, body, **head)
 
-    def ask(self, kind: str, **head: Any) -> Head:
-        """What the guard answers; an error if it cannot do it, or is gone."""
-        number = self._expect()
+    def request(self, kind: str, **head: Any) -> Head:
+        """Send a request to the agent and return its reply; raise TrainoffError if it fails or the agent is gone."""
+        number = self._new_request()
         self.send(kind, answer=number, **head)
-        return self._answer(number)
+        return self._reply(number)
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], role: str, log: Path) -> HostProcess:
-        """Start a process; its log is kept here."""
-        number = next(self._numbers)
+        """Start a process, whose log is kept here."""
+        number = next(self._ids)
         process = self._processes[number] = HostProcess(self, number, role, log)
-        process.started(self.ask("start", number=number, argv=list(argv), env=dict(env), role=role)["pid"])
+        process.started(self.request("start", number=number, argv=list(argv), env=dict(env), role=role)["pid"])
         return process
 
     def send_files(self, paths: Iterable[Path]) -> None:
-        """Send the files that the host has not, or not as they are here."""
+        """Send the files that the host lacks, or has in another state."""
         files = [(str(path), state(path)) for path in files_below(paths)]
-        for name in self.ask("lack", files=files)["lacking"]:
+        for name in self.request("lack", files=files)["lacking"]:
             self._send_file(Path(name))
-        self.ask("settle")
+        self.request("settle")
 
-    def deliver(self, news: Iterable[Path]) -> None:
+    def deliver(self, paths: Iterable[Path]) -> None:
         """Send folders and files, whatever the host has."""
-        for path in news:
+        for path in paths:
             if path.is_dir():
                 self.send("folder", name=str(path))
             else:
                 self._send_file(path)
-        self.ask("settle")
+        self.request("settle")
 
     def _send_file(self, path: Path) -> None:
-        assert self._wire
+        assert self._stream
         try:
-            self._wire.send_file(path, str(path))
+            self._stream.send_file(path, str(path))
         except (BrokenPipeError, ValueError) as error:
             raise self._gone() from error
 
     def fetch_logs(self) -> None:
-        """Fetch what processes there have written into the folder of logs."""
-        self.ask("logs")
+        """Fetch the files that processes there have written into the folder of logs."""
+        self.request("logs")
 
     def close(self) -> None:
-        """Let the guard end everything and go; returns when it is gone, or when it will not answer."""
+        """Let the agent end everything; return when it has ended, or does not react."""
         if not self._popen:
             return
         if self._opened:
@@ -151,64 +151,64 @@ class Connection:
         while not self._end.wait(BEAT_S):
             self.send("beat")
 
-    def _expect(self) -> int:
-        number = next(self._numbers)
-        self._answers[number] = Future()
+    def _new_request(self) -> int:
+        number = next(self._ids)
+        self._replies[number] = Future()
         if self._lost:
-            self._answers[number].set_result({"error": None})
+            self._replies[number].set_result({"error": None})
         return number
 
-    def _answer(self, number: int) -> Head:
-        head = self._answers[number].result()
-        del self._answers[number]
+    def _reply(self, number: int) -> Head:
+        head = self._replies[number].result()
+        del self._replies[number]
         if "error" in head:
             raise TrainoffError(f"{self.host}: {head['error']}") if head["error"] else self._gone()
         return head
 
     def _gone(self) -> TrainoffError:
-        said = self._says.read_text(errors="replace").strip().splitlines()
-        why = f" ({said[-1].strip()})" if said else ""
-        return TrainoffError(f"the connection with {self.host} is lost{why}")
+        lines = self._ssh_log.read_text(errors="replace").strip().splitlines()
+        reason = f" ({lines[-1].strip()})" if lines else ""
+        return TrainoffError(f"the connection with {self.host} is lost{reason}")
 
-    def _hear(self) -> None:
-        """Be the thread that listens, until the guard is gone."""
-        assert self._wire
+    def _listen(self) -> None:
+        """Handle messages until the agent is gone; run in a thread."""
+        assert self._stream
         try:
-            for head, body in self._wire.heard():
-                self._take(head, body)
+            for head, body in self._stream.messages():
+                self._handle(head, body)
         finally:
             self._lose()
 
     def _lose(self) -> None:
-        """Nobody is there any more: nothing runs, and nothing will be answered."""
+        """End all processes and requests: the agent is gone."""
         self._lost = True
         for process in list(self._processes.values()):
             if process.exit_code is None and not self._end.is_set():
-                process.hear(f"\n{self._gone()}\n".encode())
+                process.add_output(f"\n{self._gone()}\n".encode())
             process.ended(GONE)
-        for answer in list(self._answers.values()):
-            if not answer.done():
-                answer.set_result({"error": None})
+        for reply in list(self._replies.values()):
+            if not reply.done():
+                reply.set_result({"error": None})
 
-    def _take(self, head: Head, body: bytes) -> None:
+    def _handle(self, head: Head, body: bytes) -> None:
         kind = head["kind"]
         if kind == "said":
-            self._processes[head["number"]].hear(body)
+            self._processes[head["number"]].add_output(body)
         elif kind == "ended":
             self._processes[head["number"]].ended(head["code"])
-        elif kind == "answer" and (answer := self._answers.get(head["answer"])):
-            answer.set_result(head)
+        elif kind == "answer" and (reply := self._replies.get(head["answer"])):
+            reply.set_result(head)
         elif kind == "file":
             self._take_log(head, body)
         elif kind == "event":
             forward_event(body)
 
     def _take_log(self, head: Head, body: bytes) -> None:
-        """Keep a log that a process there has written, unless one of that name is ours."""
+        """Write a log of the host, unless it is one that is kept here."""
         logs = (self._folder / "logs").resolve()
         path = (logs / head["name"]).resolve()
-        own = {process.log.resolve() for process in self._processes.values()}
-        if path.is_relative_to(logs) and path not in own:
+        kept = {process.log.resolve() for process in self._processes.values()}
+        if path.is_relative_to(logs) and path not in kept:
             take_file(head, body, path)
 
 
@@ -229,12 +229,12 @@ def forward_event(line: bytes) -> None:
                 os.close(pipe)
 
 
-GONE = 255  # how a process ended whose host is lost: as an ssh does
-KILL_S = 10.0  # how long a guard may take to see a process ended that it has killed
+GONE = 255  # exit code of a process whose host is lost, as that of ssh
+KILL_S = 10.0  # how long an agent may take to report the end of a killed process
 
 
 class HostProcess(Process):
-    """A running process on a host. Its number there is its `pid`; its log is here."""
+    """A running process on a host, with its PID there and its log here."""
 
     def __init__(self, link: Connection, number: int, role: str, log: Path) -> None:
         self.role, self.log = role, log
@@ -254,16 +254,16 @@ class HostProcess(Process):
         return self._code
 
     def started(self, pid: int) -> None:
-        """The guard has started it."""
+        """Record that the agent has started it."""
         self._pid = pid
 
-    def hear(self, said: bytes) -> None:
-        """It has said something."""
+    def add_output(self, output: bytes) -> None:
+        """Append its output to the log."""
         with self.log.open("ab") as log:
-            log.write(said)
+            log.write(output)
 
     def ended(self, code: int) -> None:
-        """The guard has seen its end, or the guard is gone."""
+        """Record its end, or that the agent is gone."""
         if not self._over.is_set():
             self._code = code
             self._over.set()
@@ -290,27 +290,27 @@ class HostProcess(Process):
 Head = dict[str, Any]
 
 CHUNK = 2**20  # bytes of a file that travel in one message
-BEAT_S = 5.0  # how often this machine says that it is there
-SILENCE_S = 60.0  # after so long without a word from it a guard ends everything
+BEAT_S = 5.0  # between two heartbeats of this machine
+SILENCE_S = 60.0  # an agent without a message for this long ends everything
 
 
 class MessageStream:
-    """One end: it sends messages whole, whichever thread sends them, and hears those of the other end."""
+    """One end of a connection: any thread may send messages; one receives those of the other end."""
 
     def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
         self._source, self._sink = source, sink
         self._lock = threading.Lock()
 
     def send(self, kind: str, body: bytes = b"", **head: Any) -> None:
-        """Raises OSError if nobody is there any more."""
+        """Send one message; raise OSError if the other end is gone."""
         line = json.dumps({"kind": kind, "bytes": len(body), **head}).encode() + b"\n"
         with self._lock:
             self._sink.write(line + body)
             self._sink.flush()
 
-    def heard(self) -> Iterator[tuple[Head, bytes]]:
-        """Every message as it comes, until the other end is gone."""
-        with suppress(OSError, ValueError):  # the connection broke, or was closed here
+    def messages(self) -> Iterator[tuple[Head, bytes]]:
+        """Yield the messages of the other end, until it is gone."""
+        with suppress(OSError, ValueError):  # the connection broke or was closed here
             while line := self._source.readline():
                 head: Head = json.loads(line)
                 body = self._source.read(head["bytes"])
@@ -319,7 +319,7 @@ class MessageStream:
                 yield head, body
 
     def send_file(self, path: Path, name: str) -> None:
-        """Send a file piece by piece under a name; one that is gone meanwhile is left out."""
+        """Send a file in pieces under a name, unless it was removed meanwhile."""
         with suppress(FileNotFoundError), path.open("rb") as file:
             stat = path.stat()
             about = {"name": name, "mode": stat.st_mode & 0o777, "mtime_ns": stat.st_mtime_ns}
@@ -331,7 +331,7 @@ class MessageStream:
 
 
 def take_file(head: Head, body: bytes, path: Path) -> Path | None:
-    """Add a piece to a file, which others see when it is whole; until then, returns where it is."""
+    """Append a piece to a draft, which replaces the file when it is complete; return the draft until then."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     if head["first"]:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -346,11 +346,11 @@ def take_file(head: Head, body: bytes, path: Path) -> Path | None:
     return None
 
 
-State = tuple[int, int]  # size and time of the last change: who has both has the file
+State = tuple[int, int]  # size and time of the last change, by which a file is recognised
 
 
 def state(path: Path) -> State | None:
-    """What a file is like now; None if there is none."""
+    """Return the state of a file, or None if there is none."""
     try:
         stat = path.stat()
     except OSError:
@@ -359,20 +359,20 @@ def state(path: Path) -> State | None:
 
 
 def files_below(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files that paths name, those in folders included."""
+    """Yield the files at some paths, those in folders included."""
     for path in paths:
         yield from sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
 
 
 class SentFiles:
-    """What one host has of the trial's folder. `private` are patterns of what is for nobody else."""
+    """The files of the trial's folder that a host has. Those that match the patterns of `private` are never sent."""
 
     def __init__(self, folder: Path, private: Iterable[str]) -> None:
         self._folder, self._private = folder, tuple(private)
         self._sent: dict[Path, State | None] = {}
 
-    def news(self) -> list[Path]:
-        """The folders and files that the host has not, or not as they are now, folders first; from now on it has."""
+    def updates(self) -> list[Path]:
+        """Return what is new or changed since the last call, folders first."""
         found = [path for path in self._shared(self._folder) if path.is_dir() or path.is_file()]
         now = {path: None if path.is_dir() else state(path) for path in found}
         new = [path for path in found if path not in self._sent or self._sent[path] != now[path]]
@@ -388,11 +388,11 @@ class SentFiles:
                 yield from self._shared(path)
 
 
-TOKEN = "hosts.token"  # a file by which a host that shares the caller's disk is known
+TOKEN = "hosts.token"  # a file by which a host recognises that it shares the caller's disk
 
 
 class TrialFolder:
-    """The trial's folder on this machine: made here, and removed at the end with every folder above that was made."""
+    """The trial's folder on a host: made there, and removed at the end with every parent that was made for it."""
 
     def __init__(self, folder: Path, token: str) -> None:
         self.folder = folder
@@ -415,7 +415,7 @@ class TrialFolder:
         self._made = new
 
     def remove(self) -> None:
-        """Remove what was made, if nobody else has put something there."""
+        """Remove the folder, and the parents that are empty."""
         if self._made:
             shutil.rmtree(self._made[0], ignore_errors=True)
         for folder in self._made[1:]:
@@ -430,12 +430,12 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def sentence(error: OSError) -> str:
-    """What could not be written here, and what to do."""
-    where = error.filename or "a file"
+def explain_os_error(error: OSError) -> str:
+    """Return what could not be written, and what to do."""
+    path = error.filename or "a file"
     if isinstance(error, FileExistsError):
-        return f"{where} is there already; a machine can be among the hosts only once, whatever its names"
+        return f"{path} exists already; a machine can be among the hosts only once, whatever its names"
     return (
-        f"{where} could not be made there ({error.strerror}); choose with --out and TRAINOFF_CACHE "
+        f"{path} could not be made there ({error.strerror}); choose with --out and TRAINOFF_CACHE "
         "folders that can be made on all machines"
     )

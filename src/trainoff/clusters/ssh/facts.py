@@ -1,6 +1,6 @@
-"""What a Python says of itself. Sent to the hosts as it stands here, where any Python since 3.7 must be able to run it.
+"""The facts of a host's Python. The source of this module is sent to hosts and must run on Python 3.7 and later.
 
-There it tells the facts, waits for the word to go on, and becomes the guard.
+There it prints the facts, waits for the agent's configuration, and runs the agent.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-MARK = "trainoff-facts "  # before the line; a login shell may have said something, too
+MARK = "trainoff-facts "  # begins the line; a login shell may print others
 
 
 def python_facts(packages: list[str]) -> dict[str, Any]:
-    """Its version, that of each package (null where there is none), and a hash of trainoff's source."""
+    """Return Python's version, that of each package (None if missing), and a hash of trainoff's source."""
     return {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "packages": {name: _version(name) for name in packages},
-        "trainoff": _source_of("trainoff"),
+        "trainoff": _source_hash("trainoff"),
         "connection": os.environ.get("SSH_CONNECTION", "").split(),
     }
 
@@ -32,11 +32,11 @@ def _version(package: str) -> str | None:
         from importlib import metadata
 
         return metadata.version(package)
-    except ImportError:  # it is not installed, or this Python is too old to tell
+    except ImportError:  # not installed, or this Python is too old
         return None
 
 
-def _source_of(package: str) -> str | None:
+def _source_hash(package: str) -> str | None:
     found = util.find_spec(package)
     if found is None or not found.origin:
         return None
@@ -47,16 +47,16 @@ def _source_of(package: str) -> str | None:
 
 
 def main() -> None:
-    """Tell the facts, and be the guard once told its orders."""
-    asked = json.loads(sys.argv[1])
-    sys.path[:1] = asked["path"]  # before it, the folder in which this was started
-    if asked["path"]:
-        os.environ["PYTHONPATH"] = os.pathsep.join(asked["path"])
-    print(MARK + json.dumps(python_facts(asked["packages"])), flush=True)
-    orders = sys.stdin.buffer.readline()
-    if orders:
-        sys.argv = [asked["guard"], orders.decode()]
-        runpy.run_module(asked["guard"], run_name="__main__", alter_sys=True)
+    """Print the facts, and run the agent when its configuration is received."""
+    request = json.loads(sys.argv[1])
+    sys.path[:1] = request["path"]  # replaces the current folder
+    if request["path"]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(request["path"])
+    print(MARK + json.dumps(python_facts(request["packages"])), flush=True)
+    config = sys.stdin.buffer.readline()
+    if config:
+        sys.argv = [request["agent"], config.decode()]
+        runpy.run_module(request["agent"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__" and sys.argv[0] == "-c":
