@@ -75,7 +75,7 @@ def test_classes_are_shared_only_if_they_are_ready_and_requested(file, tmp_path,
     assert "SharedArchiveFile" not in SparkFolder(tmp_path).java_options
     file.touch()
     assert f'"-XX:SharedArchiveFile={file}"' in SparkFolder(tmp_path).java_options
-    monkeypatch.delenv(java.ASKED)
+    monkeypatch.delenv(java.SHARE)
     assert "SharedArchiveFile" not in SparkFolder(tmp_path).java_options
 
 

@@ -1,4 +1,4 @@
-"""Finds the Java that Spark needs: where it is, which version, and whether it has the modules."""
+"""The Java that Spark needs, and a file of shared classes with which its JVMs start faster."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from trainoff.errors import TrainoffError
 
-LEAST, TRIED = 17, (17, 21)  # Spark 4 runs on 17 and later; it is tested with these by its makers
-MODULE = "jdk.incubator.vector"  # Spark 4 does not start without it, and small runtimes leave it out
+LEAST = 17  # for Spark 4
+MODULE = "jdk.incubator.vector"  # required by Spark 4; small runtimes lack it
 INSTALL = "apt-get install openjdk-17-jre-headless" if sys.platform == "linux" else "install a JDK 17 and set JAVA_HOME"
 
 
@@ -37,24 +37,19 @@ class Java:
 
 @cache
 def find_java() -> Java | None:
-    """The first Java that Spark can use; if there is none, the first there is, with what it lacks."""
-    found = None
-    for home in _homes():
-        java = _examine(home)
-        if java and java.lacks is None:
+    """Return the first Java that Spark can use, else the first one, with what it lacks."""
+    first = None
+    for java in filter(None, map(_examine, _homes())):
+        if java.lacks is None:
             return java
-        found = found or java
-    return found
+        first = first or java
+    return first
 
 
-def _homes() -> Iterator[Path]:
-    """Where a Java may be: JAVA_HOME, PATH, the usual places. Each place once."""
-    seen: set[Path] = set()
-    for home in _candidates():
-        place = home.resolve()
-        if place not in seen and (place / "bin" / "java").exists():
-            seen.add(place)
-            yield place
+def _homes() -> list[Path]:
+    """Return where Java is installed, by JAVA_HOME, PATH and the usual places."""
+    homes = dict.fromkeys(home.resolve() for home in _candidates())
+    return [home for home in homes if (home / "bin" / "java").exists()]
 
 
 def _candidates() -> Iterator[Path]:
@@ -68,15 +63,16 @@ def _candidates() -> Iterator[Path]:
 
 
 def _examine(home: Path) -> Java | None:
-    """What a Java says of itself; None if it cannot even do that."""
+    """Return the Java in a folder, or None if it does not run."""
+    version = re.search(r'version "([^"]+)"', _run(home, "-version").stderr)
+    return Java(home, version[1], _lack(home, version[1])) if version else None
+
+
+def _run(home: Path, option: str) -> subprocess.CompletedProcess[str]:
     try:
-        said = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60).stderr
+        return subprocess.run([home / "bin" / "java", option], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = re.search(r'version "([^"]+)"', said)
-    if not version:
-        return None
-    return Java(home, version[1], _lack(home, version[1]))
+        return subprocess.CompletedProcess([], 1, "", "")
 
 
 def _lack(home: Path, version: str) -> str | None:
@@ -89,21 +85,17 @@ def _lack(home: Path, version: str) -> str | None:
 
 
 def _has_module(home: Path) -> bool:
-    """Whether the runtime holds the module, by its release file or else by asking it."""
+    """Return whether the runtime has the module, by its release file or else by running it."""
     release = home / "release"
     if release.exists() and (modules := re.search(r'^MODULES="([^"]*)"', release.read_text(), re.MULTILINE)):
         return MODULE in modules[1].split()
-    try:
-        listed = subprocess.run([home / "bin" / "java", "--list-modules"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return MODULE in listed.stdout
+    return MODULE in _run(home, "--list-modules").stdout
 
 
-LIGHT_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs that compute little: they start fast and stay small
-# Spark puts its folder of settings on the class path, and with a folder there no classes are shared.
+LIGHT_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs that compute little
+# Spark puts its configuration folder on the class path, and a folder there prevents sharing classes.
 NOWHERE = "/nowhere"
-ASKED = "TRAINOFF_SHARED_CLASSES"  # else Spark starts as it comes, and start-up times are everybody's
+SHARE = "TRAINOFF_SHARED_CLASSES"  # unset, Spark starts as for every user, and start-up times are comparable
 WORK = """
 from pyspark import SparkContext
 from pyspark.ml.classification import MultilayerPerceptronClassifier
@@ -120,11 +112,11 @@ for master in "local[1]", "local-cluster[1,1,1024]":
         network = MultilayerPerceptronClassifier(layers=[2, 2, 2], maxIter=1).fit(rows.repartition(2).cache())
         network.transform(rows).select("label", "prediction").toArrow()
     context.stop()
-"""  # in one JVM what executors do, and what a driver, a master and a worker do
+"""  # uses the classes of executors, driver, master and worker in one JVM
 
 
 def home() -> Path:
-    """Where the pyspark package has Spark."""
+    """Return Spark's folder in the pyspark package."""
     found = find_spec("pyspark")
     if not found or not found.origin:
         raise TrainoffError("Spark is not installed; pip install 'trainoff[spark]'")
@@ -132,7 +124,7 @@ def home() -> Path:
 
 
 def place(java: Java) -> Path | None:
-    """The file for a Java and the Spark of this Python, whether or not it is there."""
+    """Return the path of the shared classes for a Java and the installed Spark."""
     try:
         return Path(sys.prefix, "share", "trainoff", f"spark-{version('pyspark')}-java-{java.version}.jsa")
     except PackageNotFoundError:
@@ -140,15 +132,15 @@ def place(java: Java) -> Path | None:
 
 
 def sharing() -> str:
-    """What a JVM of Spark is told to start fast; nothing if nobody asked, or no classes are ready to be shared."""
-    if not os.environ.get(ASKED):
+    """Return JVM options that use the shared classes, or nothing if they are not requested or not made."""
+    if not os.environ.get(SHARE):
         return ""
     file = (java := find_java()) and place(java)
     return f'"-XX:SharedArchiveFile={file}" {LIGHT_JVM}' if file and file.exists() else ""
 
 
 def make(java: Java, file: Path) -> None:
-    """Let Spark do a little of everything, and put the classes that it needed into a file."""
+    """Run a small Spark program, and write the classes that it loaded into a file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         script, made = Path(folder, "work.py"), Path(folder, file.name)
@@ -158,27 +150,26 @@ def make(java: Java, file: Path) -> None:
 
 
 def _submit(script: Path, java: Java, options: str) -> None:
-    ours = {"JAVA_HOME": str(java.home), "SPARK_HOME": str(home()), "SPARK_CONF_DIR": NOWHERE}
-    here = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    words = ["--conf", "spark.ui.enabled=false", "--driver-java-options", options, str(script)]
-    done = subprocess.run(
-        [home() / "bin" / "spark-submit", *words], env={**os.environ, **ours, **here}, capture_output=True, text=True
-    )
+    spark = {"JAVA_HOME": str(java.home), "SPARK_HOME": str(home()), "SPARK_CONF_DIR": NOWHERE}
+    local = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    arguments = ["--conf", "spark.ui.enabled=false", "--driver-java-options", options, str(script)]
+    argv = [str(home() / "bin" / "spark-submit"), *arguments]
+    done = subprocess.run(argv, env={**os.environ, **spark, **local}, capture_output=True, text=True)
     if done.returncode:
         raise TrainoffError(f"spark-submit ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 def main() -> None:
-    """Make the classes ready, if there are a Java and a Spark that can use them."""
+    """Make the shared classes, if Java and Spark are installed."""
     java = find_java()
     file = place(java) if java and not java.lacks else None
     if not java or not file:
-        print("Spark's classes cannot be made ready: there is no Spark here, or no Java for it.")
+        print("Spark's shared classes cannot be made: Spark is not installed, or no Java for it.")
     elif not file.exists():
         try:
             make(java, file)
         except (OSError, TrainoffError) as error:
-            sys.exit(f"Spark's classes cannot be made ready: {error}")
+            sys.exit(f"Spark's shared classes cannot be made: {error}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A Spark standalone cluster: a master and its workers, started from the pyspark package as processes of a cluster.
+"""A Spark standalone cluster: a master and workers, started from the pyspark package as processes of a cluster.
 
-It knows nothing of pyspark's Python side; an engine connects to its address.
+An engine connects to its address. pyspark's Python part is not imported here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainoff.clusters.local import Cluster, Process, crowded
 from trainoff.errors import TrainoffError
 
 PRIVATE_FILES = ("spark/local/*", "spark/gateway")  # in the trial's folder, not to be copied to other machines
-READY_S = 300.0  # JVMs start slowly where many start at once
+READY_S = 300.0  # many JVMs that start together are slow
 DAEMON_MEMORY = "512m"
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -42,19 +42,19 @@ logger.runner.level = warn
 
 @dataclass(frozen=True)
 class SparkFolder:
-    """Where Spark has its configuration and scratch space: below the folder of the trial, and gone with it."""
+    """Spark's configuration and scratch space in the trial's folder, removed with it."""
 
     trial: Path
 
     def environment(self, address: str | None) -> dict[str, str]:
-        """What a process of Spark needs in its environment; without an address it finds its own."""
+        """Return the environment of a Spark process; without an address Spark chooses one."""
         java, local = find_java(), self.trial / "spark" / "local"
         return {
             **({"JAVA_HOME": str(java.home)} if java else {}),
             "SPARK_HOME": str(home()),
             "SPARK_CONF_DIR": NOWHERE,
             "SPARK_LOCAL_DIRS": str(local),
-            "TMPDIR": str(local),  # so that what is left there when somebody is killed goes with the trial
+            "TMPDIR": str(local),  # removed with the trial, also if a process is killed
             **({"SPARK_LOCAL_IP": address} if address else {}),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
             "SPARK_DAEMON_JAVA_OPTS": f"{LIGHT_JVM} {self.java_options}",
@@ -64,13 +64,13 @@ class SparkFolder:
 
     @property
     def java_options(self) -> str:
-        """For every JVM: temporary files stay in the trial. In quotes, for there may be spaces in the path."""
+        """The options of every JVM: temporary files in the trial's folder, whose path may have spaces, and logging."""
         logging = f"-Dlog4j2.configurationFile={(self._conf / 'log4j2.properties').as_uri()}"
         return f'"-Djava.io.tmpdir={self.trial / "spark" / "local"}" {logging} -XX:-UsePerfData {sharing()}'
 
     @property
     def properties(self) -> list[str]:
-        """The option by which a process of Spark is told what is configured."""
+        """The option that names the configuration."""
         return ["--properties-file", str(self._conf / "spark-defaults.conf")]
 
     @property
@@ -78,7 +78,7 @@ class SparkFolder:
         return self.trial / "spark" / "conf"
 
     def configure(self, properties: Mapping[str, str], *, secret: bool) -> None:
-        """Write Spark's configuration files, readable by nobody else; `secret` makes one for the cluster's own use."""
+        """Write Spark's configuration files, readable by this user only; `secret` turns authentication on."""
         self._conf.mkdir(parents=True)
         (self.trial / "spark" / "local").mkdir()
         (self._conf / "log4j2.properties").write_text(LOGGING)
@@ -89,7 +89,7 @@ class SparkFolder:
 
 
 def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb: int) -> str:
-    """Start a master, then a worker on every node with so many cores and MB for executors.
+    """Start a master, then a worker on every node with these cores and MB for executors.
 
     Returns the master's address once all workers have registered.
     """
@@ -103,22 +103,23 @@ def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb
         ready=lambda process: process.says("Starting Spark master at"),
         timeout_s=READY_S,
     )
-    url = _said(master, r"Starting Spark master at (spark://\S+)")
+    url = re.search(r"Starting Spark master at (spark://\S+)", master.log_text())
+    assert url
     workers = []
     for number, node in enumerate(cluster.nodes):
         role = f"worker-{number}"
         offer = ["--host", node.address, "--cores", str(cores), "--memory", f"{memory_mb}m", "--webui-port", "0"]
-        # Beside the logs, because the executors write theirs there.
-        argv = [*_class(WORKER), *offer, *spark.properties, "-d", str(spark.trial / "logs" / role), url]
+        # In the folder of logs, because executors write theirs there.
+        argv = [*_class(WORKER), *offer, *spark.properties, "-d", str(spark.trial / "logs" / role), url[1]]
         workers.append(cluster.spawn(node, argv, spark.environment(node.address), role))
     for worker in workers:
         worker.wait_ready(lambda each: each.says("Successfully registered with master"), crowded(READY_S, len(workers)))
-    return url
+    return url[1]
 
 
 @dataclass(frozen=True)
 class SparkDriver:
-    """The JVM of a Spark driver, waiting for a Python to connect."""
+    """The JVM of a Spark driver, to which pyspark connects."""
 
     process: Process
     port: int
@@ -126,29 +127,29 @@ class SparkDriver:
 
     @contextmanager
     def address_in_environment(self) -> Iterator[None]:
-        """While this lasts, pyspark finds the driver instead of starting one of its own."""
-        told = {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
-        os.environ.update(told)
+        """Let pyspark find this driver instead of starting another one."""
+        gateway = {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
+        os.environ.update(gateway)
         try:
             yield
         finally:
-            for name in told:
+            for name in gateway:
                 del os.environ[name]
 
 
 def start_driver(cluster: Cluster, spark: SparkFolder) -> SparkDriver:
-    """Start a driver's JVM beside this process, with what is configured in the folder and in this environment."""
-    told = spark.trial / "spark" / "gateway"  # where it writes its port and a secret
+    """Start a driver's JVM on this machine, configured by the folder and this process's environment."""
+    gateway = spark.trial / "spark" / "gateway"  # where it writes its port and a secret
     process = cluster.spawn(
         cluster.driver_node,
         [str(home() / "bin" / "spark-submit"), *spark.properties, "pyspark-shell"],
-        {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+        {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway)},
         "driver",
-        ready=lambda _: told.exists(),
+        ready=lambda _: gateway.exists(),
         timeout_s=READY_S,
     )
-    content = told.read_bytes()
-    told.unlink()
+    content = gateway.read_bytes()
+    gateway.unlink()
     port, length = struct.unpack_from(">ii", content)
     return SparkDriver(process, port, content[8 : 8 + length].decode())
 
@@ -158,16 +159,8 @@ def _class(name: str) -> list[str]:
 
 
 def executor_logs(folder: Path) -> list[Path]:
-    """What the executors of a trial have said, the newest last."""
-    found = folder.glob("logs/*/app-*/*/stderr")
-    return sorted(found, key=os.path.getmtime)
-
-
-def _said(process: Process, pattern: str) -> str:
-    found = re.search(pattern, process.log.read_text(errors="replace"))
-    if not found:
-        raise TrainoffError(f"{process.role} did not say {pattern!r}:\n{process.tail()}")
-    return found[1]
+    """Return the logs of a trial's executors, the newest last."""
+    return sorted(folder.glob("logs/*/app-*/*/stderr"), key=os.path.getmtime)
 
 
 SYSTEM_CORES, SYSTEM_GB = 1, 1.0
@@ -177,7 +170,7 @@ OVERHEAD_GB = 2.0
 
 @dataclass(frozen=True)
 class Executors:
-    """The executors of a cluster: how many in all, and the cores and memory of each."""
+    """The number of a cluster's executors, and the cores and memory of each."""
 
     count: int
     cores: int
@@ -189,10 +182,10 @@ class Executors:
 
 
 def allocate(nodes: int, cores: int, memory_gb: float, executor_cores: int) -> Executors:
-    """The executors that fit on so many nodes of so many cores and GB, each with `executor_cores`.
+    """Return the executors with `executor_cores` that fit on nodes with these cores and GB.
 
-    Executors do not span nodes, so each node's are counted by themselves and rounded down, as is the memory. The
-    document that this follows rounds 13.75 GB down to 13 and 10.6 GB up to 11; rounded down, the second is 10.
+    Executors do not span nodes, so the number per node is rounded down, as is the memory. The document that this
+    follows rounds 13.75 GB down to 13 but 10.6 GB up to 11; here it is 10.
     """
     per_node = (cores - SYSTEM_CORES) // executor_cores
     count = per_node * nodes - MANAGER_EXECUTORS
