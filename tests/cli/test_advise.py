@@ -73,7 +73,7 @@ def test_the_fastest_is_advised_with_its_probability_and_the_runner_up(workdir, 
     assert "It is the fastest with a probability of 99%" in out
     assert "Runner-up: numpy on 1 node of 1 core takes 1.5 times as long (" in out
     assert "It reached 97% in 5 of 5 runs." in out
-    assert "Never got to 97%: jax." in out
+    assert "Never reached 97%: jax." in out
     assert "trainoff run" not in out
 
 
@@ -130,12 +130,12 @@ def test_advice_from_a_single_record_is_marked_as_indicative(workdir, capsys):
     store(workdir / "out", ran("torch", 10.0))
     out = output_of(capsys, "out")
     assert out.startswith("Use torch on 1 node of 1 core.")
-    assert "Only torch was tried, so this does not say which engine to use." in out
+    assert "Only torch was run, so this does not say which engine to use." in out
     assert "an engine; add others to `engines` in the study, and run it again." in out
     assert "trainoff run" not in out, "a command that would run nothing new is not printed"
     (workdir / "out" / "study.toml").write_text('# trainoff run race.toml\nengines = ["torch", "numpy", "jax"]\n')
     assert advice(capsys, "out")["command"].endswith("study.toml --engine numpy --engine jax")
-    assert "One run each, so this is indicative: that runs of one setting lie 5% apart is a guess." in out
+    assert "One run each, so this is indicative: that runs of one setting lie 5% apart is an assumption." in out
 
 
 def test_only_engines_with_few_runs_are_called_indicative(workdir, capsys):
@@ -214,11 +214,11 @@ def test_limits_that_no_candidate_keeps_name_the_nearest(workdir, capsys):
     (workdir / "prices.toml").write_text(PRICES)
     store(workdir / "out", *runs("torch", 20.0), *runs("torch-ddp", 15.0, nodes=2))
     why = error_of(capsys, "out", "--max-seconds", "5")
-    assert why.startswith("--max-seconds 5: nothing here is likely to keep that; the nearest is torch-ddp (sync, ")
+    assert why.startswith("--max-seconds 5: no candidate is likely to keep that; the nearest is torch-ddp (sync, ")
     assert why.endswith(" with 15.0 s")
     both = error_of(capsys, "out", "--max-seconds", "16", "--max-cost", "0.001", "--prices", "prices.toml")
-    assert both.startswith("--max-seconds 16 and --max-cost 0.001: nothing here is likely to keep that; the nearest is")
-    assert "no price is known" in error_of(capsys, "out", "--max-cost", "1")
+    assert both.startswith("--max-seconds 16 and --max-cost 0.001: no candidate is likely to keep that; the nearest is")
+    assert "no candidate has a known price" in error_of(capsys, "out", "--max-cost", "1")
     assert "--prices FILE" in error_of(capsys, "out", "--max-cost", "1")
 
 
@@ -268,7 +268,10 @@ def test_a_node_count_that_was_not_run_is_predicted(workdir, capsys):
     assert found["command"] == "trainoff run STUDY --set nodes=3 --engine torch-ddp"
     out = output_of(capsys, "out", "--engine", "torch-ddp", "--nodes", "32")
     assert out.startswith("Asked about: torch-ddp (sync, 32 workers) on 32 nodes of 1 core")
-    assert "Nobody ran this: it is predicted from 6 runs that got there, and this lies beyond what was run" in out
+    assert (
+        "This was not run: it is predicted from 6 runs that reached the target, and this lies beyond what was run"
+        in out
+    )
     wide = advice(capsys, "out", "--engine", "torch-ddp", "--nodes", "32")["choice"]["seconds"]
     close = found["choice"]["seconds"]
     assert wide["high"] / wide["low"] > close["high"] / close["low"]
@@ -290,7 +293,7 @@ def test_no_more_workers_than_the_machine_has_cores_are_considered(workdir, caps
     store(workdir / "out", *sizes(1, 2, cluster="processes"))
     assert {one["nodes"] for one in advice(capsys, "out")["ranked"]} == {1, 2}
     shared = output_of(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
-    assert "That machine has 2 CPUs for 4 cores: they would be shared, which the model does not know." in shared
+    assert "That machine has 2 CPUs for 4 cores: they would be shared, which the model does not include." in shared
 
 
 def test_nothing_is_predicted_beyond_where_runs_began_to_fail(workdir, capsys):
@@ -357,7 +360,7 @@ def test_more_rows_lengthen_a_training_but_not_the_time_to_the_target(workdir, c
 def test_runs_of_several_machines_are_pointed_out(workdir, capsys):
     hosts = [{"cpus": 2, "host": name} for name in ("one", "two")]
     store(workdir / "out", *runs("torch", 10.0, environment=hosts[0]), *runs("numpy", 15.0, environment=hosts[1]))
-    assert "The runs are from 2 machines, whose times say little of each other." in output_of(capsys, "out")
+    assert "The runs are from 2 machines, whose times are hardly comparable." in output_of(capsys, "out")
 
 
 def test_a_damaged_record_is_named_and_the_advice_uses_the_rest(workdir, capsys):
@@ -406,7 +409,7 @@ def test_a_question_without_an_answer_is_a_one_line_error(workdir, capsys):
     assert "runs were made with 1 per node" in error_of(capsys, "out", "--cores", "4")
     assert "give one of them" in error_of(capsys, "out", "--cores", "4", "--machine", "m4.xlarge")
     alone = error_of(capsys, "out", "--engine", "torch", "--nodes", "2")
-    assert alone.endswith("cannot be spread over more; `trainoff engines` lists those that can")
+    assert alone.endswith("cannot use more; `trainoff engines` lists those that can")
     assert "there are runs of torch, torch-ddp" in error_of(capsys, "out", "--engine", "nosuch")
     assert "there are runs of digits-mlp" in error_of(capsys, "out", "--workload", "nosuch")
     only = error_of(capsys, "out", "--engine", "torch-ddp", "--nodes", "4")
@@ -426,7 +429,7 @@ def test_a_target_of_an_error(workdir, capsys):
 
 def test_several_workloads_need_a_choice(workdir, capsys):
     store(workdir / "out", *runs("torch", 10.0, workload="one"), *runs("torch", 20.0, workload="two"))
-    assert error_of(capsys, "out") == "there are runs of one and two; say which with --workload one"
+    assert error_of(capsys, "out") == "there are runs of one and two; choose one with --workload one"
     assert advice(capsys, "out", "--workload", "two")["choice"]["seconds"]["middle"] == pytest.approx(20, rel=0.02)
     assert "did you mean `two`?" in error_of(capsys, "out", "--workload", "tow")
 

@@ -116,7 +116,7 @@ def _advise(options: AdviseOptions, every: Sequence[Record], book: PriceBook | N
     check_filter(records, options.filter)
     found = find_candidates(records, target, options.filter, options.cold)
     if not found.candidates:
-        reason = no_candidate_reason(found, records, target, options.filter)
+        reason = no_candidate_reason(found, records, target)
         raise TrainoffError(f"{options.folder}: {reason}; {_remedy(options, records)}")
     advice = decide(found, options.limits)
     other_clock, command = _other_clock(options, records, target, advice), _command(options, records, advice)

@@ -1,4 +1,4 @@
-"""The decision: what to use under the limits that were set, what comes next, how sure that is, what would tell more."""
+"""Decide what to use within the limits, how certain that is, and which runs would make it more certain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainoff.analysis.advice.candidates import AdviceFilter, Candidate, CandidateSet, ExpectedRange
+from trainoff.analysis.advice.candidates import AdviceFilter, Candidate, CandidateSet
 from trainoff.analysis.advice.posterior import (
     ALIKE,
     UNTIL_KNOWN,
@@ -21,7 +21,7 @@ from trainoff.analysis.advice.posterior import (
 from trainoff.analysis.bottleneck import bottleneck
 from trainoff.analysis.compare import RANKING
 from trainoff.analysis.format import count, dollars, join_names, quality, ratio_text, seconds, span, target_text
-from trainoff.analysis.groups import SettingGroup, by_workload, groups
+from trainoff.analysis.groups import by_workload, groups
 from trainoff.analysis.ranking import headline_target, not_timed
 from trainoff.analysis.scaling import curves, rows_of, share_text
 from trainoff.analysis.statistics import LEVEL
@@ -29,27 +29,27 @@ from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record
 from trainoff.study.suggestions import quote, suggest
 
-SECONDS, USD = "seconds", "usd"  # what is to be small
-SAFE, HALF = 0.8, 0.5  # a limit is taken to be kept from SAFE on; nothing below HALF is advised
+SECONDS, USD = "seconds", "usd"  # objectives to minimise
+SAFE, HALF = 0.8, 0.5  # a limit counts as kept from SAFE on; nothing below HALF is advised
 SURE, LIKELY = 0.95, 0.8
-CLEAR = 2.0  # standard errors that a difference must be to show: then one of the two is the better with 97 %
-MOST_REPEATS = 30  # nobody repeats a run more often to tell two settings apart
-NOTHING = 1e-12  # dollars: what costs nothing
+CLEAR = 2.0  # standard errors that a difference must be to show: then one of the two is better with 97 %
+MOST_REPEATS = 30  # more runs to tell two settings apart are not worth it
+NEARLY_ZERO = 1e-12  # dollars, so that logarithms exist
 
 
 @dataclass(frozen=True)
 class AdviceLimits:
-    """What the training may take until the target; None: anything."""
+    """What the training until the target may take; None: no limit."""
 
     max_seconds: float | None = None
     max_cost: float | None = None
 
     def __str__(self) -> str:
-        said = [] if self.max_seconds is None else [f"--max-seconds {self.max_seconds:g}"]
-        return " and ".join([*said, *([] if self.max_cost is None else [f"--max-cost {self.max_cost:g}"])])
+        options = {"--max-seconds": self.max_seconds, "--max-cost": self.max_cost}
+        return " and ".join(f"{option} {value:g}" for option, value in options.items() if value is not None)
 
     def most_s(self, candidate: Candidate) -> float:
-        """The seconds that a candidate may take: a budget is time, at its price."""
+        """Return the seconds that a candidate may take; a budget is time at its price."""
         most = math.inf if self.max_seconds is None else self.max_seconds
         if self.max_cost is None or not candidate.usd_per_hour:
             return most
@@ -58,16 +58,16 @@ class AdviceLimits:
 
 @dataclass(frozen=True, eq=False)
 class RankedCandidate:
-    """A candidate with its standing among those that keep the limits; without one where it does not keep them."""
+    """A candidate with its standing among those that keep the limits; None if it does not keep them."""
 
     candidate: Candidate
-    kept: float  # how likely the next run gets there within the limits
+    kept: float  # the probability that the next run reaches the target within the limits
     standing: Standing | None
 
 
 @dataclass(frozen=True)
 class MoreRuns:
-    """Runs that would tell more: of these candidates, so many of each in all."""
+    """Further runs that would help: of these candidates, so many of each in all."""
 
     reason: str  # engines, predicted, apart, few
     candidates: Sequence[Candidate]
@@ -80,13 +80,13 @@ class MoreRuns:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to use, and how sure that is."""
+    """What to use, and how certain that is."""
 
     objective: str  # seconds or usd
     limits: AdviceLimits
     ranked: Sequence[RankedCandidate]  # those that keep the limits, the best first
     too_much: Sequence[RankedCandidate]  # those that do not
-    unpriced: Sequence[Candidate]  # left out because money counts and theirs is not known
+    unpriced: Sequence[Candidate]  # left out because the cost counts and theirs is not known
     candidate_set: CandidateSet
     more: MoreRuns | None
 
@@ -96,7 +96,7 @@ class Advice:
 
     @property
     def standing(self) -> Standing:
-        """Where the choice stands."""
+        """The standing of the choice."""
         assert self.choice.standing is not None
         return self.choice.standing
 
@@ -106,7 +106,7 @@ class Advice:
 
     @property
     def verdict(self) -> str:
-        """`sure`, `likely`, `either` if others will do as well, else `open`; `alone` without another to compare."""
+        """`sure`, `likely`, `either` if others are about as good, else `open`; `alone` if there is no other."""
         if len(self.ranked) == 1:
             return "alone"
         if self.standing.best >= LIKELY:
@@ -115,399 +115,355 @@ class Advice:
 
     @property
     def indicative(self) -> bool:
-        """Fewer than five runs of the choice or of its runner-up."""
-        return any(one.candidate.measured and one.candidate.evidence.runs < RANKING for one in self.ranked[:2])
+        """Whether there are fewer than five runs of the choice or of its runner-up."""
+        return any(each.candidate.measured and each.candidate.evidence.runs < RANKING for each in self.ranked[:2])
 
     def behind(self, other: RankedCandidate) -> tuple[float, float, float]:
-        """How many times as much another takes as the choice: from, middle, to."""
-        return ratio_quantiles(
-            _value(other.candidate, self.objective), _value(self.choice.candidate, self.objective), LEVEL
-        )
+        """Return how many times as much another takes as the choice: low, median, high."""
+        theirs, ours = (_value(each.candidate, self.objective) for each in (other, self.choice))
+        return ratio_quantiles(theirs, ours, LEVEL)
 
 
-def decide(field: CandidateSet, limits: AdviceLimits) -> Advice:
-    """Choose: the shortest time; with a limit of time and prices the cheapest; in each case within the limits."""
-    every = list(field.candidates)
-    priced = [one for one in every if one.usd_per_hour is not None]
-    money = limits.max_cost is not None or (limits.max_seconds is not None and bool(priced))
-    goal = USD if limits.max_seconds is not None and priced else SECONDS
-    taking_part = priced if money else every
-    if not taking_part:
-        raise TrainoffError(
-            f"{limits}: no price is known of what could be chosen; name a price book with --prices FILE"
-        )
-    judged = [RankedCandidate(one, one.posterior.kept(limits.most_s(one)), None) for one in taking_part]
-    allowed = _allowed(judged, limits)
-    standings = compute_standings([_value(one.candidate, goal) for one in allowed])
-    ranked = [RankedCandidate(one.candidate, one.kept, found) for one, found in zip(allowed, standings, strict=True)]
-    ranked.sort(key=lambda one: one.standing.regret if one.standing else math.inf)
-    rest = [one for one in judged if one not in allowed]
-    unpriced = [one for one in every if one not in taking_part]
-    return Advice(goal, limits, ranked, rest, unpriced, field, _more(ranked, field, goal))
+def decide(found: CandidateSet, limits: AdviceLimits) -> Advice:
+    """Choose the fastest candidate within the limits; with a limit of time and with prices, the cheapest."""
+    every = list(found.candidates)
+    priced = [each for each in every if each.usd_per_hour is not None]
+    cost_counts = limits.max_cost is not None or (limits.max_seconds is not None and bool(priced))
+    objective = USD if limits.max_seconds is not None and priced else SECONDS
+    considered = priced if cost_counts else every
+    if not considered:
+        raise TrainoffError(f"{limits}: no candidate has a known price; name a price book with --prices FILE")
+    unranked = [RankedCandidate(each, each.posterior.kept(limits.most_s(each)), None) for each in considered]
+    allowed = _allowed(unranked, limits)
+    standings = compute_standings([_value(each.candidate, objective) for each in allowed])
+    ranked = [RankedCandidate(each.candidate, each.kept, one) for each, one in zip(allowed, standings, strict=True)]
+    ranked.sort(key=lambda each: each.standing.regret if each.standing else math.inf)
+    rest = [each for each in unranked if each not in allowed]
+    unpriced = [each for each in every if each not in considered]
+    return Advice(objective, limits, ranked, rest, unpriced, found, _more(ranked, found, objective))
 
 
-def _value(candidate: Candidate, goal: str) -> Array:
-    """What is to be small, runs that are begun again included."""
-    if goal == SECONDS:
+def _value(candidate: Candidate, objective: str) -> Array:
+    """Return what is to be minimised, for each draw, repeated runs included."""
+    if objective == SECONDS:
         return candidate.posterior.whole
-    return np.maximum(candidate.posterior.whole * (candidate.usd_per_hour or 0.0) / 3600, NOTHING)
+    return np.maximum(candidate.posterior.whole * (candidate.usd_per_hour or 0.0) / 3600, NEARLY_ZERO)
 
 
-def _allowed(judged: Sequence[RankedCandidate], limits: AdviceLimits) -> list[RankedCandidate]:
-    """Those that keep the limits well enough; where none does, the one that does so best, if it is likely to."""
+def _allowed(unranked: Sequence[RankedCandidate], limits: AdviceLimits) -> list[RankedCandidate]:
+    """Return the candidates that are safe to keep the limits; if none is, the likeliest if it is likely enough."""
     if limits == AdviceLimits():
-        return list(judged)
-    safe = [one for one in judged if one.kept >= SAFE]
+        return list(unranked)
+    safe = [each for each in unranked if each.kept >= SAFE]
     if safe:
         return safe
-    best = max(judged, key=lambda one: (one.kept, -float(np.median(one.candidate.posterior.typical))))
+    best = max(unranked, key=lambda each: (each.kept, -float(np.median(each.candidate.posterior.typical))))
     if best.kept >= HALF:
         return [best]
-    raise TrainoffError(f"{limits}: nothing here is likely to keep that; {_nearest(judged, limits)}")
+
+    def excess(each: RankedCandidate) -> float:
+        return each.candidate.seconds.middle / max(limits.most_s(each.candidate), 1e-9)
+
+    nearest = min(unranked, key=excess).candidate
+    cost = f" and {dollars(nearest.usd.middle)}" if nearest.usd else ""
+    hint = f"the nearest is {nearest.name} with {seconds(nearest.seconds.middle)}{cost}"
+    raise TrainoffError(f"{limits}: no candidate is likely to keep that; {hint}")
 
 
-def _nearest(judged: Sequence[RankedCandidate], limits: AdviceLimits) -> str:
-    """What comes closest, with what it takes."""
-
-    def excess(one: RankedCandidate) -> float:
-        return one.candidate.seconds.middle / max(limits.most_s(one.candidate), 1e-9)
-
-    near = min(judged, key=excess).candidate
-    money = f" and {dollars(near.usd.middle)}" if near.usd else ""
-    return f"the nearest is {near.name} with {seconds(near.seconds.middle)}{money}"
-
-
-def _more(ranked: Sequence[RankedCandidate], field: CandidateSet, goal: str) -> MoreRuns | None:
-    """What to run for a better answer; None where there is nothing to be gained."""
-    if len(field.engines) == 1 and field.filters.engine is None:
-        return MoreRuns("engines", [ranked[0].candidate], 1)
-    if not ranked[0].candidate.measured:
-        return MoreRuns("predicted", [ranked[0].candidate], 1)
-    if len(ranked) == 1:
-        few = ranked[0].candidate.evidence.runs < RANKING
-        return MoreRuns("few", [ranked[0].candidate], RANKING) if few else None
-    standing, two = ranked[0].standing, [one.candidate for one in ranked[:2]]
+def _more(ranked: Sequence[RankedCandidate], found: CandidateSet, objective: str) -> MoreRuns | None:
+    """Return the runs that would make the advice more certain; None if there is nothing to gain."""
+    two = [each.candidate for each in ranked[:2]]
+    if len(found.engines) == 1 and found.filters.engine is None:
+        return MoreRuns("engines", two[:1], 1)
+    if not two[0].measured:
+        return MoreRuns("predicted", two[:1], 1)
+    if len(two) == 1:
+        return MoreRuns("few", two, RANKING) if two[0].evidence.runs < RANKING else None
+    standing = ranked[0].standing
     assert standing is not None
     if standing.best < LIKELY:
         if not two[1].measured:
-            return MoreRuns("predicted", [two[1]], 1)
-        needed = repeats(two[0], two[1], field, goal)
+            return MoreRuns("predicted", two[1:], 1)
+        needed = repeats(two[0], two[1], found, objective)
         return MoreRuns("apart", two, needed if standing.near_best >= LIKELY else min(needed, MOST_REPEATS))
-    if any(one.measured and one.evidence.runs < RANKING for one in two):
-        return MoreRuns("few", [one for one in two if one.measured], RANKING)
+    if any(each.measured and each.evidence.runs < RANKING for each in two):
+        return MoreRuns("few", [each for each in two if each.measured], RANKING)
     return None
 
 
-def repeats(a: Candidate, b: Candidate, field: CandidateSet, goal: str) -> int:
-    """How many runs of each would show the difference that two settings seem to have, at least five."""
-    logs = [np.log(one.evidence.seconds) for one in field.candidates if one.measured]
-    noise, _ = pooled_noise(logs)
-    apart = abs(ratio_of_middles(a, b, goal))
-    needed = math.ceil(2 * (CLEAR * noise / max(apart, NOTHING)) ** 2)
+def repeats(a: Candidate, b: Candidate, found: CandidateSet, objective: str) -> int:
+    """Return how many runs of each would show the apparent difference of two settings, at least five."""
+    noise, _ = pooled_noise([np.log(each.evidence.seconds) for each in found.candidates if each.measured])
+    prices = [each.usd_per_hour or 0.0 if objective == USD else 1.0 for each in (a, b)]
+    means = [float(np.mean(np.log(each.evidence.seconds))) for each in (a, b)]
+    difference = abs(means[1] - means[0] + (math.log(prices[1] / prices[0]) if all(prices) else 0.0))
+    needed = math.ceil(2 * (CLEAR * noise / max(difference, NEARLY_ZERO)) ** 2)
     return max(needed, RANKING, a.evidence.runs + 1, b.evidence.runs + 1)
 
 
-def ratio_of_middles(a: Candidate, b: Candidate, goal: str) -> float:
-    """How far apart the runs of two candidates lie, in logarithms."""
-    rates = [one.usd_per_hour or 0.0 if goal == USD else 1.0 for one in (a, b)]
-    means = [float(np.mean(np.log(one.evidence.seconds))) for one in (a, b)]
-    return means[1] - means[0] + (math.log(rates[1] / rates[0]) if all(rates) else 0.0)
-
-
 def select_workload(records: Sequence[Record], wanted: str | None) -> list[Record]:
-    """The records of the workload that is asked for, or of the only one."""
+    """Return the records of the workload asked for, or of the only one."""
     names = list(dict.fromkeys(record.workload for record in records))
     if wanted is None:
         if len(names) > 1:
-            raise TrainoffError(f"there are runs of {join_names(names)}; say which with --workload {names[0]}")
+            raise TrainoffError(f"there are runs of {join_names(names)}; choose one with --workload {names[0]}")
         return list(records)
     if wanted not in names:
-        raise TrainoffError(
-            f"--workload {quote(wanted)}: no run of it here; {suggest(wanted, names, 'there are runs of')}"
-        )
+        hint = suggest(wanted, names, "there are runs of")
+        raise TrainoffError(f"--workload {quote(wanted)}: no run of it here; {hint}")
     return [record for record in records if record.workload == wanted]
 
 
 def choose_target(records: Sequence[Record], target: float | None) -> float:
-    """The target that is asked for, if it was timed; without one, the hardest that most settings reached."""
+    """Return the target asked for if it was timed; without one, the hardest that most settings reached."""
     timed = sorted({each for record in records for each in record.targets})
-    metric = METRICS[records[0].metric]
     if not timed:
         raise TrainoffError(
-            "no target was timed here, so nothing says when a run was good enough; run a study with `targets`"
+            "no target was timed here, so no run is known to be good enough; run a study with `targets`"
         )
     if target is None:
-        (own,) = by_workload(groups(records))
-        found = headline_target(own)
-        return found if found is not None else (min if metric.higher else max)(timed)
+        (members,) = by_workload(groups(records))
+        found = headline_target(members)
+        return found if found is not None else (min if METRICS[records[0].metric].higher else max)(timed)
     if not any(str(target) in record.time_to_target for record in records):
         raise not_timed(records, target)
     return target
 
 
 def check_filter(records: Sequence[Record], filters: AdviceFilter) -> None:
-    """Refuse an engine, a machine or a size of node that no run had."""
+    """Raise an error for an engine, a machine or a size of node that no run had."""
     engines = list(dict.fromkeys(record.engine for record in records))
     if filters.engine is not None and filters.engine not in engines:
         hint = suggest(filters.engine, engines, "there are runs of")
         raise TrainoffError(f"--engine {quote(filters.engine)}: no run of it here; {hint}")
-    own = [record for record in records if filters.engine in (None, record.engine)]
-    machines = list(dict.fromkeys(str(name) for record in own if (name := record.params.get("machine"))))
+    of_engine = [record for record in records if filters.engine in (None, record.engine)]
+    machines = list(dict.fromkeys(str(name) for record in of_engine if (name := record.params.get("machine"))))
     if filters.machine is not None and not machines:
         raise TrainoffError(f"--machine {quote(filters.machine)}: no run here names its machine; leave it out")
     if filters.machine is not None and filters.machine not in machines:
         raise TrainoffError(
-            f"--machine {quote(filters.machine)}: no run was made on it, and nothing says how times go from one type "
-            f"to another; {suggest(filters.machine, machines, 'there are runs on')}"
+            f"--machine {quote(filters.machine)}: no run was made on it, and times cannot be predicted for another "
+            f"type of machine; {suggest(filters.machine, machines, 'there are runs on')}"
         )
-    cores = sorted({record.cores for record in own})
+    cores = sorted({record.cores for record in of_engine})
     if filters.cores is not None and filters.cores not in cores:
-        told = ", ".join(f"{each:g}" for each in cores)
+        listed = ", ".join(f"{each:g}" for each in cores)
         raise TrainoffError(
-            f"--cores {filters.cores:g}: runs were made with {told} per node, and nothing says how times go with cores"
+            f"--cores {filters.cores:g}: runs were made with {listed} per node, and times cannot be predicted for "
+            "other numbers of cores"
         )
     if not any(filters.holds(record) for record in records):
-        raise TrainoffError("no run has all of --engine, --machine and --cores as you ask; leave one of them out")
+        raise TrainoffError("no run matches --engine, --machine and --cores together; leave one of them out")
 
 
-def no_candidate_reason(field: CandidateSet, records: Sequence[Record], target: float, filters: AdviceFilter) -> str:
-    """Why there is nothing to choose among."""
+def no_candidate_reason(found: CandidateSet, records: Sequence[Record], target: float) -> str:
+    """Return why there is no candidate."""
+    filters = found.filters
     kept = [record for record in records if filters.holds(record)]
     goal = target_text(kept[0].metric, target)
     if not any(record.time_to_target.get(str(target)) is not None and record.status == "ok" for record in kept):
         return f"not enough evidence: no run reached {goal}{_closest(kept)}"
-    if filters.nodes is not None and (why := _nodes(kept, filters.nodes)):
-        return why
+    if filters.nodes is not None and (reason := _no_other_nodes(kept, filters.nodes)):
+        return reason
     rows = sorted({rows_of(record) for record in kept})
     if filters.rows is not None and len(rows) == 1:
-        told = f"{rows[0]:,.0f} rows" if rows[0] > 1 else "as many rows as there are"
-        return f"--rows {filters.rows:g}: all runs had {told}, and a prediction needs two numbers of them"
-    if filters.rows is not None and (why := _rows(kept, filters.rows, target)):
-        return why
-    if field.never:
-        return (
-            f"not enough evidence: what you ask for was run and did not reach {goal}{_closest(field.never[0].records)}"
-        )
-    return f"nothing here says how long that would take to {goal}: no engine was run with all else alike"
+        had = f"{rows[0]:,.0f} rows" if rows[0] > 1 else "as many rows as there are"
+        return f"--rows {filters.rows:g}: all runs had {had}, and a prediction needs two numbers of rows"
+    if filters.rows is not None:
+        enough = min(rows_of(record) for record in kept if record.time_to_target.get(str(target)) is not None)
+        few = [each for each in rows if filters.rows <= each < enough]
+        if few:
+            return f"not enough evidence: with {max(few):,.0f} rows no run reached {goal}"
+    if found.never:
+        return f"not enough evidence: this was run and did not reach {goal}{_closest(found.never[0].records)}"
+    return f"the time to {goal} cannot be predicted there: no engine was run with all else alike"
 
 
-def _nodes(kept: Sequence[Record], nodes: int) -> str | None:
+def _no_other_nodes(kept: Sequence[Record], nodes: int) -> str | None:
     every = curves(kept)
     if all(not curve.spreads for curve in every if curve.records):
         names = join_names(list(dict.fromkeys(record.engine for record in kept)))
-        return f"--nodes {nodes}: {names} ran on one node by itself and cannot be spread over more"
+        return f"--nodes {nodes}: {names} ran on one node by itself and cannot use more"
     if all(len(curve.counts) < 2 for curve in every):
-        counts = sorted({record.workers for record in kept})
-        told = " or ".join(count(each, "node") for each in counts)
-        lack = f"nothing was run with two numbers of nodes and all else alike (only {told})"
-        return f"--nodes {nodes}: {lack}, so there is no model to predict by"
+        counts = " or ".join(count(each, "node") for each in sorted({record.workers for record in kept}))
+        return (
+            f"--nodes {nodes}: nothing was run with two numbers of nodes and all else alike (only {counts}), "
+            "so there is no model to predict by"
+        )
     return None
 
 
-def _rows(kept: Sequence[Record], asked: float, target: float) -> str | None:
-    """That so few rows, or more, were not enough."""
-    reached = {rows_of(record) for record in kept if record.time_to_target.get(str(target)) is not None}
-    few = [each for record in kept if asked <= (each := rows_of(record)) < min(reached)]
-    goal = target_text(kept[0].metric, target)
-    return f"not enough evidence: with {max(few):,.0f} rows no run reached {goal}" if few else None
-
-
 def _closest(records: Iterable[Record]) -> str:
-    """How far the best of some runs came."""
+    """Return how close the best of some runs came to the target."""
     known = [(record, record.result) for record in records if record.status == "ok" and record.result is not None]
     if not known:
-        return "; none of them ended well, and `trainoff show` says why"
+        return "; none of them ended well, see `trainoff show`"
     metric = METRICS[known[0][0].metric]
-    best, result = min(known, key=lambda one: metric.badness(one[1]))
+    best, result = min(known, key=lambda pair: metric.badness(pair[1]))
     return f"; {best.engine} came closest with {metric.name} {quality(result)}"
 
 
-MOST_TOLD = 3
+MOST_NAMED = 3
 
 
-def probability_text(chance: float) -> str:
-    """A probability as a person says it: `93%`, `over 99%`, `under 1%`."""
-    whole = round(100 * chance)
+def probability_text(probability: float) -> str:
+    """Format a probability: `93%`, `over 99%`, `under 1%`."""
+    whole = round(100 * probability)
     return "over 99%" if whole == 100 else "under 1%" if whole == 0 else f"{whole}%"
 
 
 def headline(advice: Advice) -> str:
-    """The advice in one sentence."""
-    best = advice.choice.candidate
+    """Return the advice in one sentence."""
+    best = _with_nodes(advice.choice.candidate)
     if advice.runner_up is None:
-        asked = advice.candidate_set.filters.engine is not None and not advice.too_much
-        return f"Asked about: {_where(best)}." if asked else f"Use {_where(best)}{_why_alone(advice)}."
-    other = advice.runner_up.candidate
+        if advice.candidate_set.filters.engine is not None and not advice.too_much:
+            return f"Asked about: {best}."
+        alone = ": nothing else reached the target" if advice.candidate_set.never else ""
+        alone = f": nothing else is sure enough to keep {advice.limits}" if advice.too_much else alone
+        return f"Use {best}{alone}."
+    other = _with_nodes(advice.runner_up.candidate)
     if advice.verdict == "either":
-        return f"Use {_where(best)}, or {_where(other)}: either will do, since these runs cannot tell them apart."
+        return f"Use {best}, or {other}: either will do, since these runs cannot tell them apart."
     if advice.verdict == "open":
-        return f"Not enough evidence to choose: {_where(best)} may be the best, but so may {_where(other)}."
-    return f"Use {_where(best)}."
+        return f"Not enough evidence to choose: {best} may be the best, but so may {other}."
+    return f"Use {best}."
 
 
-def _where(one: Candidate) -> str:
-    return f"{one.name} on {one.place}"
+def _with_nodes(candidate: Candidate) -> str:
+    return f"{candidate.name} on {candidate.place}"
 
 
-def _why_alone(advice: Advice) -> str:
-    if advice.too_much:
-        return f": nothing else is sure enough to keep {advice.limits}"
-    return ": it is all that can be said, since nothing else got there" if advice.candidate_set.never else ""
-
-
-def expectation_sentence(one: Candidate, metric: str, target: float, cold: bool) -> str:
-    """What it takes, with intervals."""
-    took, whole = one.seconds, one.overhead_s
-    money = f" and {dollars(one.usd.middle)} ({_sums(one.usd)})" if one.usd else ""
-    clock = "from cold" if cold else "of training"
-    start = f"; with start and end {seconds(took.middle + whole)}" if whole is not None and not cold else ""
-    took_text = f"{seconds(took.middle)} {clock} ({span(took.low, took.high)})"
-    return f"It should reach {target_text(metric, target)} after {took_text}{money}{start}."
-
-
-def _sums(usd: ExpectedRange) -> str:
-    low, high = dollars(usd.low), dollars(usd.high)
-    return high if low == high else f"{low} to {high}"
+def expectation_sentence(candidate: Candidate, metric: str, target: float, cold: bool) -> str:
+    """Return the expected time and cost of a candidate, with intervals."""
+    took, overhead, usd = candidate.seconds, candidate.overhead_s, candidate.usd
+    cost = ""
+    if usd:
+        low, high = dollars(usd.low), dollars(usd.high)
+        cost = f" and {dollars(usd.middle)} ({high if low == high else f'{low} to {high}'})"
+    whole = f"; with start and end {seconds(took.middle + overhead)}" if overhead is not None and not cold else ""
+    time = f"{seconds(took.middle)} {'from cold' if cold else 'of training'} ({span(took.low, took.high)})"
+    return f"It should reach {target_text(metric, target)} after {time}{cost}{whole}."
 
 
 def probability_sentence(advice: Advice) -> str | None:
-    """How likely it is the best choice; None where there is no other."""
+    """Return the probability that it is the best choice; None if there is no other."""
     if advice.runner_up is None:
         return None
-    predicted = sum(not one.candidate.measured for one in advice.ranked)
-    how_many = "all" if predicted == len(advice.ranked) else str(predicted)
-    also = f", {how_many} of them predicted" if predicted else ""
+    predicted = sum(not each.candidate.measured for each in advice.ranked)
+    number = "all" if predicted == len(advice.ranked) else str(predicted)
+    also = f", {number} of them predicted" if predicted else ""
     what = "cheapest" if advice.objective == USD else "fastest"
     best, near = probability_text(advice.standing.best), probability_text(advice.standing.near_best)
     return (
         f"It is the {what} with a probability of {best}, and within {ALIKE:.0%} of the {what} with {near}, "
-        f"among {len(advice.ranked)} that were weighed{also}."
+        f"among {len(advice.ranked)} that were considered{also}."
     )
 
 
 def limit_sentence(advice: Advice) -> str | None:
-    """How likely the limits are kept."""
+    """Return the probability that the limits are kept; None without limits."""
     if advice.limits == AdviceLimits():
         return None
     return f"The next run keeps {advice.limits} with a probability of {probability_text(advice.choice.kept)}."
 
 
 def runner_up_sentences(advice: Advice) -> list[str]:
-    """The next best, and the best of another engine where that is not the same."""
+    """Return the next best candidate, and the best ones of another engine and among those that were run."""
     if advice.runner_up is None:
         return []
-    said = [f"Runner-up: {_behind(advice, advice.runner_up)}."]
+    sentences = [f"Runner-up: {_behind(advice, advice.runner_up)}."]
     engine = advice.choice.candidate.record.engine
-    others = [one for one in advice.ranked if one.candidate.record.engine != engine]
+    others = [each for each in advice.ranked if each.candidate.record.engine != engine]
     if others and others[0] is not advice.runner_up:
-        said.append(f"The best of another engine: {_behind(advice, others[0])}.")
-    run = [one for one in advice.ranked if one.candidate.measured]
+        sentences.append(f"The best of another engine: {_behind(advice, others[0])}.")
+    run = [each for each in advice.ranked if each.candidate.measured]
     if run and run[0] not in (*advice.ranked[:2], *others[:1]):
-        said.append(f"The best that was run: {_behind(advice, run[0])}.")
-    return said
+        sentences.append(f"The best that was run: {_behind(advice, run[0])}.")
+    return sentences
 
 
 def _behind(advice: Advice, other: RankedCandidate) -> str:
-    low, middle, high = advice.behind(other)
-    what = "costs {} times as much" if advice.objective == USD else "takes {} times as long"
-    return f"{_where(other.candidate)} {what.format(ratio_text(middle))} ({ratio_text(low)} to {ratio_text(high)})"
+    low, middle, high = map(ratio_text, advice.behind(other))
+    verb, much = ("costs", "much") if advice.objective == USD else ("takes", "long")
+    return f"{_with_nodes(other.candidate)} {verb} {middle} times as {much} ({low} to {high})"
 
 
 def reasons(advice: Advice, metric: str, target: float) -> list[str]:
-    """What the advice rests on, the most important first."""
-    best = advice.choice.candidate
-    said = [_basis(best, target_text(metric, target))]
-    shown = [one.candidate for one in advice.ranked[:2]]
-    said += [sentence for one in shown if one.measured and (sentence := _held(one.group))]
-    return [*said, *_left_out(advice, target_text(metric, target)), *_caution(advice)]
-
-
-def _basis(one: Candidate, goal: str) -> str:
-    """The runs that speak for a candidate, or the model that does."""
-    runs, good = one.evidence.runs, len(one.evidence.seconds)
-    if one.measured:
-        return f"It reached {goal} in {good} of {count(runs, 'run')}."
-    error = one.estimate.error if one.estimate else None
-    checked = (
-        "nothing could check that" if error is None else f"where it could be checked it was off by {share_text(error)}"
-    )
-    beyond = ", and this lies beyond what was run (extrapolated)" if one.extrapolated else ""
-    return f"Nobody ran this: it is predicted from {count(good, 'run')} that got there{beyond}; {checked}."
-
-
-def _held(group: SettingGroup) -> str | None:
-    """What bounded a setting."""
-    held = bottleneck(group.good[0]) if group.good else None
-    return f"{group.name} was {held}." if held else None
-
-
-def _left_out(advice: Advice, goal: str) -> list[str]:
-    said = []
+    """Return what the advice rests on, the most important first."""
+    goal = target_text(metric, target)
+    sentences = [_basis(advice.choice.candidate, goal)]
+    for each in advice.ranked[:2]:
+        group = each.candidate.group
+        if each.candidate.measured and group.good and (found := bottleneck(group.good[0])):
+            sentences.append(f"{group.name} was {found}.")
     if advice.candidate_set.never:
-        names = _names([group.name for group in advice.candidate_set.never])
-        said.append(f"Never got to {goal}: {names}.")
+        sentences.append(f"Never reached {goal}: {_names(group.name for group in advice.candidate_set.never)}.")
     if advice.too_much:
-        names = _names([one.candidate.name for one in advice.too_much])
-        said.append(f"Not sure enough to keep {advice.limits}: {names}.")
+        names = _names(each.candidate.name for each in advice.too_much)
+        sentences.append(f"Not sure enough to keep {advice.limits}: {names}.")
     if advice.unpriced:
-        said.append(f"Left out, because no price of them is known: {_names([one.name for one in advice.unpriced])}.")
-    return said
+        sentences.append(f"Left out for lack of a price: {_names(each.name for each in advice.unpriced)}.")
+    return [*sentences, *_cautions(advice)]
 
 
-def _names(every: Sequence[str]) -> str:
+def _basis(candidate: Candidate, goal: str) -> str:
+    """Return the runs, or the model, behind a candidate."""
+    runs, good = candidate.evidence.runs, len(candidate.evidence.seconds)
+    if candidate.estimate is None:
+        return f"It reached {goal} in {good} of {count(runs, 'run')}."
+    error = candidate.estimate.error
+    checked = (
+        "it could not be checked" if error is None else f"where it could be checked it was off by {share_text(error)}"
+    )
+    beyond = ", and this lies beyond what was run (extrapolated)" if candidate.extrapolated else ""
+    reached = f"{count(good, 'run')} that reached the target"
+    return f"This was not run: it is predicted from {reached}{beyond}; {checked}."
+
+
+def _names(every: Iterable[str]) -> str:
     names = list(dict.fromkeys(every))
-    more = len(names) - MOST_TOLD
-    return ", ".join(names[:MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _caution(advice: Advice) -> list[str]:
-    measured = [one for one in advice.candidate_set.candidates if one.measured]
-    hosts = {record.environment.get("host") for one in measured for record in one.group.records}
-    said = []
-    said += _shared_cpus(advice.choice.candidate)
-    if advice.candidate_set.filters.rows is None and len({one.rows for one in advice.candidate_set.candidates}) > 1:
-        said.append("The settings differ in their rows; --rows R chooses among those with R rows.")
+def _cautions(advice: Advice) -> list[str]:
+    found, choice = advice.candidate_set, advice.choice.candidate
+    measured = [each for each in found.candidates if each.measured]
+    hosts = {record.environment.get("host") for each in measured for record in each.group.records}
+    cpus, cores = choice.record.environment.get("cpus"), choice.nodes * choice.record.cores
+    sentences = []
+    if not choice.measured and choice.record.cluster == "processes" and cpus and cores > cpus:
+        sentences.append(
+            f"That machine has {cpus} CPUs for {cores:g} cores: they would be shared, which the model does not include."
+        )
+    if found.filters.rows is None and len({each.rows for each in found.candidates}) > 1:
+        sentences.append("The settings differ in their rows; --rows R chooses among those with R rows.")
     if len(hosts) > 1:
-        said.append(f"The runs are from {len(hosts)} machines, whose times say little of each other.")
-    if len(advice.candidate_set.engines) == 1 and advice.candidate_set.filters.engine is None:
-        only = advice.choice.candidate.record.engine
-        said.append(f"Only {only} was tried, so this does not say which engine to use.")
+        sentences.append(f"The runs are from {len(hosts)} machines, whose times are hardly comparable.")
+    if len(found.engines) == 1 and found.filters.engine is None:
+        sentences.append(f"Only {choice.record.engine} was run, so this does not say which engine to use.")
     if advice.indicative:
-        said.append(f"{_few(advice)}, so this is indicative{_guess(advice)}.")
-    return said
+        repeated = any(len(each.evidence.seconds) > 1 for each in measured)
+        guess = "" if repeated else f": that runs of one setting lie {UNTIL_KNOWN:.0%} apart is an assumption"
+        sentences.append(f"{_few_runs(advice)}, so this is indicative{guess}.")
+    return sentences
 
 
-def _few(advice: Advice) -> str:
-    """Of which of the first two there are too few runs."""
-    two = [one.candidate for one in advice.ranked[:2] if one.candidate.measured]
-    few = [one for one in two if one.evidence.runs < RANKING]
+def _few_runs(advice: Advice) -> str:
+    """Return which of the first two has too few runs."""
+    two = [each.candidate for each in advice.ranked[:2] if each.candidate.measured]
+    few = [each for each in two if each.evidence.runs < RANKING]
     if len(few) < len(two):
         return f"{count(few[0].evidence.runs, 'run')} of {few[0].name} only"
-    return "One run each" if all(one.evidence.runs == 1 for one in few) else f"Fewer than {RANKING} runs each"
-
-
-def _shared_cpus(one: Candidate) -> list[str]:
-    """That nodes would share the CPUs of one machine, which no model knows that has not seen it."""
-    record = one.record
-    there, needed = record.environment.get("cpus"), one.nodes * record.cores
-    if one.measured or record.cluster != "processes" or not there or needed <= there:
-        return []
-    return [f"That machine has {there} CPUs for {needed:g} cores: they would be shared, which the model does not know."]
-
-
-def _guess(advice: Advice) -> str:
-    """That nobody knows how far runs lie apart, where no setting was run twice."""
-    if any(len(one.evidence.seconds) > 1 for one in advice.candidate_set.candidates if one.measured):
-        return ""
-    return f": that runs of one setting lie {UNTIL_KNOWN:.0%} apart is a guess"
+    return "One run each" if all(each.evidence.runs == 1 for each in few) else f"Fewer than {RANKING} runs each"
 
 
 def next_runs_sentence(advice: Advice, command: bool) -> str | None:
-    """What more runs would bring, before the command that makes them, if any; None where they would bring nothing."""
+    """Return what more runs would show, before the command that makes them, if any; None if they would not help."""
     more = advice.more
     if more is None:
         return None
-    names = " and ".join(one.name for one in more.candidates)
+    names = " and ".join(each.name for each in more.candidates)
     if more.reason == "engines":
         others = "run others, too:" if command else "add others to `engines` in the study, and run it again."
         return f"Not enough evidence to choose an engine; {others}"
