@@ -7,39 +7,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainoff import __version__
-from trainoff.analysis import (
-    SAME,
-    Comparison,
-    NoiseReport,
-    SettingGroup,
-    batch_lines,
-    bottleneck,
-    bound_sentences,
-    by_workload,
-    cautions,
-    comparisons,
-    correlation_lines,
-    disturbances,
-    failure,
-    fault_effects,
-    groups,
-    headline,
-    headline_target,
-    newest,
-    noise_reports,
-    priced,
-    ranked,
-    start_costs,
-    unpriced,
-    usual_settings,
-    worker_lines,
-)
+from trainoff import __version__, analysis
+from trainoff.analysis import SAME, Comparison, NoiseReport, SettingGroup
 from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
-from trainoff.analysis.bottleneck import node_rows
 from trainoff.analysis.format import (
     count,
     join_names,
@@ -129,20 +103,20 @@ class Content:
 def gather(folder: Path, book: PriceBook | None = None) -> Content:
     """Read the records of a folder, or published ones, and compose the report."""
     records, damaged = read_records(folder) if folder.is_dir() or published_name(folder) else ([], [])
-    return compose(folder, priced(records, book) if book else records, damaged, book)
+    return compose(folder, analysis.priced(records, book) if book else records, damaged, book)
 
 
 def compose(
     folder: Path, records: Sequence[Record], damaged: Sequence[DamagedRecord], book: PriceBook | None = None
 ) -> Content:
     """Compose the report of records that have been read; their series are read here."""
-    latest = newest(records)
-    found = groups(latest)
+    latest = analysis.newest(records)
+    found = analysis.groups(latest)
     study = _study(folder)
     styles = engine_styles(record.engine for record in latest)
-    noise = {id(record): report for record, report in zip(latest, noise_reports(latest), strict=True)}
+    noise = {id(record): report for record, report in zip(latest, analysis.noise_reports(latest), strict=True)}
     series = SeriesReader(folder)
-    workloads = [_section(of_workload, series, styles, noise) for of_workload in by_workload(found)]
+    workloads = [_section(of_workload, series, styles, noise) for of_workload in analysis.by_workload(found)]
     several = len(workloads) > 1
     winners = [(one.name, f"{one.winner}.") for one in workloads]
     warnings = [(one.name, text) for one in workloads for text in one.cautions if text != SAME]
@@ -156,7 +130,7 @@ def compose(
         headlines=_prefixed(winners, several) or ["There are no records here yet."],
         others=workloads[0].others if len(workloads) == 1 else "",
         assurances=assurances,
-        caveats=[*_prefixed(warnings, several), *disturbances(latest), *crowded],
+        caveats=[*_prefixed(warnings, several), *analysis.disturbances(latest), *crowded],
         remarks=_remarks(found),
         styles=styles,
         workloads=workloads,
@@ -165,7 +139,7 @@ def compose(
         environment=environment(latest),
         study=study,
         command=_command(study),
-        unpriced=unpriced(latest, book),
+        unpriced=analysis.unpriced(latest, book),
     )
 
 
@@ -175,29 +149,34 @@ def _prefixed(sentences: Sequence[tuple[str, str]], several: bool) -> list[str]:
 
 
 def _remarks(found: Sequence[SettingGroup]) -> list[str]:
-    remarks = [*start_costs(found), *bound_sentences(found), *batch_lines(found), *correlation_lines(found)]
-    return [*remarks, shared] if (shared := usual_settings(found)) else remarks
+    remarks = [
+        *analysis.start_costs(found),
+        *analysis.bound_sentences(found),
+        *analysis.batch_lines(found),
+        *analysis.correlation_lines(found),
+    ]
+    return [*remarks, shared] if (shared := analysis.usual_settings(found)) else remarks
 
 
 def _section(
     of_workload: Sequence[SettingGroup], series: SeriesReader, styles: Sequence[Style], noise: Noise
 ) -> WorkloadSection:
-    order = [_without_workload(group) for group in ranked(of_workload)]
+    order = [_without_workload(group) for group in analysis.ranked(of_workload)]
     context = ChartContext(order[:MOST_CHARTED], series, styles)
     by_engine = {style.name: style for style in styles}
     row_styles = context.setting_styles or [by_engine[group.first.engine] for group in order]
-    winner, others = headline(order)
+    winner, others = analysis.headline(order)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
     return WorkloadSection(
         name=of_workload[0].first.workload,
         winner=winner,
         others=_sentence(others),
-        cautions=cautions(order),
+        cautions=analysis.cautions(order),
         settings=len(order),
         left_out=max(0, len(order) - MOST_CHARTED),
-        board=board(order, headline_target(of_workload), noise, row_styles),
+        board=board(order, analysis.headline_target(of_workload), noise, row_styles),
         charts=charts_of(context),
-        workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:MOST_CHARTED])],
+        workers=[(name, ", ".join(parts)) for name, parts in analysis.worker_lines(order[:MOST_CHARTED])],
         faults=fault_table(order),
         certificates=certificate_table(order[:MOST_CHARTED]),
         nodes=node_table(order[:MOST_CHARTED]),
@@ -220,7 +199,7 @@ def _without_workload(group: SettingGroup) -> SettingGroup:
 def _failure(group: SettingGroup, record: Record) -> ReportFailure:
     log = record.traceback or record.log_tail or ""
     name = f"{group.name}, seed {record.seed}"
-    return ReportFailure(name, record.engine, record.status, failure(record), log[-MOST_LOG:])
+    return ReportFailure(name, record.engine, record.status, analysis.failure(record), log[-MOST_LOG:])
 
 
 def _oversubscribed(records: Sequence[Record]) -> list[str]:
@@ -310,6 +289,9 @@ class Cell:
     more: str = ""  # below the text, smaller
 
 
+CellOf = Callable[[SettingGroup], Cell]
+
+
 @dataclass(frozen=True)
 class BoardRow:
     """A setting on the board, with the details that a click shows."""
@@ -334,42 +316,38 @@ def board(order: Sequence[SettingGroup], target: float | None, noise: Noise, sty
     """Return the leader board of one workload, with a style per setting and without empty columns."""
     metric = order[0].first.metric
     keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
-    goal = f"to {target_text(metric, target)}" if target is not None else "to target"
-    figures = (goal, "against the first", metric, "train", "cold", "CPU", "memory", "network", "runs")
-    headings = [
-        *((name, False) for name in ("engine", *([heading(keys)] if keys else []), "mode")),
-        *((name, True) for name in ("workers", *figures)),
-        ("arithmetic", False),
+    compared = {id(one.a): one for one in analysis.comparisons(order, target)}
+
+    def median(figure: Callable[[Record], float | None], text: Callable[[float | None], str]) -> CellOf:
+        return lambda group: _cell(group.median(figure), text)
+
+    table: list[tuple[str, bool, CellOf]] = [
+        ("engine", False, lambda group: _text(group.first.engine)),
+        (heading(keys), False, lambda group: _text(setting([group.label.get(key, "-") for key in keys]))),
+        ("mode", False, lambda group: _text(group.first.mode)),
+        ("workers", True, lambda group: Cell(str(group.first.workers or "-"), group.first.workers)),
+        (f"to {target_text(metric, target) if target is not None else 'target'}", True, partial(_time, target=target)),
+        ("against the first", True, lambda group: _ratio(compared.get(id(group)))),
+        (metric, True, median(lambda record: record.result, quality)),
+        ("train", True, median(lambda record: record.train_s, seconds)),
+        ("cold", True, median(lambda record: record.cold_s, seconds)),
+        ("CPU", True, median(lambda record: record.cpu_s, seconds)),
+        ("memory", True, median(lambda record: record.peak_memory_bytes, size)),
+        ("network", True, median(lambda record: record.network_bytes, size)),
+        ("runs", True, lambda group: Cell(f"{len(group.good)}/{len(group.records)}", len(group.good))),
+        ("arithmetic", False, _verdict),
     ]
-    compared = {id(one.a): one for one in comparisons(order, target)}
-    cells = [_cells(group, keys, target, compared.get(id(group))) for group in order[:MOST_ROWS]]
-    used = [at for at in range(len(headings)) if at < 2 or any(row[at].text not in ("-", "") for row in cells)]
+    cells = [[cell(group) for _, _, cell in table] for group in order[:MOST_ROWS]]
+    used = [at for at in range(len(table)) if at == 0 or any(row[at].text not in ("-", "") for row in cells)]
     rows = [
         BoardRow(group.first.engine, style, bool(group.good), [row[at] for at in used], _details(group, noise))
         for group, row, style in zip(order, cells, styles, strict=False)
     ]
-    return Board([headings[at] for at in used], rows, max(0, len(order) - MOST_ROWS))
+    return Board([table[at][:2] for at in used], rows, max(0, len(order) - MOST_ROWS))
 
 
-def _cells(group: SettingGroup, keys: Sequence[str], target: float | None, found: Comparison | None) -> list[Cell]:
-    first = group.first
-    label = setting([group.label.get(key, "-") for key in keys])
-    return [
-        Cell(first.engine, first.engine),
-        *([Cell(label, label)] if keys else []),
-        Cell(first.mode, first.mode),
-        Cell(str(first.workers or "-"), first.workers),
-        _time(group, target),
-        _ratio(found),
-        _cell(group.median(lambda record: record.result), quality),
-        _cell(group.median(lambda record: record.train_s), seconds),
-        _cell(group.median(lambda record: record.cold_s), seconds),
-        _cell(group.median(lambda record: record.cpu_s), seconds),
-        _cell(group.median(lambda record: record.peak_memory_bytes), size),
-        _cell(group.median(lambda record: record.network_bytes), size),
-        Cell(f"{len(group.good)}/{len(group.records)}", len(group.good)),
-        _verdict(group),
-    ]
+def _text(text: str) -> Cell:
+    return Cell(text, text)
 
 
 def _cell(value: float | None, text: Callable[[float | None], str]) -> Cell:
@@ -402,7 +380,7 @@ def _verdict(group: SettingGroup) -> Cell:
 
 def _details(group: SettingGroup, noise: Noise) -> list[tuple[str, str]]:
     record = (group.good or group.records)[0]
-    limit = bottleneck(record)
+    limit = analysis.bottleneck(record)
     parameters = [
         f"{key.replace('_', ' ')} {value_text(value)}" for key, value in record.params.items() if value is not None
     ]
@@ -445,7 +423,7 @@ def _certificate(record: Record) -> str:
 
 def fault_table(order: Sequence[SettingGroup]) -> Table:
     """Return the effects of faults by setting."""
-    effects = fault_effects(order)
+    effects = analysis.fault_effects(order)
     shown = columns(effects)
     return Table(
         [(column.heading, column.figures) for column in shown],
@@ -458,7 +436,7 @@ def node_table(order: Sequence[SettingGroup]) -> Table:
     rows = [
         (group.first.engine, [group.name, *cells])
         for group in order
-        for cells in node_rows(group.good[0] if group.good else group.first)
+        for cells in analysis.node_rows(group.good[0] if group.good else group.first)
     ]
     return Table([(heading, False) for heading in ("setting", *NODE_HEADINGS)], rows)
 
