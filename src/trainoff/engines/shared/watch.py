@@ -60,6 +60,8 @@ class Channel:
         with suppress(BrokenPipeError):  # the runner is gone, and the supervisor ends the trial
             os.write(self._pipe, line.encode() + b"\n")
 
+    say = emit  # the former name, which plug-ins use
+
 
 class TrialWatch:
     """The watch of a real trial: emits phases and progress, writes snapshots, applies the stop rule."""
@@ -258,6 +260,9 @@ def train_loop(job: Job, watch: Watch, train_step: TrainStep, weights: Callable[
             watch.snapshot(job.order.samples_after(step), weights())
         if watch.should_stop:
             break
+
+
+walk = train_loop  # the former name, which plug-ins use
 
 
 def seconds_by_worker(every: NDArray[np.float64], names: Sequence[str]) -> dict[str, dict[str, float]]:
