@@ -10,7 +10,7 @@ from rich.console import Console
 from helpers.records import store, trained
 from helpers.running import invoke
 from trainoff import engines, study
-from trainoff.cli.reproduce import tell
+from trainoff.cli.reproduce import print_claims
 from trainoff.records import Record
 from trainoff.reproductions import (
     CONFIRMED,
@@ -257,7 +257,7 @@ def test_the_command_judges_and_writes_a_page(tmp_path):
 def test_what_it_cannot_judge_by_is_said(tmp_path):
     done = invoke("reproduce", "executors", "--only-judge", "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no records here to judge by; without --only-judge it runs and makes them" in done.stderr
+    assert "no records here to judge by; run it without --only-judge to make them" in done.stderr
     assert not (tmp_path / "out").exists()
     folder = store(tmp_path / "out" / "machines-and-clusters" / "all", *as_published())
     (next(folder.glob("*/record.json"))).write_text("{")
@@ -269,7 +269,7 @@ def test_what_it_cannot_judge_by_is_said(tmp_path):
 
 def test_the_verdict_stands_before_where_the_claim_does():
     paper = io.StringIO()
-    tell(evaluate("machines-and-clusters", as_published()), Console(file=paper, width=80))
+    print_claims(evaluate("machines-and-clusters", as_published()), Console(file=paper, width=80))
     heads = [line for line in paper.getvalue().splitlines() if line.startswith("tensorflow-beats-mllib")]
     assert heads[0].startswith("tensorflow-beats-mllib: confirmed  (002, ")
 

@@ -1,4 +1,4 @@
-"""`trainoff report`: one HTML file with all of it, for the browser, without a network."""
+"""`trainoff report`: write the results as one HTML file that needs no network, or as Markdown."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trainoff.cli import common
+from trainoff.cli.show import price_book
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
 from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, gather, render
-from trainoff.report.html.content import Cell, WorkloadSection
+from trainoff.report.html.content import WorkloadSection
 from trainoff.reproductions.published import output_path, published_name
 from trainoff.study.machines import PriceBook
 
@@ -26,32 +27,31 @@ if TYPE_CHECKING:
 def write_report(
     folder: Path, out: Path | None, pictures: Path | None, markdown: bool, book: PriceBook | None, console: Console
 ) -> int:
-    """Write what was asked for and name it; 1 if a record could not be read."""
+    """Write the report and its pictures, and print their paths; exit code 1 if a record is damaged."""
     if not folder.is_dir() and published_name(folder) is None:
         raise no_folder(folder)
     content = gather(folder, book)
     if not content.workloads and not content.damaged:
         raise no_records(folder)
-    path = out or _place(folder, "report.md" if markdown else "report.html")
-    drawn = _draw(content, pictures, console) if pictures else {}
-    _write(path, as_markdown(content, drawn, path.parent) if markdown else render(content))
+    path = out or _default_path(folder, "report.md" if markdown else "report.html")
+    charts = _save_charts(content, pictures, console) if pictures else {}
+    _write(path, to_markdown(content, charts, path.parent) if markdown else render(content))
     console.print(f"Report: {path}", soft_wrap=True)
     if book and content.unpriced:
         console.print(content.unpriced, style="yellow", soft_wrap=True)
     for sentence in content.damaged:
-        console.print(f"not in it: {sentence}", style="yellow", soft_wrap=True)
+        console.print(f"left out: {sentence}", style="yellow", soft_wrap=True)
     return 1 if content.damaged else 0
 
 
-def _place(folder: Path, name: str) -> Path:
-    """Where a report goes; a record is never written into, what is made of it goes beside it."""
+def _default_path(folder: Path, name: str) -> Path:
+    """Return the path of a report: in the folder of a study, but beside that of a single record."""
     if (folder / "record.json").exists():
         return folder.absolute().parent / f"{folder.absolute().name}-{name}"
     return output_path(folder, name)
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a reader may have the old one open."""
     if path.is_dir():
         raise TrainoffError(f"{path}: this is a folder; name a file with -o")
     try:
@@ -63,74 +63,67 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _draw(content: Content, pictures: Path, console: Console) -> dict[str, list[Path]]:
-    """A PNG for every chart, named after its workload and itself."""
+def _save_charts(content: Content, folder: Path, console: Console) -> dict[str, list[Path]]:
+    """Save every chart as a PNG; return the paths by workload."""
     from trainoff.report.html.render import figure
 
-    drawn: dict[str, list[Path]] = {}
+    paths: dict[str, list[Path]] = {}
     for workload in content.workloads:
         for chart in workload.charts:
             name = re.sub(r"[^\w.-]+", "-", f"{workload.name}-{chart.name}.png")
-            drawn.setdefault(workload.name, []).append(figure(chart).save(pictures / name))
-    console.print(f"Pictures: {sum(map(len, drawn.values()))} in {pictures}", soft_wrap=True)
-    return drawn
+            paths.setdefault(workload.name, []).append(figure(chart).save(folder / name))
+    console.print(f"Pictures: {sum(map(len, paths.values()))} in {folder}", soft_wrap=True)
+    return paths
 
 
-def as_markdown(content: Content, drawn: dict[str, list[Path]], beside: Path) -> str:
-    """The answer, the boards and the caveats, as they would stand in a README."""
+def to_markdown(content: Content, charts: dict[str, list[Path]], folder: Path) -> str:
+    """Return headline sentences, boards and caveats as Markdown for a file in a folder."""
     parts = [
-        f"# {_plain(content.title)}",
-        *(f"**{_plain(one)}**" for one in content.headlines),
-        *([_plain(content.others)] if content.others else []),
-        *(f"- {_plain(one)}" for one in (*content.assurances, *content.caveats)),
+        f"# {_escape(content.title)}",
+        *(f"**{_escape(one)}**" for one in content.headlines),
+        *([_escape(content.others)] if content.others else []),
+        *(f"- {_escape(one)}" for one in (*content.assurances, *content.caveats)),
     ]
     for workload in content.workloads:
-        parts += [f"## {_plain(workload.name)}", _table(workload)]
-        parts += [f"![{path.stem}]({_relative(path, beside)})" for path in drawn.get(workload.name, [])]
-        parts += [f"- {_plain(failed.name)}: {_plain(failed.sentence)}" for failed in workload.failures]
+        parts += [f"## {_escape(workload.name)}", _table(workload)]
+        for path in charts.get(workload.name, []):
+            relative = Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+            parts.append(f"![{path.stem}]({quote(relative)})")
+        parts += [f"- {_escape(failed.name)}: {_escape(failed.sentence)}" for failed in workload.failures]
         parts += [f"{workload.more_failures:,} more did not end well."] if workload.more_failures else []
-    parts += [f"- Cannot be read: {_plain(one)}" for one in content.damaged]
+    parts += [f"- Cannot be read: {_escape(one)}" for one in content.damaged]
     if content.command:
         parts.append(f"Again: `{content.command}`")
     parts.append(f"Made by trainoff {content.version}, {content.made}; {content.counts}.")
     return "\n\n".join(parts) + "\n"
 
 
-def _relative(path: Path, beside: Path) -> str:
-    return quote(Path(os.path.relpath(path.resolve(), beside.resolve())).as_posix())
-
-
 def _table(workload: WorkloadSection) -> str:
-    names = [_plain(name) for name, _ in workload.board.headings]
-    marks = ["---:" if figures else "---" for _, figures in workload.board.headings]
-    rows: list[Sequence[str]] = [names, marks]
-    rows += [[_plain(_whole(cell)) for cell in row.cells] for row in workload.board.rows]
+    names = [_escape(name) for name, _ in workload.board.headings]
+    alignments = ["---:" if figures else "---" for _, figures in workload.board.headings]
+    rows: list[Sequence[str]] = [names, alignments]
+    for row in workload.board.rows:
+        rows.append([_escape(f"{cell.text} ({cell.more})" if cell.more else cell.text) for cell in row.cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _whole(cell: Cell) -> str:
-    return f"{cell.text} ({cell.more})" if cell.more else cell.text
-
-
-def _plain(text: str) -> str:
-    """Words that mean nothing to Markdown or HTML."""
+def _escape(text: str) -> str:
+    """Return a text without meaning for Markdown or HTML."""
     flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|#])", r"\\\1", flat)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_folder(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (DIR/report.html)")
-    parser.add_argument("--png", type=Path, metavar="DIR", help="also draw every chart as a picture into this folder")
-    parser.add_argument("--markdown", action="store_true", help="write Markdown instead, for READMEs and papers")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (DIR/report.html)")
+    parser.add_argument("--png", type=Path, metavar="DIR", help="also save every chart as a picture in this folder")
+    parser.add_argument("--markdown", action="store_true", help="write Markdown, for READMEs and papers")
     common.add_prices(parser)
     parser.add_argument(
-        "--usd-per-core-hour", type=float, metavar="USD", help="what a core costs, for an axis of money"
+        "--usd-per-core-hour", type=float, metavar="USD", help="price of a core, for costs in the charts"
     )
 
 
 def execute(options: argparse.Namespace) -> int:
-    from trainoff.cli.show import price_book
-
     book = price_book(options.prices, options.usd_per_core_hour)
     return write_report(options.folder, options.output, options.png, options.markdown, book, common.console())
