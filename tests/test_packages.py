@@ -1,4 +1,4 @@
-"""The architecture, enforced: a package imports the packages before it in the flow and none after it."""
+"""The architecture: a package imports only the packages that it may import."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Exports: what other tools read back is what the records say, and nothing of anybody else's is overwritten."""
+"""Exports: other tools read what the records contain, and only exports are overwritten."""
 
 import csv
 import json
@@ -15,12 +15,12 @@ from helpers.running import environment, invoke
 from trainoff.records import scan, table
 
 CRASHED = {"status": "crashed", "reason": "worker 1: RuntimeError: no", "test_accuracy": None, "engine": "torch"}
-NO_TENSORFLOW = "import sys; sys.modules['tensorflow'] = None\n"  # importing it would raise
+NO_TENSORFLOW = "import sys; sys.modules['tensorflow'] = None\n"  # an import then raises
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A study of which one trial trained and one crashed."""
+    """A study with a trial that trained and one that crashed."""
     return store(tmp_path / "tiny", trained("numpy-1"), trained("torch-2", **CRASHED))
 
 
@@ -30,7 +30,7 @@ def export(folder: Path, to: str, *more: object) -> str:
     return done.stdout
 
 
-def refusal(folder: Path, to: str, *more: object) -> str:
+def error_of(folder: Path, to: str, *more: object) -> str:
     done = invoke("export", folder, "--to", to, *more)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -38,9 +38,9 @@ def refusal(folder: Path, to: str, *more: object) -> str:
     return done.stderr
 
 
-def test_csv_holds_the_records_the_curves_and_the_samples(folder):
-    told = export(folder, "csv")
-    assert f"2 records exported to {folder / 'export-csv'}" in told
+def test_csv_has_the_records_the_curves_and_the_samples(folder):
+    output = export(folder, "csv")
+    assert f"2 records exported to {folder / 'export-csv'}" in output
     with (folder / "export-csv" / "records.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["engine"], row["status"], row["test_accuracy"]) for row in rows] == [
@@ -54,7 +54,7 @@ def test_csv_holds_the_records_the_curves_and_the_samples(folder):
         assert [row["role"] for row in csv.DictReader(file)] == ["driver", "machine"] * 2
 
 
-def test_parquet_holds_the_same_with_its_types(folder):
+def test_parquet_has_the_same_with_types(folder):
     export(folder, "parquet")
     place = folder / "export-parquet"
     assert polars.read_parquet(place / "records.parquet").equals(table(scan(folder)[0]))
@@ -64,7 +64,7 @@ def test_parquet_holds_the_same_with_its_types(folder):
     assert polars.read_parquet(place / "samples.parquet")["rss"].to_list() == [1000, None] * 2
 
 
-def test_what_was_exported_is_not_taken_for_a_record(folder):
+def test_an_export_is_not_taken_for_a_record(folder):
     for to in ("parquet", "tensorboard"):
         export(folder, to)
     for place in (folder, folder.parent):
@@ -80,26 +80,26 @@ def test_folders_may_have_been_renamed(folder, monkeypatch):
         assert "numpy-1" in (renamed.parent / out / "curves.csv").read_text()
 
 
-def test_a_record_is_never_written_into(folder):
+def test_an_export_does_not_write_into_a_record(folder):
     before = sorted((folder / "numpy-1").iterdir())
     assert f"1 record exported to {folder / 'export-csv'}" in export(folder / "numpy-1", "csv")
     assert sorted((folder / "numpy-1").iterdir()) == before
 
 
-def test_only_what_is_its_own_is_overwritten(folder, tmp_path):
+def test_only_exports_are_overwritten(folder, tmp_path):
     place = tmp_path / "mine"
     place.mkdir()
     (place / "records.csv").write_text("precious")
-    assert "there are files here that trainoff did not export" in refusal(folder, "csv", "-o", place)
+    assert "there are files here that trainoff did not export" in error_of(folder, "csv", "-o", place)
     assert [path.name for path in place.iterdir()] == ["records.csv"]
     assert (place / "records.csv").read_text() == "precious"
     (place / "records.csv").unlink()
     export(folder, "csv", "-o", place)  # an empty folder may be used
-    assert "holds an export to csv" in refusal(folder, "parquet", "-o", place)
-    assert "nothing can be exported there" in refusal(folder, "csv", "-o", place / "records.csv")
+    assert "holds an export to csv" in error_of(folder, "parquet", "-o", place)
+    assert "nothing can be exported there" in error_of(folder, "csv", "-o", place / "records.csv")
 
 
-def test_a_second_export_replaces_the_first_and_leaves_what_is_not_its_own(folder, tmp_path):
+def test_a_second_export_replaces_the_first_and_keeps_other_files(folder, tmp_path):
     place = tmp_path / "board"
     export(folder, "tensorboard", "-o", place)
     (place / "notes.txt").write_text("mine")
@@ -117,16 +117,16 @@ def test_a_second_export_replaces_the_first_and_leaves_what_is_not_its_own(folde
     assert outside.read_text() == "mine"
 
 
-def test_tensorboard_reads_its_event_files_and_nobody_needs_tensorflow(folder):
-    words = ["export", str(folder), "--to", "tensorboard"]
-    call = f"{NO_TENSORFLOW}from trainoff.cli import main; sys.exit(main({words!r}))"
+def test_tensorboard_reads_the_event_files_without_tensorflow(folder):
+    arguments = ["export", str(folder), "--to", "tensorboard"]
+    call = f"{NO_TENSORFLOW}from trainoff.cli import main; sys.exit(main({arguments!r}))"
     subprocess.run([sys.executable, "-c", call], check=True, env=environment(), capture_output=True)
-    seen = _seen(folder / "export-tensorboard")
+    seen = read_with_tensorboard(folder / "export-tensorboard")
     good, bad = seen["numpy,single,workers=1,seed=1"], seen["torch,single,workers=1,seed=1"]
-    began = 1767323045  # started_at
-    assert good["accuracy"] == [[began + 0.5, 10, 0.25], [began + 1.5, 200, 0.5], [began + 2.5, 400, 0.875]]
-    assert good["final/train_s"] == [[began + 3.0, 400, 2.0]]
-    assert good["final/time_to_target/0.5"] == [[began + 3.0, 400, 1.0]]
+    start = 1767323045  # started_at
+    assert good["accuracy"] == [[start + 0.5, 10, 0.25], [start + 1.5, 200, 0.5], [start + 2.5, 400, 0.875]]
+    assert good["final/train_s"] == [[start + 3.0, 400, 2.0]]
+    assert good["final/time_to_target/0.5"] == [[start + 3.0, 400, 1.0]]
     assert "final/time_to_target/0.9" not in good, "a target that was not reached has no figure"
     assert "final/test_accuracy" not in bad
     assert good["hparams"] == {"engine": "numpy", "epochs": 2.0, "status": "ok"}
@@ -146,22 +146,22 @@ for run in Path(sys.argv[1]).iterdir():
             for tag in one.Tags()["scalars"]
         }
         content = one.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-        told = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+        hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
         found[run.name]["hparams"] = {
-            name: told[name].number_value or told[name].string_value for name in ("engine", "epochs", "status")
+            name: hparams[name].number_value or hparams[name].string_value for name in ("engine", "epochs", "status")
         }
 print(json.dumps(found))
 """
 
 
-def _seen(place: Path) -> dict[str, dict[str, list[list[float]]]]:
-    """What TensorBoard's own reader finds, in a process that cannot import TensorFlow."""
+def read_with_tensorboard(place: Path) -> dict[str, dict[str, list[list[float]]]]:
+    """Return what TensorBoard's reader finds, in a process that cannot import TensorFlow."""
     call = f"{NO_TENSORFLOW}from pathlib import Path\n{READ_BACK}"
     read = subprocess.run([sys.executable, "-c", call, str(place)], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(read.stdout)
 
 
-def test_mlflow_holds_a_run_per_trial_and_no_run_twice(folder, monkeypatch):
+def test_mlflow_has_one_run_per_trial(folder, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow import MlflowClient
@@ -185,10 +185,10 @@ def test_mlflow_holds_a_run_per_trial_and_no_run_twice(folder, monkeypatch):
     assert stored == json.loads((folder / "numpy-1" / "record.json").read_text())
 
     broken = {"trainoff.record": good.data.tags["trainoff.record"]}
-    client.create_run(experiment.experiment_id, tags=broken)  # as an export that was killed would leave it
+    client.create_run(experiment.experiment_id, tags=broken)  # as a killed export leaves it
     store(folder, trained("numpy-3", seed=3))
-    assert "3 records exported" in (told := export(folder, "mlflow"))
-    assert "2 of them already present" in told
+    assert "3 records exported" in (output := export(folder, "mlflow"))
+    assert "2 of them already present" in output
     names = sorted(run.info.run_name for run in client.search_runs([experiment.experiment_id]))
     assert names == [
         "numpy,single,workers=1,seed=1",
@@ -198,44 +198,44 @@ def test_mlflow_holds_a_run_per_trial_and_no_run_twice(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("extra", ["tensorboard", "mlflow"])
-def test_a_missing_module_is_one_sentence_with_its_command(folder, extra):
-    words = ["export", str(folder), "--to", extra]
-    call = f"import sys; sys.modules[{extra!r}] = None\nfrom trainoff.cli import main; sys.exit(main({words!r}))"
+def test_a_missing_module_is_a_one_line_error_with_its_command(folder, extra):
+    arguments = ["export", str(folder), "--to", extra]
+    call = f"import sys; sys.modules[{extra!r}] = None\nfrom trainoff.cli import main; sys.exit(main({arguments!r}))"
     done = subprocess.run([sys.executable, "-c", call], env=environment(), capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.endswith(f'not installed; pip install "trainoff[{extra}]"\n')
 
 
-def test_mistakes_are_one_sentence(tmp_path, folder):
-    assert "did you mean `csv`?" in refusal(folder, "csw")
-    assert "--uri is the address of an MLflow server" in refusal(folder, "csv", "--uri", "http://127.0.0.1:1")
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))  # it does not listen
-        address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-        error = refusal(folder, "mlflow", "--uri", address)
+def test_mistakes_are_one_line_errors(tmp_path, folder):
+    assert "did you mean `csv`?" in error_of(folder, "csw")
+    assert "--uri is the address of an MLflow server" in error_of(folder, "csv", "--uri", "http://127.0.0.1:1")
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # it does not listen
+        address = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+        error = error_of(folder, "mlflow", "--uri", address)
     assert error.endswith(f"{address}: no MLflow server answers at this address; start one, or leave --uri out\n")
     (tmp_path / "empty").mkdir()
-    assert "no records here yet; `trainoff run STUDY` makes some" in refusal(tmp_path / "empty", "csv")
-    assert "there is no such folder" in refusal(tmp_path / "nowhere", "csv")
+    assert "no records here yet; `trainoff run STUDY` makes some" in error_of(tmp_path / "empty", "csv")
+    assert "there is no such folder" in error_of(tmp_path / "nowhere", "csv")
     (folder / "numpy-1" / "curve.parquet").write_bytes(b"nonsense")
-    assert "curve.parquet: this file is damaged" in refusal(folder, "csv")
+    assert "curve.parquet: this file is damaged" in error_of(folder, "csv")
 
 
-def test_names_tell_settings_and_studies_apart(tmp_path):
+def test_names_contain_settings_and_studies(tmp_path):
     out = tmp_path / "out"
     wide = {"hidden": list(range(100))}
     store(out / "a", trained("numpy-1", study="a"), trained("numpy-2", study="a", params={"epochs": 3, **wide}))
     store(out / "b", trained("numpy-1", study="b"))
-    export(out, "tensorboard", "-o", tmp_path / "made")
+    export(out, "tensorboard", "-o", tmp_path / "export")
     names = sorted(
-        str(path.parent.relative_to(tmp_path / "made")) for path in (tmp_path / "made").glob("**/*.trainoff")
+        str(path.parent.relative_to(tmp_path / "export")) for path in (tmp_path / "export").glob("**/*.trainoff")
     )
     assert len(names) == 3
     assert "b/numpy,single,workers=1,epochs=2,seed=1" in names
     assert max(map(len, names)) < 150
 
 
-def test_a_damaged_record_is_named_and_the_rest_exported(folder):
+def test_a_damaged_record_is_named_and_the_others_exported(folder):
     (folder / "torch-2" / "record.json").write_text("{")
     done = invoke("export", folder, "--to", "csv")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The report in a real browser: what a person sees, and what becomes of odd engines, odd words and many records."""
+"""The report in a browser: its content and controls, unusual engines and texts, and many records."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from trainoff.report.html.style import COLOURS, PLUGIN_COLOURS, default_style, e
 
 pytestmark = pytest.mark.browser
 
-EVIL = '<img src=x onerror="window.hurt=1"></script><script>window.hurt=1</script>'
+EVIL = '<img src=x onerror="window.executed=1"></script><script>window.executed=1</script>'
 
 
 def test_the_first_screen_names_the_winner_and_the_caveats(report, open_page):
@@ -36,7 +36,7 @@ def test_the_first_screen_names_the_winner_and_the_caveats(report, open_page):
     assert page.locator("#board").bounding_box()["y"] < 500
 
 
-def test_good_news_is_no_caveat(tmp_path, open_page):
+def test_equal_arithmetic_is_not_a_caveat(tmp_path, open_page):
     clicks = {"workload": "clicks-logreg", "metric": "error", "targets": [0.25], "test_metrics": {"error": 0.2}}
     five = [
         make_record(engine, seed, speed, **more)
@@ -45,7 +45,7 @@ def test_good_news_is_no_caveat(tmp_path, open_page):
         for seed in range(1, 6)
     ]
     page = open_page(write_report(tmp_path / "both", five)).page
-    assert page.locator(".assurance").all_inner_texts() == [SAME], "once, for it holds for both"
+    assert page.locator(".assurance").all_inner_texts() == [SAME], "once, because it holds for both"
     assert page.locator(".caveats").count() == 0
     alone = open_page(write_report(tmp_path / "one", five[:10])).page
     assert alone.locator("#headline").inner_text() == "torch reached 97% first: 1.0 s of training."
@@ -57,22 +57,22 @@ def test_every_chart_has_the_marks_of_its_records(report, open_page):
     opened.draw_all()
     names = [figure.get_attribute("data-name") for figure in opened.page.query_selector_all("figure.chart")]
     assert names == ["curve", "phases", "target", "scaling", "pareto", "resources"]
-    assert opened.marks("curve", "line") == 8, "a line per run that learnt"
+    assert opened.marks("curve", "line") == 8, "a line per run that trained"
     assert opened.marks("curve", "rule") == 2, "the targets"
     assert opened.marks("phases", "rect") == 5 * 5, "five phases of five settings"
     assert opened.marks("target", "symbol") == 8
-    assert opened.marks("target", "rect") == 4, "the medians of settings that got there"
+    assert opened.marks("target", "rect") == 4, "the medians of settings that reached the target"
     assert opened.marks("scaling", "symbol") == 4
     assert opened.marks("pareto", "symbol") == 4
     assert opened.marks("resources", "line") == 2, "the driver and a worker"
 
 
-def test_the_axis_can_be_switched(report, open_page):
+def test_the_axis_can_be_changed(report, open_page):
     opened = open_page(report)
     opened.draw_all()
     figure = opened.page.locator('figure[data-name="curve"]')
     labels = figure.locator(".choices label").all_inner_texts()
-    assert labels == ["seconds", "samples", "core-seconds", "bytes"], "money only where a price is known"
+    assert labels == ["seconds", "samples", "core-seconds", "bytes"], "money only if a price is known"
     assert "seconds of training" in figure.locator("svg.marks").inner_html()
     figure.locator("label", has_text="samples").click()
     figure.locator("svg.marks", has_text="samples seen").wait_for()
@@ -84,7 +84,7 @@ def test_the_axis_can_be_switched(report, open_page):
     assert "000" not in ticks
 
 
-def test_engines_can_be_left_out_and_taken_back(report, open_page):
+def test_engines_can_be_hidden_and_shown_again(report, open_page):
     opened = open_page(report)
     page = opened.page
     opened.draw_all()
@@ -103,7 +103,7 @@ def test_engines_can_be_left_out_and_taken_back(report, open_page):
     assert page.locator("#board tbody tr:not(.details):visible").count() == 5
 
 
-def test_every_workload_has_its_part_and_can_be_chosen(tmp_path, open_page):
+def test_every_workload_has_a_section_and_can_be_selected(tmp_path, open_page):
     clicks = {"workload": "clicks-logreg", "metric": "error", "targets": [0.25], "time_to_target": {"0.25": 3.0},
               "test_metrics": {"error": 0.2}, "test_accuracy": 0.8}  # fmt: skip
     records = [
@@ -134,7 +134,7 @@ def test_the_board_sorts_unfolds_and_copies(report, open_page):
     assert page.locator("#board th[aria-sort=descending]").count() == 1
     assert first.inner_text().startswith("numpy")
     last = page.locator("#board tbody tr:not(.details)").last
-    assert last.inner_text().startswith("sklearn"), "what is not known stays last"
+    assert last.inner_text().startswith("sklearn"), "unknown values stay last"
     first.locator(".unfold").focus()
     page.keyboard.press("Enter")
     assert "parameters" in page.locator("tr.details:visible").inner_text()
@@ -144,7 +144,7 @@ def test_the_board_sorts_unfolds_and_copies(report, open_page):
     assert any(re.search(r"\t[\d.]+ s \([\d.]+ to [\d.]+ s\)\t", line) for line in copied), copied
 
 
-def test_dark_is_dark_and_can_be_turned(report, open_page):
+def test_the_dark_theme_can_be_switched_off(report, open_page):
     opened = open_page(report, color_scheme="dark")
 
     def light():
@@ -163,11 +163,11 @@ def test_dark_is_dark_and_can_be_turned(report, open_page):
     opened.draw_all()
     opened.page.emulate_media(media="print")
     assert light() == "rgb(255, 255, 255)", "paper is white"
-    words = opened.page.locator("figure.chart svg .role-axis-label text")
-    assert words.first.evaluate("text => getComputedStyle(text).fill") == "rgb(27, 31, 36)"
+    labels = opened.page.locator("figure.chart svg .role-axis-label text")
+    assert labels.first.evaluate("text => getComputedStyle(text).fill") == "rgb(27, 31, 36)"
 
 
-def test_a_narrow_screen_has_no_sideways_scroll(report, open_page):
+def test_a_narrow_screen_does_not_scroll_sideways(report, open_page):
     opened = open_page(report)
     opened.resize(375, 700)
     opened.draw_all()
@@ -183,7 +183,7 @@ def test_an_engine_may_be_named_like_a_placeholder(tmp_path, open_page):
     assert filled == {"scale": {"domain": ["me@x"]}, "title": "to samples", "x": ["front_samples", "@y"]}
 
 
-def test_engines_of_plugins_have_styles_of_their_own():
+def test_plugin_engines_have_their_own_styles():
     shipped = {(style.colour, style.shape) for style in map(default_style, COLOURS)}
     styles = [default_style(f"mine-{number}") for number in range(200)]
     assert not {style.colour for style in styles} & {colour for colour, _ in shipped}
@@ -206,7 +206,7 @@ def test_no_two_engines_of_a_report_have_the_same_style():
 
 
 def contrast(colour: str, paper: str) -> float:
-    """How much lighter one colour is than the other, as the guidelines for accessible pages count it."""
+    """Return the contrast ratio of two colours as WCAG defines it."""
 
     def light(of: str) -> float:
         parts = [int(of[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -218,9 +218,9 @@ def contrast(colour: str, paper: str) -> float:
 
 
 @pytest.mark.parametrize("paper", ["#ffffff", "#12161b"])
-def test_every_colour_stands_out_on_white_and_on_dark(paper):
-    weak = {colour: contrast(colour, paper) for colour in (*COLOURS.values(), *PLUGIN_COLOURS)}
-    assert not {colour: found for colour, found in weak.items() if found < 3}
+def test_every_colour_has_enough_contrast_on_white_and_on_dark(paper):
+    ratios = {colour: contrast(colour, paper) for colour in (*COLOURS.values(), *PLUGIN_COLOURS)}
+    assert not {colour: ratio for colour, ratio in ratios.items() if ratio < 3}
 
 
 def test_a_page_can_be_printed_with_all_its_charts(report, open_page):
@@ -229,7 +229,7 @@ def test_a_page_can_be_printed_with_all_its_charts(report, open_page):
     opened.page.wait_for_function("() => document.querySelectorAll('figure.chart:not([data-drawn])').length === 0")
 
 
-def test_only_failures_are_a_report_too(tmp_path, open_page):
+def test_a_report_of_failures_only(tmp_path, open_page):
     lost = {"status": "crashed", "reason": "no", "train_s": None, "time_to_target": {}, "test_accuracy": None}
     opened = open_page(write_report(tmp_path / "lost", [make_record("torch", **lost), make_record("numpy", **lost)]))
     assert opened.page.locator("#headline").inner_text() == "No trial ended well."
@@ -237,12 +237,12 @@ def test_only_failures_are_a_report_too(tmp_path, open_page):
     opened.draw_all()
 
 
-def test_an_empty_folder_is_a_page_that_says_so(tmp_path, open_page):
+def test_the_report_of_an_empty_folder(tmp_path, open_page):
     opened = open_page(write_report(tmp_path / "empty", []))
     assert opened.page.locator("#headline").inner_text() == "There are no records here yet."
 
 
-def test_words_full_of_html_are_shown_and_never_executed(tmp_path, open_page):
+def test_html_in_records_is_shown_and_not_executed(tmp_path, open_page):
     lost = {"status": "crashed", "reason": EVIL, "log_tail": EVIL, "traceback": None, "train_s": None,
             "time_to_target": {}, "test_accuracy": None}  # fmt: skip
     evil = make_record(EVIL, params={"epochs": 4, "note": EVIL}, notes={"x": EVIL}, cpu_s_by_role={EVIL: 1.0})
@@ -258,39 +258,39 @@ def test_words_full_of_html_are_shown_and_never_executed(tmp_path, open_page):
         button.click()
     for summary in opened.page.query_selector_all(".failures summary, .fold > summary"):
         summary.click()
-    assert opened.page.evaluate("window.hurt") is None
+    assert opened.page.evaluate("window.executed") is None
     assert opened.page.locator(".failures pre").inner_text() == EVIL
     assert EVIL in opened.page.locator("#repeat .fold pre").inner_text()
     mark = opened.page.locator('figure[data-name="pareto"] svg .mark-symbol path').first
     mark.hover(force=True)
-    assert opened.page.evaluate("window.hurt") is None
+    assert opened.page.evaluate("window.executed") is None
 
 
-def test_a_thousand_records_make_a_page_that_is_light_and_quick(tmp_path, open_page):
+def test_the_report_of_a_thousand_records_is_small_and_usable(tmp_path, open_page):
     path = write_report(tmp_path / "many", list(many_records(1000)), points=40, ticks=0)
     assert path.stat().st_size < 8e6
     opened = open_page(path)
     opened.draw_all()
-    seen = opened.page.locator("#board tbody tr:not(.details):visible")
-    assert seen.count() == 25
+    visible = opened.page.locator("#board tbody tr:not(.details):visible")
+    assert visible.count() == 25
     engines = opened.page.locator(".chip").all_inner_texts()
-    best = seen.first.inner_text().split()[0]
+    best = visible.first.inner_text().split()[0]
     opened.page.locator(".chip", has_text=re.compile(f"^{best}$")).click()
-    assert seen.count() == 25, "the next ones have moved up"
+    assert visible.count() == 25, "the next ones have moved up"
     left = int(opened.page.locator(".more").inner_text().removeprefix("show all "))
     assert left == 200 - 200 // len(engines)
     opened.page.locator("#everything").click()
     heads = opened.page.locator("#board thead th").all_inner_texts()
-    train = f"rows => rows.map(row => Number(row.cells[{heads.index('train')}].dataset.value))"
+    values = f"rows => rows.map(row => Number(row.cells[{heads.index('train')}].dataset.value))"
     for _ in range(2):
         opened.page.locator("#board thead button", has_text="train").click()
-    slowest = sorted(opened.page.locator("#board tbody tr:not(.details)").evaluate_all(train), reverse=True)
-    assert seen.evaluate_all(train) == slowest[:25], "the slowest of all, not of the first 25"
+    slowest = sorted(opened.page.locator("#board tbody tr:not(.details)").evaluate_all(values), reverse=True)
+    assert visible.evaluate_all(values) == slowest[:25], "the slowest of all, not of the first 25"
     opened.page.locator(".more").click()
-    assert seen.count() == 200
+    assert visible.count() == 200
 
 
-def test_the_command_writes_page_pictures_and_markdown(tmp_path):
+def test_the_command_writes_html_png_and_markdown(tmp_path):
     folder = write_study_folder(tmp_path / "made", [make_record("torch", 1, 2.0), make_record("numpy", 1)])
     done = invoke("report", folder, "--png", tmp_path / "png", "--usd-per-core-hour", "0.05")
     assert done.returncode == 0, done.stderr
@@ -305,7 +305,7 @@ def test_the_command_writes_page_pictures_and_markdown(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["nowhere"], "nowhere: there is no such folder"),
         ([".", "--usd-per-core-hour", "-1"], "expected a price above 0"),
@@ -316,10 +316,10 @@ def test_the_command_writes_page_pictures_and_markdown(tmp_path):
         (["made/numpy.txt"], "made/numpy.txt: this is a file, not a folder of records"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(tmp_path, words, sentence):
+def test_mistakes_are_one_line_errors(tmp_path, arguments, sentence):
     (write_study_folder(tmp_path / "made", [make_record("numpy", 1)]) / "numpy.txt").touch()
     (tmp_path / "empty").mkdir()
-    done = invoke("report", *words, cwd=tmp_path)
+    done = invoke("report", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
@@ -350,7 +350,7 @@ def test_a_curve_has_only_the_points_that_were_evaluated(tmp_path):
     assert points[-1]["y"] == one.test_accuracy
 
 
-def test_settings_of_one_engine_have_styles_of_their_own(tmp_path):
+def test_settings_of_one_engine_have_their_own_styles(tmp_path):
     one = context_of([make_record("numpy", params={"batch_size": size}) for size in (32, 64)], tmp_path)
     assert {style.field for style in one.styles} == {"name"}
     assert len({(style.colour, style.shape) for style in one.styles}) == 2
@@ -393,23 +393,23 @@ def test_figures_for_notebooks(tmp_path):
         results.plot("curve", x="parsecs")
 
 
-def test_faults_are_marked_on_the_curves_and_told_in_a_table(tmp_path, open_page):
+def test_faults_are_marked_on_the_curves_and_listed_in_a_table(tmp_path, open_page):
     opened = open_page(write_report(tmp_path / "made", FAULT_RECORDS))
     opened.page.wait_for_function("() => document.querySelector('figure.chart').dataset.drawn === 'yes'")
     marks = opened.page.locator('figure[data-name="curve"] svg [aria-label*="noticed after"]')
-    assert marks.count() == 5, "four faults, and one of them was healed"
+    assert marks.count() == 5, "four faults, of which one was healed"
     assert opened.page.locator(".faults tbody tr").count() == 4
     opened.page.locator('label.chip:has-text("torch-ddp")').click()
-    assert opened.page.locator(".faults tbody tr:visible").count() == 2, "the filter holds here, too"
+    assert opened.page.locator(".faults tbody tr:visible").count() == 2, "the filter applies here, too"
 
 
-def test_a_damaged_curve_is_named_and_the_rest_is_drawn(tmp_path):
+def test_a_damaged_curve_is_named_and_the_others_are_drawn(tmp_path):
     folder = write_study_folder(tmp_path, [make_record("numpy"), make_record("torch")])
     broken = next(folder.glob("numpy*/curve.parquet"))
     broken.write_bytes(b"no curve")
     content = gather(folder)
-    (told,) = content.damaged
-    assert str(broken) in told
-    assert "this file is damaged" in told
+    (error,) = content.damaged
+    assert str(broken) in error
+    assert "this file is damaged" in error
     curves = next(chart for chart in content.workloads[0].charts if chart.name == "curve")
     assert {row["engine"] for row in curves.data["curves"]} == {"torch"}

@@ -1,4 +1,4 @@
-"""What a reader of the report chooses and reads, in a real browser: axes, figures as tables, links, contents."""
+"""The controls of the report in a browser: axes, tables of figures, addresses, contents."""
 
 import re
 from itertools import pairwise
@@ -11,7 +11,7 @@ from helpers.records import make_record
 pytestmark = pytest.mark.browser
 
 
-def test_an_axis_of_powers_can_be_made_even(report, open_page):
+def test_a_logarithmic_axis_can_be_made_linear(report, open_page):
     opened = open_page(report)
     opened.draw_all()
     for name in ("curve", "target", "pareto"):
@@ -23,16 +23,16 @@ def test_an_axis_of_powers_can_be_made_even(report, open_page):
     assert opened.page.locator('figure[data-name="phases"] .log').count() == 0
 
 
-def test_every_point_of_a_curve_tells_its_figures(report, open_page):
+def test_every_point_of_a_curve_has_a_tooltip(report, open_page):
     opened = open_page(report)
     opened.draw_all()
     opened.page.locator('figure[data-name="curve"] svg .mark-symbol.role-mark path').nth(3).hover(force=True)
-    told = opened.page.locator("#vg-tooltip-element").inner_text()
-    names = {line.split("\t")[0] for line in told.splitlines()}
+    tooltip = opened.page.locator("#vg-tooltip-element").inner_text()
+    names = {line.split("\t")[0] for line in tooltip.splitlines()}
     assert {"seconds of training", "CPU seconds", "samples seen", "accuracy"} <= names
 
 
-def test_the_ticks_of_accuracy_have_the_same_places(tmp_path, open_page):
+def test_ticks_of_accuracy_have_equal_decimal_places(tmp_path, open_page):
     close = [make_record(engine, speed=speed, test_accuracy=found) for engine, speed, found in
              (("torch", 1.0, 0.9832), ("numpy", 2.0, 0.9839), ("jax", 3.0, 0.9844))]  # fmt: skip
     opened = open_page(write_report(tmp_path / "close", close))
@@ -49,7 +49,7 @@ def test_the_targets_are_named_on_the_curves(report, open_page):
 
 
 def table_of(figure):
-    """The table of figures below a chart, opened: its headings, and its lines."""
+    """Open the table of figures below a chart; return its headings and rows."""
     if figure.locator(".figures[open]").count() == 0:
         figure.locator(".figures > summary").click()
     figure.locator(".figures tbody").wait_for()
@@ -82,7 +82,7 @@ def test_every_chart_has_its_figures_as_a_table(report, open_page):
     assert len(opened.copy(charts["curve"].locator(".copy"))) == 5
 
 
-def test_a_link_carries_what_was_chosen(report, open_page):
+def test_the_address_contains_the_choices(report, open_page):
     first = open_page(report)
     page = first.page
     page.locator(".chip", has_text=re.compile("^torch-ddp$")).click()
@@ -110,14 +110,14 @@ def test_a_link_carries_what_was_chosen(report, open_page):
 
 
 @pytest.mark.parametrize("fragment", ["#100%", "#at=nowhere&without=nobody&curve=parsecs&resources+of=x&board=y", "#="])
-def test_an_address_that_makes_no_sense_is_the_whole_page(fragment, report, open_page):
+def test_an_invalid_address_shows_the_whole_page(fragment, report, open_page):
     opened = open_page(report, fragment=fragment)
     opened.draw_all()
     assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 5
     assert "seconds of training" in opened.page.locator("#curve svg.marks").inner_html()
 
 
-def test_an_address_that_is_changed_by_hand_is_followed(report, open_page):
+def test_a_change_of_the_address_is_applied(report, open_page):
     opened = open_page(report, fragment="#without=numpy&curve=samples")
     opened.draw_all()
     assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 4
@@ -126,7 +126,7 @@ def test_an_address_that_is_changed_by_hand_is_followed(report, open_page):
     assert opened.page.locator("#board tbody tr:not(.details):visible").count() == 5
 
 
-def test_the_contents_lead_to_every_part_and_a_link_to_a_place(report, open_page):
+def test_the_contents_link_to_every_section(report, open_page):
     page = open_page(report).page
     places = page.locator("#contents a").evaluate_all("links => links.map((link) => link.hash.slice(1))")
     assert places == [
@@ -136,25 +136,27 @@ def test_the_contents_lead_to_every_part_and_a_link_to_a_place(report, open_page
     page.locator("#contents a", has_text="costs").click()
     page.wait_for_function("() => document.getElementById('pareto').dataset.drawn === 'yes'")
     bar = page.locator("#bar").bounding_box()
-    assert bar["y"] + bar["height"] <= page.locator("#pareto").bounding_box()["y"] < 200, "below what stays on top"
-    there = open_page(report, fragment="#pareto").page
-    there.wait_for_function("() => document.getElementById('pareto').dataset.drawn === 'yes'")
-    assert 0 <= there.locator("#pareto").bounding_box()["y"] < 200, "charts above it have taken their room"
+    assert bar["y"] + bar["height"] <= page.locator("#pareto").bounding_box()["y"] < 200, (
+        "below the bar that stays on top"
+    )
+    linked = open_page(report, fragment="#pareto").page
+    linked.wait_for_function("() => document.getElementById('pareto').dataset.drawn === 'yes'")
+    assert 0 <= linked.locator("#pareto").bounding_box()["y"] < 200, "the charts above it have their height"
 
 
-def test_headings_of_the_board_say_what_they_mean(report, open_page):
+def test_headings_of_the_board_have_explanations(report, open_page):
     page = open_page(report).page
-    told = page.locator("#board thead button", has_text="cold").get_attribute("title")
-    assert told == "seconds of the whole trial, from its first process to its last"
+    title = page.locator("#board thead button", has_text="cold").get_attribute("title")
+    assert title == "seconds of the whole trial, from its first process to its last"
 
 
-def test_headings_come_in_their_order(report, open_page):
+def test_heading_levels_are_not_skipped(report, open_page):
     levels = open_page(report).page.locator("h1, h2, h3").evaluate_all("heads => heads.map((head) => +head.tagName[1])")
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels)), levels
 
 
-def test_settings_can_be_told_apart_in_a_list(tmp_path, open_page):
+def test_settings_in_a_list_have_distinct_labels(tmp_path, open_page):
     records = [make_record(engine, params={"batch_size": size}) for size in (32, 64) for engine in ("torch", "numpy")]
     opened = open_page(write_report(tmp_path / "grid", records))
     opened.draw_all()
@@ -174,7 +176,7 @@ def test_a_legend_stays_inside_its_chart(tmp_path, open_page):
         opened.page.reload()
         opened.draw_all()
         for name in ("curve", "phases", "pareto"):
-            room = opened.page.locator(f"#{name}").bounding_box()
+            chart = opened.page.locator(f"#{name}").bounding_box()
             for label in opened.page.locator(f"#{name} svg .role-legend-label text").all():
                 box = label.bounding_box()
-                assert box["x"] + box["width"] <= room["x"] + room["width"] + 1, (width, name, label.text_content())
+                assert box["x"] + box["width"] <= chart["x"] + chart["width"] + 1, (width, name, label.text_content())

@@ -1,4 +1,4 @@
-"""The live view's server: who may look, what is answered, and that nothing but looking is possible."""
+"""The live view's server: access, responses, and that it is read-only."""
 
 import os
 import re
@@ -25,7 +25,7 @@ TOKEN = "a-token-of-some-length"
 
 @contextmanager
 def served(folder: Path, token: str | None = None) -> Iterator[int]:
-    """A view of a folder in this process; yields its port."""
+    """Serve a folder from this process; yield the port."""
     with FolderWatcher(folder) as watcher:
         server = Server(("127.0.0.1", 0), Auth("127.0.0.1", token), watcher, PageCache(folder, watcher))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -55,32 +55,32 @@ def test_the_page_its_data_and_the_logs_are_served(folder):
             "text/plain; charset=utf-8",
         )
         for path in ("/", "/data.json", "/log/torch-2", "/nowhere"):
-            answer = get(port, path)
-            assert answer.headers["X-Content-Type-Options"] == "nosniff"
-            assert answer.headers["Cache-Control"] == "no-store"
-            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-            assert "Access-Control-Allow-Origin" not in answer.headers
-            assert "Python" not in answer.headers["Server"]
+            response = get(port, path)
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert response.headers["Cache-Control"] == "no-store"
+            assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+            assert "Access-Control-Allow-Origin" not in response.headers
+            assert "Python" not in response.headers["Server"]
         head = get(port, method="HEAD")
         assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", page.headers["Content-Length"])
         assert get(port, "/events", method="HEAD").headers["Content-Type"] == "text/event-stream"
 
 
-def test_what_has_not_changed_is_not_sent_again(folder):
+def test_unchanged_data_are_not_sent_again(folder):
     with served(folder) as port:
         tag = get(port, "/data.json").headers["ETag"]
         again = get(port, "/data.json", If_None_Match=tag)
         assert (again.status, again.body) == (304, b"")
     with served(folder) as port:
-        assert get(port, "/data.json", If_None_Match=tag).status == 200, "another view counts anew"
+        assert get(port, "/data.json", If_None_Match=tag).status == 200, "another view has other tags"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_nothing_but_looking_is_possible(folder, method):
+def test_only_get_and_head_are_allowed(folder, method):
     with served(folder) as port:
-        answer = get(port, "/log/numpy-1", method=method)
-        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
-        assert answer.headers["Connection"] == "close", "a body that follows must not be taken for a request"
+        response = get(port, "/log/numpy-1", method=method)
+        assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+        assert response.headers["Connection"] == "close", "a request body must not be read as a request"
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_no_path_of_a_request_reaches_the_file_system(folder, path):
     (folder.parent / "secret" / "log.txt").parent.mkdir()
     (folder.parent / "secret" / "log.txt").write_text("secret")
     with served(folder) as port:
-        answer = get(port, path)
-        assert answer.status == 404
-        assert b"root:" not in answer.body
-        assert b"secret" not in answer.body
+        response = get(port, path)
+        assert response.status == 404
+        assert b"root:" not in response.body
+        assert b"secret" not in response.body
 
 
 def test_a_log_that_is_a_link_or_a_pipe_is_not_followed(folder, tmp_path):
@@ -129,18 +129,18 @@ def test_a_request_for_another_host_is_refused(folder, host):
 def test_a_request_without_a_host_or_with_two_is_refused(folder):
     with served(folder) as port:
         for head in (b"", b"Host: 127.0.0.1\r\nHost: evil.example\r\n"):
-            with socket.create_connection(("127.0.0.1", port), timeout=HANGS_S) as line:
-                line.sendall(b"GET /data.json HTTP/1.1\r\n" + head + b"\r\n")
-                assert line.makefile("rb").readline().split()[1] == b"421"
+            with socket.create_connection(("127.0.0.1", port), timeout=HANGS_S) as connection:
+                connection.sendall(b"GET /data.json HTTP/1.1\r\n" + head + b"\r\n")
+                assert connection.makefile("rb").readline().split()[1] == b"421"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9999", "localhost", "LOCALHOST:1", "[::1]:80"])
-def test_this_machine_by_any_name_and_through_any_tunnel_is_welcome(folder, host):
+def test_every_name_of_this_machine_and_every_port_is_accepted(folder, host):
     with served(folder) as port:
         assert get(port, Host=host).status == 200
 
 
-def test_an_address_for_all_takes_numbers_and_its_own_name():
+def test_a_wildcard_address_accepts_ip_addresses_and_the_hosts_name():
     auth = Auth("0.0.0.0", TOKEN)
     assert auth.knows_host("192.168.1.7:8650")
     assert auth.knows_host(f"{socket.gethostname()}:8650")
@@ -148,7 +148,7 @@ def test_an_address_for_all_takes_numbers_and_its_own_name():
     assert not Auth("192.168.1.7", TOKEN).knows_host("192.168.1.8")
 
 
-def test_where_a_token_is_asked_for_nothing_is_seen_without_it(folder):
+def test_with_a_token_nothing_is_served_without_it(folder):
     with served(folder, TOKEN) as port:
         for path in ("/", "/data.json", "/events", "/log/numpy-1", "/nowhere"):
             assert get(port, path).status == 403
@@ -158,7 +158,7 @@ def test_where_a_token_is_asked_for_nothing_is_seen_without_it(folder):
         assert get(port, f"/data.json?token={TOKEN}").status == 200
 
 
-def test_the_token_leaves_the_address_for_a_cookie(folder):
+def test_the_token_moves_from_the_address_to_a_cookie(folder):
     with served(folder, TOKEN) as port:
         entry = get(port, f"/?token={TOKEN}")
         assert (entry.status, entry.headers["Location"]) == (303, "/")
@@ -173,7 +173,7 @@ def test_the_token_leaves_the_address_for_a_cookie(folder):
         listener.close()
 
 
-def test_only_loopback_goes_without_a_token(folder):
+def test_only_loopback_needs_no_token(folder):
     assert [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "127.8.8.8")] == [True] * 4
     assert not any(is_loopback(each) for each in ("0.0.0.0", "::", "192.168.1.7", "a.name", "localhost.evil.example"))
     with view(folder) as address:
@@ -184,16 +184,16 @@ def test_only_loopback_goes_without_a_token(folder):
         assert len(token) == 32
         assert get(port_of(address), f"/data.json?token={token}").status == 200
     with view(folder, "--token") as address:
-        assert address.partition("?token=")[2] != token, "every view has a token of its own"
+        assert address.partition("?token=")[2] != token, "every view has its own token"
 
 
-def test_a_port_that_is_taken_and_other_mistakes_are_one_sentence(folder):
+def test_a_taken_port_and_other_mistakes_are_one_line_errors(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = trainoff("view", folder, "--port", port, "--no-browser")
     assert done.returncode == 2
-    told = f"trainoff: port {port} is taken; choose another with --port, or leave --port out to use any free port\n"
-    assert done.stderr == told
+    error = f"trainoff: port {port} is taken; choose another with --port, or leave --port out to use any free port\n"
+    assert done.stderr == error
     done = trainoff("view", folder, "--host", "203.0.113.7", "--no-browser")
     assert "203.0.113.7 is not an address of this machine" in done.stderr
     done = trainoff("view", folder, "--port", 70000, "--no-browser")
@@ -202,18 +202,18 @@ def test_a_port_that_is_taken_and_other_mistakes_are_one_sentence(folder):
     assert "this is a file, not a folder of records" in done.stderr
 
 
-def test_two_views_find_ports_of_their_own(folder):
+def test_two_views_use_different_ports(folder):
     with view(folder) as first, view(folder) as second:
         assert port_of(first) != port_of(second)
         assert get(port_of(first)).status == get(port_of(second)).status == 200
 
 
-def test_a_page_that_comes_back_is_told_only_what_is_new(folder):
+def test_a_page_that_reconnects_gets_only_new_events(folder):
     with served(folder) as port:
         first = Listener(port)
-        heard = first.until(lambda name, _: name == "records")
-        assert [name for name, _ in heard] == ["progress", "records"]
-        assert heard[0][1] | {"gone_s": 0} == {
+        events = first.until(lambda name, _: name == "records")
+        assert [name for name, _ in events] == ["progress", "records"]
+        assert events[0][1] | {"gone_s": 0} == {
             "done": 2, "total": None, "left_s": None, "gone_s": 0, "state": "ended", "note": None, "running": [],
         }  # fmt: skip
         first.close()
@@ -225,22 +225,22 @@ def test_a_page_that_comes_back_is_told_only_what_is_new(folder):
         back.close()
 
 
-def test_a_new_page_is_not_told_to_load_itself_again(folder):
+def test_a_new_page_is_not_told_to_reload(folder):
     with served(folder) as port:
         (seen,) = re.findall(rb'data-live="([^"]+)"', get(port).body)
         connection = HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
         connection.request("GET", f"/events?seen={seen.decode()}")
-        told = connection.getresponse()
-        heard = []
-        while b"event: records\n" not in heard:
-            heard.append(told.readline())
-            if heard[-1] == b"event: progress\n" and heard.count(heard[-1]) == 1:
+        response = connection.getresponse()
+        lines = []
+        while b"event: records\n" not in lines:
+            lines.append(response.readline())
+            if lines[-1] == b"event: progress\n" and lines.count(lines[-1]) == 1:
                 store(folder, trained("jax-3", engine="jax"))
-        assert told.readline() != f"id: {seen.decode()}\n".encode(), "only what is new is told"
+        assert response.readline() != f"id: {seen.decode()}\n".encode(), "only new records are announced"
         connection.close()
 
 
-def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder, monkeypatch):
+def test_pages_share_one_folder_watcher_and_one_too_many_is_refused(folder, monkeypatch):
     monkeypatch.setattr("trainoff.report.live.MOST_SUBSCRIBERS", 3)
     with served(folder) as port:
         pages = [Listener(port) for _ in range(3)]
@@ -254,48 +254,50 @@ def test_many_pages_share_one_pair_of_eyes_and_one_too_many_is_sent_away(folder,
 def test_a_record_is_read_once(folder, monkeypatch):
     from trainoff.records import store as reading
 
-    read, whole = [], reading.read
-    monkeypatch.setattr(reading, "read", lambda path: read.append(Path(path).name) or whole(path))
-    shelved = RecordCache(folder)
-    assert shelved.refresh()
+    read, real_read = [], reading.read
+    monkeypatch.setattr(reading, "read", lambda path: read.append(Path(path).name) or real_read(path))
+    cached = RecordCache(folder)
+    assert cached.refresh()
     assert sorted(read) == ["numpy-1", "torch-2"]
-    assert not shelved.refresh()
+    assert not cached.refresh()
     store(folder, trained("jax-3"))
-    assert shelved.refresh()
+    assert cached.refresh()
     assert sorted(read) == ["jax-3", "numpy-1", "torch-2"]
     (folder / "jax-3" / "record.json").unlink()
     (folder / "jax-3" / "curve.parquet").unlink()
     (folder / "jax-3" / "samples.parquet").unlink()
     (folder / "jax-3" / "log.txt").unlink()
     (folder / "jax-3").rmdir()
-    assert shelved.refresh()
-    assert sorted(record.trial_id for record in shelved.records) == ["numpy-1", "torch-2"]
+    assert cached.refresh()
+    assert sorted(record.trial_id for record in cached.records) == ["numpy-1", "torch-2"]
 
 
-def test_a_folder_of_studies_that_is_not_there_yet_is_watched(tmp_path):
+def test_a_folder_that_does_not_exist_yet_is_watched(tmp_path):
     out = tmp_path / "out"
-    shelved = RecordCache(out)
-    assert not shelved.refresh()
+    cached = RecordCache(out)
+    assert not cached.refresh()
     store(out / "a", trained("numpy-1", study="a"))
     store(out / "b", trained("numpy-1", study="b"))
-    assert shelved.refresh()
-    assert len(shelved.records) == 2
-    assert shelved.folder_of("numpy-1").name == "numpy-1"
-    assert shelved.folder_of("../b") is None
+    assert cached.refresh()
+    assert len(cached.records) == 2
+    assert cached.folder_of("numpy-1").name == "numpy-1"
+    assert cached.folder_of("../b") is None
 
 
-def test_a_damaged_record_is_left_out_until_it_is_whole(folder):
+def test_a_damaged_record_is_left_out_until_it_is_complete(folder):
     whole = (folder / "numpy-1" / "record.json").read_bytes()
     (folder / "numpy-1" / "record.json").write_text("{")
-    os.utime(folder / "numpy-1", (0, 0))  # some time ago: two changes within one tick of the disk's clock look like one
-    shelved = RecordCache(folder)
-    shelved.refresh()
-    assert [record.trial_id for record in shelved.records] == ["torch-2"]
+    os.utime(
+        folder / "numpy-1", (0, 0)
+    )  # long ago: two changes within one tick of the file system's clock look like one
+    cached = RecordCache(folder)
+    cached.refresh()
+    assert [record.trial_id for record in cached.records] == ["torch-2"]
     part = folder / "numpy-1" / "record.json.part"
     part.write_bytes(whole)
     part.rename(folder / "numpy-1" / "record.json")
-    assert shelved.refresh()
-    assert len(shelved.records) == 2
+    assert cached.refresh()
+    assert len(cached.records) == 2
 
 
 def test_new_records_are_announced_later_if_the_page_takes_long_to_make(folder):
@@ -319,20 +321,20 @@ def test_a_malformed_progress_file_is_ignored(folder, text):
         assert page.next()[1]["state"] == "ended"
 
 
-def test_a_page_that_cannot_be_made_says_why(folder, monkeypatch):
+def test_a_page_that_cannot_be_made_is_an_error_with_the_reason(folder, monkeypatch):
     def damaged(*_: object) -> None:
         raise TrainoffError("curve.parquet: this file is damaged")
 
     monkeypatch.setattr("trainoff.report.live.folder_watcher.compose", damaged)
     with served(folder) as port:
-        answer = get(port)
-        assert (answer.status, answer.body) == (500, b"curve.parquet: this file is damaged\n")
-        assert answer.headers["Content-Type"].startswith("text/plain")
+        response = get(port)
+        assert (response.status, response.body) == (500, b"curve.parquet: this file is damaged\n")
+        assert response.headers["Content-Type"].startswith("text/plain")
 
 
 @pytest.mark.browser
-def test_a_browser_lets_the_page_fetch_and_listen_and_nothing_else(folder, browser):
-    """Whatever the page is: the token's cookie goes with its requests, and the policy keeps it at home."""
+def test_the_content_security_policy_allows_fetch_and_events_only(folder, browser):
+    """The page's requests carry the token's cookie, and the policy forbids requests to other hosts."""
     with view(folder, "--token") as address:
         page = browser.new_page()
         page.set_default_timeout(1000 * HANGS_S)
@@ -340,20 +342,20 @@ def test_a_browser_lets_the_page_fetch_and_listen_and_nothing_else(folder, brows
         assert page.url == address.partition("?")[0], "the token has left the address"
         got = page.evaluate("fetch('data.json').then(answer => answer.json())")
         assert len(got["records"]) == 2
-        heard = page.evaluate(
+        event = page.evaluate(
             "new Promise(done => new EventSource('events').addEventListener('progress', event => done(event.data)))"
         )
-        assert '"state": "ended"' in heard
-        for deed, forbidden in (
+        assert '"state": "ended"' in event
+        for script, directive in (
             ("fetch('http://127.0.0.1:1/').catch(() => null)", "connect-src"),
             ("document.body.append(Object.assign(document.createElement('iframe'), {src: '/'}))", "frame-src"),
         ):
-            told = "document.addEventListener('securitypolicyviolation', event => done(event.effectiveDirective))"
-            assert page.evaluate(f"new Promise(done => {{ {told}; {deed} }})") == forbidden
+            listener = "document.addEventListener('securitypolicyviolation', event => done(event.effectiveDirective))"
+            assert page.evaluate(f"new Promise(done => {{ {listener}; {script} }})") == directive
         page.close()
 
 
-def test_the_end_of_a_log_is_told_without_colours_and_rewritten_lines(tmp_path):
+def test_the_tail_of_a_log_has_no_colours_and_no_overwritten_lines(tmp_path):
     log = tmp_path / "log.txt"
     log.write_bytes(b"x" * 100 + b"\n10%\r50%\r100%\r\n\x1b[31mred\x1b[0m \xff\n")
     assert folder_watcher.tail(log, 30) == "100%\nred �\n"
@@ -362,7 +364,7 @@ def test_the_end_of_a_log_is_told_without_colours_and_rewritten_lines(tmp_path):
     assert folder_watcher.full_log(tmp_path).endswith("\n==== worker-0 ====\nhello\n")
 
 
-def test_the_view_ends_politely_on_sigterm_too(folder):
+def test_the_view_ends_with_exit_code_0_on_sigterm(folder):
     process = subprocess.Popen(
         command("view", folder, "--no-browser"), env=environment(), stdout=subprocess.PIPE, text=True
     )

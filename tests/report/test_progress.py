@@ -1,4 +1,4 @@
-"""The progress file of a run: rarely written, always complete, removed at the end, never the reason why a run fails."""
+"""The progress file of a run: at most one write a second, complete, removed at the end, and no reason to fail."""
 
 import errno
 import json
@@ -70,22 +70,22 @@ def test_it_is_written_at_most_once_a_second(run_of_two, monkeypatch):
     assert list(dict.fromkeys(steps)) == [0, 8, 16, 24]
 
 
-@pytest.mark.parametrize("trouble", ["no scratch folder", "a full disk", "a folder that is gone"])
-def test_a_run_goes_on_if_its_progress_cannot_be_written(run_of_two, monkeypatch, trouble):
+@pytest.mark.parametrize("problem", ["no scratch folder", "a full disk", "a folder that is gone"])
+def test_a_run_goes_on_if_its_progress_cannot_be_written(run_of_two, monkeypatch, problem):
     store, tasks, clock = run_of_two
     refused = []
 
     def refuse(*_: object, **__: object) -> None:
-        refused.append(trouble)
+        refused.append(problem)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    if trouble == "no scratch folder":
+    if problem == "no scratch folder":
         monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    if trouble == "a full disk":
+    if problem == "a full disk":
         monkeypatch.setattr("trainoff.report.progress.atomic_write", refuse)
     with ProgressFile(store, clock) as observer:
         observer.planned(tasks)
-        if trouble == "a folder that is gone":
+        if problem == "a folder that is gone":
             assert read_progress(store)["total"] == 2
             shutil.rmtree(store.folder)
         observer.started(tasks[0])
@@ -94,7 +94,7 @@ def test_a_run_goes_on_if_its_progress_cannot_be_written(run_of_two, monkeypatch
 
 
 def test_a_run_from_python_writes_it_too(tmp_path, monkeypatch):
-    posted = []
-    monkeypatch.setattr(ProgressFile, "planned", lambda self, tasks: posted.append(len(tasks)))
+    counts = []
+    monkeypatch.setattr(ProgressFile, "planned", lambda self, tasks: counts.append(len(tasks)))
     assert [record.status for record in run(study(tmp_path, "numpy"), tmp_path / "out").records] == ["ok"]
-    assert posted == [1]
+    assert counts == [1]

@@ -1,4 +1,4 @@
-"""The checks of the claims: each can confirm and refute, says so when there is no evidence, and the page tells it."""
+"""The checks of claims: each can confirm, refute and find nothing to compare; the command and its page."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def test_every_claim_has_its_check_and_every_check_its_claim():
 
 
 @pytest.mark.parametrize("name", names())
-def test_its_studies_can_be_read_and_say_their_scale(name):
+def test_its_studies_can_be_read_and_have_a_scale(name):
     paths = study_files(name)
     assert paths
     for path in paths:
@@ -49,14 +49,14 @@ def test_its_studies_can_be_read_and_say_their_scale(name):
 
 
 @pytest.mark.parametrize("name", names())
-def test_without_evidence_nothing_is_judged(name):
+def test_without_records_nothing_is_comparable(name):
     judged = [one for one in evaluate(name, []) if one.claim.test]
     assert judged
     assert {one.finding.verdict for one in judged} == {NOT_COMPARABLE}
     assert all(one.finding.reason for one in judged)
 
 
-def test_by_design_and_not_comparable_need_no_records():
+def test_claims_by_design_and_not_comparable_need_no_records():
     every = evaluate_all({})
     assert len(every) == len(claims())
     assert {one.finding.verdict for one in every if one.claim.because} == {CONFIRMED}
@@ -80,7 +80,7 @@ def cluster(nodes: int, rows: int, train_s: float) -> Record:
 
 
 def as_published(tensorflow: float = 0.25, five: float = 680.0) -> list[Record]:
-    """What 002 saw, in short: TensorFlow takes a part of MLlib's time, and five nodes are enough."""
+    """Return records like those of 002: TensorFlow takes a part of MLlib's time, and five nodes are enough."""
     out = []
     for name in ("c3.xlarge", "m4.xlarge", "r3.xlarge", "m4.2xlarge", "m4.4xlarge"):
         took = 4000 / shipped()[name]["cores"]
@@ -94,7 +94,7 @@ def as_published(tensorflow: float = 0.25, five: float = 680.0) -> list[Record]:
     return [*out, *small, *(cluster(nodes, LARGE, took) for nodes, took in large)]
 
 
-def test_what_002_saw_would_be_confirmed():
+def test_records_like_those_of_002_confirm_its_claims():
     found = verdicts("machines-and-clusters", as_published())
     refuted = {claim for claim, verdict in found.items() if verdict == REFUTED}
     assert refuted == {"mllib-is-not-parallel"}, "five nodes were 1.7 times as fast"
@@ -102,19 +102,19 @@ def test_what_002_saw_would_be_confirmed():
     assert found["newest-generation-fastest"] == NOT_COMPARABLE
 
 
-def test_another_outcome_refutes_it():
+def test_other_records_refute_them():
     found = verdicts("machines-and-clusters", as_published(tensorflow=2.0, five=1500.0))
     assert found["tensorflow-beats-mllib"] == found["large-data-speed-up"] == REFUTED
     assert found["nothing-beyond-five"] == REFUTED, "17 nodes are faster than five"
 
 
-def test_the_figures_stand_side_by_side():
+def test_charts_have_published_and_measured_values():
     found = {drawing.name: drawing for drawing in ratio_charts("machines-and-clusters", as_published())}
     assert set(found) == {"machines", "cores", "memory_gb", "clusters"}
     sides = {row["source"] for row in found["clusters"].rows}
     assert sides == {"published", "measured here"}
-    here = {(row["x"], row["series"]): row["value"] for row in found["clusters"].rows if row["source"] == "published"}
-    assert here[5, "spark-mllib, large data"] == pytest.approx(1183.191 / 679.665, abs=1e-3)
+    values = {(row["x"], row["series"]): row["value"] for row in found["clusters"].rows if row["source"] == "published"}
+    assert values[5, "spark-mllib, large data"] == pytest.approx(1183.191 / 679.665, abs=1e-3)
 
 
 def parallel(mode: str, workers: int, **more: object) -> Record:
@@ -126,11 +126,11 @@ def parallel(mode: str, workers: int, **more: object) -> Record:
         "isolation": {"cpus": [0, 1]},
         "breakdowns": {"computing_s": {"worker-0": 1.0}, "waiting_s": {"worker-0": 0.5}},
     }  # fmt: skip
-    hit = more.get("fault")
-    return trained(f"{mode}-{workers}-{bool(hit)}", **{**base, "params": {"fault": hit}, **more})
+    fault = more.get("fault")
+    return trained(f"{mode}-{workers}-{bool(fault)}", **{**base, "params": {"fault": fault}, **more})
 
 
-def agreement(straggler: float, network: float) -> list[Record]:
+def records_of_modes(straggler: float, network: float) -> list[Record]:
     busier = {"cpu_share": 0.7, "runnable": 10.0, "memory_share": 0.1, "network_bytes_per_s": network}
     slow = {"action": "slow"}
     return [
@@ -140,11 +140,11 @@ def agreement(straggler: float, network: float) -> list[Record]:
     ]  # fmt: skip
 
 
-def test_sync_and_async_as_the_documents_saw_them():
-    found = verdicts("sync-async", agreement(straggler=3.0, network=182.0))
+def test_claims_about_sync_and_async():
+    found = verdicts("sync-async", records_of_modes(straggler=3.0, network=182.0))
     lacking = {"spark-recovers", "tensorflow-restarts-at-the-checkpoint", "hours-of-training"}
     assert {claim for claim, verdict in found.items() if verdict != CONFIRMED} == lacking
-    other = verdicts("sync-async", agreement(straggler=1.0, network=100.0))
+    other = verdicts("sync-async", records_of_modes(straggler=1.0, network=100.0))
     assert other["sync-waits-for-stragglers"] == other["async-bound-by-network"] == REFUTED
 
 
@@ -155,7 +155,7 @@ def batch(mode: str, size: int, train_s: float, workload: str = "mnist-mlp") -> 
     )  # fmt: skip
 
 
-def test_batches_as_the_document_saw_them():
+def test_claims_about_batches():
     times = {"sync": (128, 78, 73, 71), "async": (40, 23, 22, 22.5)}
     records = [
         batch(mode, size, took)
@@ -180,7 +180,7 @@ def executor(engine: str, workers: int, epochs: int, train_s: float, accuracy: f
     )  # fmt: skip
 
 
-def test_executors_as_the_document_saw_them():
+def test_claims_about_executors():
     records = []
     for engine, slow in (("spark-sklearn", 3.0), ("dask-sklearn", 1.0)):
         better = 0.01 if engine == "spark-sklearn" else 0.0
@@ -199,7 +199,7 @@ def test_executors_as_the_document_saw_them():
     assert {drawing.name for drawing in ratio_charts("executors", records)} == {"times", "accuracy"}
 
 
-def learnt(engine: str, train_s: float, accuracy: float, **params: object) -> Record:
+def single(engine: str, train_s: float, accuracy: float, **params: object) -> Record:
     usual = {"train_rows": None, "learning_rate": 0.4, "epochs": 4, "max_iter": 10}
     mllib = engine == "spark-mllib"
     rows = params.get("train_rows") or LARGE
@@ -211,18 +211,18 @@ def learnt(engine: str, train_s: float, accuracy: float, **params: object) -> Re
     )  # fmt: skip
 
 
-def test_parameters_as_they_are_expected():
+def test_claims_about_parameters():
     records = []
     for engine in ("tensorflow", "torch"):
         records += [
-            learnt(engine, 8.0, 0.975), learnt(engine, 1.0, 0.93, train_rows=6000),
-            learnt(engine, 8.0, 0.90, learning_rate=0.01),
-            learnt(engine, 2.0, 0.97, epochs=1), learnt(engine, 16.0, 0.978, epochs=8),
+            single(engine, 8.0, 0.975), single(engine, 1.0, 0.93, train_rows=6000),
+            single(engine, 8.0, 0.90, learning_rate=0.01),
+            single(engine, 2.0, 0.97, epochs=1), single(engine, 16.0, 0.978, epochs=8),
         ]  # fmt: skip
     records += [
-        learnt("spark-mllib", 60.0, 0.6),
-        learnt("spark-mllib", 6.0, 0.55, train_rows=6000),
-        learnt("spark-mllib", 220.0, 0.85, max_iter=40),
+        single("spark-mllib", 60.0, 0.6),
+        single("spark-mllib", 6.0, 0.55, train_rows=6000),
+        single("spark-mllib", 220.0, 0.85, max_iter=40),
     ]
     found = verdicts("ml-parameters", records)
     assert {c for c, verdict in found.items() if verdict == REFUTED} == {
@@ -232,7 +232,7 @@ def test_parameters_as_they_are_expected():
     assert NOT_COMPARABLE not in found.values()
 
 
-def test_a_value_that_is_missing_is_explained():
+def test_a_missing_value_is_explained():
     gone = trained("x", engine="torch", status="crashed", reason="worker-1 is gone")
     with pytest.raises(
         Exception, match="the training time of torch is not known: it ended as crashed: worker-1 is gone"
@@ -240,12 +240,12 @@ def test_a_value_that_is_missing_is_explained():
         Evidence([gone]).train_s("torch")
 
 
-def test_the_command_judges_and_writes_a_page(tmp_path):
+def test_the_command_prints_verdicts_and_writes_a_page(tmp_path):
     store(tmp_path / "out" / "machines-and-clusters" / "all", *as_published())
     done = invoke("reproduce", "machines-and-clusters", "--only-judge", "--out", tmp_path / "out", "--json")
     assert done.returncode == 0, done.stderr
-    told = {one["claim"]: one for one in json.loads(done.stdout)}
-    assert told["tensorflow-beats-mllib"]["verdict"] == CONFIRMED
+    found = {one["claim"]: one for one in json.loads(done.stdout)}
+    assert found["tensorflow-beats-mllib"]["verdict"] == CONFIRMED
     page = (tmp_path / "out" / "machines-and-clusters" / "reproduction.md").read_text()
     assert "Which machine, and how many of them?" in page
     assert "machines-and-clusters-clusters.svg" in page
@@ -254,7 +254,7 @@ def test_the_command_judges_and_writes_a_page(tmp_path):
     assert verdict_counts(evaluate("machines-and-clusters", as_published())) in page
 
 
-def test_what_it_cannot_judge_by_is_said(tmp_path):
+def test_missing_and_damaged_records_are_reported(tmp_path):
     done = invoke("reproduce", "executors", "--only-judge", "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no records here to judge by; run it without --only-judge to make them" in done.stderr
@@ -267,14 +267,14 @@ def test_what_it_cannot_judge_by_is_said(tmp_path):
     assert done.stderr.splitlines()[-1].endswith("move it away and run the study again")
 
 
-def test_the_verdict_stands_before_where_the_claim_does():
-    paper = io.StringIO()
-    print_claims(evaluate("machines-and-clusters", as_published()), Console(file=paper, width=80))
-    heads = [line for line in paper.getvalue().splitlines() if line.startswith("tensorflow-beats-mllib")]
+def test_the_verdict_is_printed_before_the_claims_place():
+    file = io.StringIO()
+    print_claims(evaluate("machines-and-clusters", as_published()), Console(file=file, width=80))
+    heads = [line for line in file.getvalue().splitlines() if line.startswith("tensorflow-beats-mllib")]
     assert heads[0].startswith("tensorflow-beats-mllib: confirmed  (002, ")
 
 
-def test_without_a_name_it_lists_them_and_a_wrong_one_is_one_sentence():
+def test_without_a_name_it_lists_reproductions_and_a_wrong_one_is_a_one_line_error():
     listed = invoke("reproduce")
     assert all(name in listed.stdout for name in names())
     assert [one["reproduction"] for one in json.loads(invoke("reproduce", "--json").stdout)] == list(names())

@@ -1,4 +1,4 @@
-"""What the documentation advises is backed: every sentence names a claim, and the verdict is that of a real run."""
+"""docs/choosing.md and docs/claims.md: every piece of advice cites a claim with the verdict of a real run."""
 
 import json
 import re
@@ -15,7 +15,7 @@ CITED = re.compile(r"\[([a-z0-9-]+): (confirmed|refuted|not comparable)(, by des
 
 
 def verdicts() -> dict[str, str]:
-    """The verdict on every claim, as the pages of the reproductions have them."""
+    """Return the verdict on every claim from the pages of the reproductions."""
     found = {claim.id: CONFIRMED for claim in claims() if claim.because}
     for name in names():
         for one in json.loads((DOCS / "reproduced" / f"{name}.json").read_text()):
@@ -24,16 +24,16 @@ def verdicts() -> dict[str, str]:
 
 
 def advice() -> list[str]:
-    """The lines of the page that advise something."""
+    """Return the pieces of advice on the page."""
     return [line for line in (DOCS / "choosing.md").read_text().splitlines() if line.startswith("- ")]
 
 
-def test_every_piece_of_advice_is_backed():
+def test_every_piece_of_advice_cites_a_claim():
     assert len(advice()) > 10
     assert [line for line in advice() if not CITED.search(line)] == []
 
 
-def test_the_verdicts_are_those_of_the_runs():
+def test_cited_verdicts_are_those_of_the_runs():
     known = verdicts()
     cited = [found for line in advice() for found in CITED.finditer(line)]
     assert [found[1] for found in cited if known.get(found[1]) != found[2]] == []
@@ -41,9 +41,9 @@ def test_the_verdicts_are_those_of_the_runs():
     assert {found[1] for found in cited if found[3]} == {found[1] for found in cited if found[1] in design}
 
 
-def test_the_page_of_all_claims_is_made_of_the_verdicts():
+def test_the_page_of_all_claims_is_generated_from_the_verdicts():
     page = (DOCS / "claims.md").read_text()
-    assert page == runpy.run_path(str(DOCS / "claims.py"))["page"](), "python docs/claims.py makes it anew"
+    assert page == runpy.run_path(str(DOCS / "claims.py"))["page"](), "python docs/claims.py writes it again"
     known = verdicts() | {claim.id: NOT_COMPARABLE for claim in claims() if claim.not_comparable}
     for verdict in (CONFIRMED, REFUTED, NOT_COMPARABLE):
         assert page.count(f"| **{verdict}** |") == list(known.values()).count(verdict)
@@ -51,7 +51,7 @@ def test_the_page_of_all_claims_is_made_of_the_verdicts():
     assert [file for file in sorted(linked) if not (DOCS / file).is_file()] == []
 
 
-def test_the_pages_that_are_named_are_there():
+def test_cited_pages_exist():
     pages = {found[4] for line in advice() for found in CITED.finditer(line)}
     assert [page for page in sorted(pages) if not (DOCS / page.partition("#")[0]).is_file()] == []
 

@@ -1,4 +1,4 @@
-"""What others published, transcribed: every figure, every typing error, and records that every analysis takes."""
+"""The published figures, with their typing errors, and the records made of them."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import polars
 import pytest
 
 import trainoff
-from helpers.running import invoke as command
+from helpers.running import invoke
 from trainoff.analysis import SettingGroup, groups, newest
 from trainoff.clusters.spark import allocate
 from trainoff.errors import TrainoffError
@@ -21,7 +21,7 @@ MACHINES = "machines-and-clusters"
 
 
 def one(name, **facts):
-    """The only published record with these facts; `machine` and others may be parameters."""
+    """Return the only published record with these facts; `machine` and others may be parameters."""
     found = [
         record
         for record in records(name)
@@ -40,7 +40,7 @@ def test_there_are_five_documents_and_their_tables_have_a_cell_for_every_column(
     assert [len(document.table) for document in documents()] == [0, 1, 3, 2, 8]
 
 
-def test_table_names_are_unique_in_a_document_even_where_the_document_uses_a_number_twice():
+def test_table_names_are_unique_in_a_document_that_uses_a_number_twice():
     tables = [printed.name for printed in BY_ID["004"].table]
     assert len(set(tables)) == len(tables)
     assert [name for name in tables if name.startswith("Table 1:")] == [
@@ -60,7 +60,7 @@ def test_every_published_run_is_a_record_of_its_own_kind():
     for name, found in every.items():
         assert {(record.kind, record.study) for record in found} == {(PUBLISHED, name)}
         assert len({record.trial_id for record in found}) == len(found)
-        assert len(newest(found)) == len(found), "none is taken for another attempt at the same"
+        assert len(newest(found)) == len(found), "no two are attempts at the same trial"
         assert {record.workload for record in found} <= set(workloads())
         assert {record.status for record in found} <= {"ok", "out-of-memory"}
         for record in found:
@@ -81,12 +81,12 @@ def test_every_published_run_is_a_record_of_its_own_kind():
         ("executors", {"engine": "dask-sklearn", "memory_gb": 13, "epochs": 100}, 89, 0.954),
     ],
 )
-def test_figures_are_those_that_are_printed(name, facts, train_s, accuracy):
+def test_figures_are_as_printed(name, facts, train_s, accuracy):
     record = one(name, **facts)
     assert (record.train_s, record.test_accuracy) == (train_s, accuracy)
 
 
-def test_a_run_that_failed_there_is_a_record_that_failed():
+def test_a_published_failure_is_a_failed_record():
     failed = [record for record in records(MACHINES) if record.failed]
     assert [(record.params["machine"], record.engine, record.workload) for record in failed] == [
         ("c3.xlarge", "spark-mllib", "emnist-mlp")
@@ -95,7 +95,7 @@ def test_a_run_that_failed_there_is_a_record_that_failed():
     assert "7.5 GB" in failed[0].reason
 
 
-def test_what_was_not_published_stays_null():
+def test_unpublished_figures_are_null():
     record = one("sync-async", document="003", mode="async")
     assert (record.train_s, record.test_accuracy, record.memory_gb, record.network_bytes) == (None, None, None, None)
     assert (record.workers, record.cores) == (0, 0), "not stated"
@@ -110,7 +110,7 @@ def test_machines_have_the_sizes_and_prices_of_the_appendix():
         row[1]: {"cores": parse_number(row[2]), "memory_gb": parse_number(row[3]), "usd_per_hour": parse_number(row[4])}
         for row in printed.rows
     }
-    assert sizes == shipped(), "the catalogue of machines is the one place for them"
+    assert sizes == shipped(), "the catalogue of machines has the same sizes"
 
 
 def test_the_speed_up_of_figure_4():
@@ -130,7 +130,7 @@ def test_the_speed_up_of_figure_4():
     assert large[5] / large[17] == pytest.approx(1.0, abs=1e-3), "nothing beyond"
 
 
-def test_the_resource_table_follows_from_the_arithmetic_but_for_one_rounding():
+def test_the_resource_table_agrees_with_the_rule_except_for_one_rounding():
     facts = {fact.name: fact.value for fact in BY_ID["004"].fact}
     nodes, cores, memory = facts["nodes"], facts["cores"] / facts["nodes"], facts["memory per node"]
     printed = [
@@ -158,13 +158,13 @@ def test_typing_errors_are_kept_and_noted():
     ("printed", "value"),
     [("332.476", 332.476), ("128s", 128), ("9.45 s", 9.45), ("4min 25s", 265), ("1 min 32 s", 92), ("5 min 12s", 312)],
 )
-def test_times_are_read_as_they_are_printed(printed, value):
+def test_times_are_parsed_as_printed(printed, value):
     assert parse_seconds(printed) == value
 
 
 @pytest.mark.parametrize("read", [parse_seconds, parse_number, parse_share])
 @pytest.mark.parametrize("printed", ["", "above 8", "min", "12 parsecs", "-3"])
-def test_what_is_no_figure_is_not_taken_for_one(read, printed):
+def test_texts_without_a_figure_are_refused(read, printed):
     with pytest.raises(ValueError, match="is not"):
         read(printed)
 
@@ -175,7 +175,7 @@ def test_shares_are_exact_to_the_printed_digit():
         parse_share("0.97")
 
 
-def test_published_and_measured_records_are_not_grouped_together():
+def test_published_and_measured_records_have_different_groups():
     published = one("executors", engine="dask-sklearn", cores=4, epochs=10)
     measured = type(published)(**{**vars(published), "kind": "measured"})
     found = groups([published, measured])
@@ -183,7 +183,7 @@ def test_published_and_measured_records_are_not_grouped_together():
 
 
 @pytest.mark.parametrize("name", names())
-def test_the_analysis_the_table_and_the_charts_take_them(name):
+def test_published_records_can_be_analysed(name):
     results = trainoff.load(f"published:{name}")
     assert all(isinstance(group, SettingGroup) for group in groups(results.records))
     frame = results.table()
@@ -193,7 +193,7 @@ def test_the_analysis_the_table_and_the_charts_take_them(name):
     assert "These figures were published" in results.board()
 
 
-def test_a_board_says_what_was_published_and_no_more():
+def test_the_board_of_published_records():
     machines = trainoff.load(f"published:{MACHINES}").board(200)
     assert "tensorflow on mnist-mlp with machine m4.4xlarge trained in the shortest time" in machines
     assert "could not be checked" not in machines
@@ -203,29 +203,29 @@ def test_a_board_says_what_was_published_and_no_more():
     assert "came furthest with an accuracy of 0.9770" in trainoff.load("published:executors").board(200)
 
 
-def test_the_charts_of_a_report_are_drawn_of_them(tmp_path):
+def test_charts_of_published_records(tmp_path):
     scaling = trainoff.load(f"published:{MACHINES}").plot("scaling", x="train_s", workload="emnist-mlp")
     assert scaling.save(tmp_path / "scaling.svg").read_text().startswith("<svg")
     pareto = trainoff.load("published:executors").plot("pareto")
     assert pareto.save(tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_commands_take_a_published_name_in_the_place_of_a_folder(tmp_path):
-    shown = command("show", "published:executors", "--json", cwd=tmp_path)
+def test_commands_accept_a_published_name_as_a_folder(tmp_path):
+    shown = invoke("show", "published:executors", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert {record["kind"] for record in json.loads(shown.stdout)} == {"published"}
-    told = command("report", f"published:{MACHINES}", "--markdown", cwd=tmp_path)
-    assert told.stdout.splitlines()[-1] == f"Report: published-{MACHINES}-report.md"
+    reported = invoke("report", f"published:{MACHINES}", "--markdown", cwd=tmp_path)
+    assert reported.stdout.splitlines()[-1] == f"Report: published-{MACHINES}-report.md"
     assert "m4.4xlarge" in (tmp_path / f"published-{MACHINES}-report.md").read_text()
-    exported = command("export", "published:batch-size", "--to", "csv", cwd=tmp_path)
+    exported = invoke("export", "published:batch-size", "--to", "csv", cwd=tmp_path)
     assert exported.returncode == 0, exported.stderr
     assert (tmp_path / "published-batch-size-export-csv" / "records.csv").is_file()
-    asked = command("sql", "published:batch-size", "select count(*) as n from records", "--json", cwd=tmp_path)
-    assert json.loads(asked.stdout) == [{"n": 8}]
+    queried = invoke("sql", "published:batch-size", "select count(*) as n from records", "--json", cwd=tmp_path)
+    assert json.loads(queried.stdout) == [{"n": 8}]
 
 
-def test_there_is_nothing_to_watch_about_them(tmp_path):
-    done = command("view", "published:executors", "--no-browser", cwd=tmp_path)
+def test_published_records_cannot_be_viewed_live(tmp_path):
+    done = invoke("view", "published:executors", "--no-browser", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         2,
         "trainoff: published:executors: published records do not change; `trainoff report published:executors` "
@@ -233,7 +233,7 @@ def test_there_is_nothing_to_watch_about_them(tmp_path):
     )
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_an_unknown_name_is_an_error_with_a_suggestion():
     with pytest.raises(TrainoffError, match=r"^published:executers: .* did you mean `executors`\?$"):
         trainoff.load("published:executers")
     with pytest.raises(TrainoffError, match="there are figures of sync-async, machines-and-clusters"):

@@ -1,7 +1,7 @@
-"""What trainoff answers about the golden records: which questions there are, and what of an answer counts.
+"""The output of trainoff for every golden case, normalised, and the comparison with an earlier version's output.
 
-`ANSWERS` names every question and how it is answered, in this process; the answers of an earlier version lie in
-`expected/`, one JSON file each. `normal` takes off an answer what no two machines share, `differences` compares.
+`CASES` maps the name of every case to the function that makes its output in this process. The outputs of the earlier
+version are in `expected/`, one JSON file each. `normal` removes what differs between machines; `differences` compares.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from pathlib import Path
 from typing import Any
 
 import trainoff
-from golden.questions import COMMANDS, FOLDERS, HERE, PLUGINS, PUBLISHED, RECORDS, REPRODUCED, STUDIES, TEXTS
+from golden.cases import COMMANDS, FOLDERS, HERE, PLUGINS, PUBLISHED, RECORDS, REPRODUCED, STUDIES, TEXTS
 from helpers.running import invoke
 from trainoff import cli
 from trainoff.records import Record
 
 EXPECTED = HERE / "expected"
 PUBLIC = ("trainoff", "trainoff.engines", "trainoff.study", "trainoff.records")  # modules that others may import
-CONTRACT = ("Engine", "Job", "Knob", "Missing", "Refused", "Watch")  # what an adapter is written against
-CLOSE = 1e-9  # relative: numbers that lie so close are the same
-SURROUNDINGS = {  # what a plan hangs on: whether there are namespaces, and how long the control kernel runs
+CONTRACT = ("Engine", "Job", "Knob", "Missing", "Refused", "Watch")  # what an adapter uses
+CLOSE = 1e-9  # relative: numbers this close are equal
+ENVIRONMENT = {  # a plan depends on namespaces and on the length of the control kernel
     "TRAINOFF_ISOLATION": "process-group",
     "TRAINOFF_CONTROL_S": "0.001",
 }
-LINE = 180  # letters, in the files of answers
-WIDTH = 100  # columns of the terminal in which text is told
+LINE = 180  # characters, in the files of outputs
+WIDTH = 100  # columns of the terminal
 
 
-def ask(*words: str, columns: int = 1000, **more: str) -> dict[str, Any]:
-    """What a command says, as it was said: exit code, output, errors."""
-    done = invoke(*words, cwd=HERE, COLUMNS=str(columns), **SURROUNDINGS, **more)
+def run(*arguments: str, columns: int = 1000, **more: str) -> dict[str, Any]:
+    """Run a command; return its exit code, output and errors."""
+    done = invoke(*arguments, cwd=HERE, COLUMNS=str(columns), **ENVIRONMENT, **more)
     return {"code": done.returncode, "told": done.stdout, "errors": done.stderr.splitlines()}
 
 
-def of_command(words: tuple[str, ...], scratch: Path) -> dict[str, Any]:
-    """The JSON that a command prints; nothing where it has only an error to tell."""
-    own_cache = {"TRAINOFF_CACHE": str(scratch / "cache")} if words[0] == "data" else {}  # of no other test
-    answer = ask(*words, "--json", **own_cache)
-    told = answer.pop("told")
-    return {**answer, "answer": json.loads(told) if told else None}
+def of_command(arguments: tuple[str, ...], scratch: Path) -> dict[str, Any]:
+    """Return the JSON that a command prints, or None if it prints only an error."""
+    own_cache = {"TRAINOFF_CACHE": str(scratch / "cache")} if arguments[0] == "data" else {}  # of no other test
+    output = run(*arguments, "--json", **own_cache)
+    text = output.pop("told")
+    return {**output, "answer": json.loads(text) if text else None}
 
 
-def of_text(words: tuple[str, ...], scratch: Path) -> dict[str, Any]:
-    """The lines that a command prints for a person."""
-    answer = ask(*words, columns=WIDTH)
-    return {**answer, "told": [line.rstrip() for line in answer["told"].splitlines()]}
+def of_text(arguments: tuple[str, ...], scratch: Path) -> dict[str, Any]:
+    """Return the lines that a command prints for a person."""
+    output = run(*arguments, columns=WIDTH)
+    return {**output, "told": [line.rstrip() for line in output["told"].splitlines()]}
 
 
 def of_plan(path: Path, scratch: Path) -> dict[str, Any]:
-    """A study's trials without a record, one per line below the keys in which they differ."""
-    answer = of_command(("plan", str(path), "--out", str(scratch / "nothing")), scratch)
-    planned = without_this_machine(answer["answer"])
+    """Return a study's trials without a record, one per line below the keys in which they differ."""
+    output = of_command(("plan", str(path), "--out", str(scratch / "nothing")), scratch)
+    planned = without_this_machine(output["answer"])
     trials = [
         {**trial, **{f"params.{key}": value for key, value in trial["params"].items()}} for trial in planned["trials"]
     ]
@@ -71,13 +71,13 @@ def of_plan(path: Path, scratch: Path) -> dict[str, Any]:
     same = {
         key: trials[0].get(key) for key in keys if all(trial.get(key, ...) == trials[0].get(key) for trial in trials)
     }
-    told = [key for key in keys if key not in same]
-    rows = [[trial.get(key, "-") for key in told] for trial in trials]
-    return {**answer, "answer": {**planned, "same": same, "keys": told, "trials": rows}}
+    varying = [key for key in keys if key not in same]
+    rows = [[trial.get(key, "-") for key in varying] for trial in trials]
+    return {**output, "answer": {**planned, "same": same, "keys": varying, "trials": rows}}
 
 
 def without_this_machine(planned: dict[str, Any]) -> dict[str, Any]:
-    """A plan without what hangs on this machine: ids, and whether there is Java or a GPU."""
+    """Return a plan without what depends on this machine: ids, and whether there is Java or a GPU."""
     trials = [{key: value for key, value in trial.items() if key != "trial_id"} for trial in planned["trials"]]
     for trial in trials:
         on_spark = "spark" in trial["engine"] or trial["engine"] == "clumsy"
@@ -88,28 +88,28 @@ def without_this_machine(planned: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_reproduction(name: str, scratch: Path) -> dict[str, Any]:
-    """The verdicts on a published study's claims by the golden records, of which most say nothing about them."""
+    """Return the verdicts on a published study's claims by the golden records, most of which are not comparable."""
     (scratch / name).symlink_to(RECORDS / "engines")
-    words = ("reproduce", name, "--only-judge", "--out", str(scratch), "--page", str(scratch / "page" / "page.md"))
-    answer = of_command(words, scratch)
-    return {**answer, "errors": [], "page": (scratch / "page" / "page.md").read_text().splitlines()}
+    arguments = ("reproduce", name, "--only-judge", "--out", str(scratch), "--page", str(scratch / "page" / "page.md"))
+    output = of_command(arguments, scratch)
+    return {**output, "errors": [], "page": (scratch / "page" / "page.md").read_text().splitlines()}
 
 
 def of_export(place: str, scratch: Path) -> dict[str, Any]:
-    """The columns of the tables that are exported, and what stands in them."""
-    answer = ask("export", place, "--to", "csv", "-o", str(scratch / "csv"))
-    told = normal(answer.pop("told"), scratch).splitlines()
+    """Return the columns of the exported tables, summed up."""
+    output = run("export", place, "--to", "csv", "-o", str(scratch / "csv"))
+    text = normal(output.pop("told"), scratch).splitlines()
     tables = {}
     for path in sorted((scratch / "csv").glob("*.csv")):
         with path.open(newline="") as file:
             headings, *rows = csv.reader(file)
-        columns = {name: _held([row[at] for row in rows]) for at, name in enumerate(headings)}
+        columns = {name: _summed([row[at] for row in rows]) for at, name in enumerate(headings)}
         tables[path.name] = {"rows": len(rows), "columns": columns}
-    return {**answer, "told": told, "tables": tables}
+    return {**output, "told": text, "tables": tables}
 
 
-def _held(cells: Sequence[Any]) -> list[Any]:
-    """How many cells of a column hold something, and their sum, or for words a hash."""
+def _summed(cells: Sequence[Any]) -> list[Any]:
+    """Return how many cells of a column are filled, and their sum, or a hash of texts."""
     filled = [cell for cell in cells if cell not in ("", None)]
     try:
         return [len(filled), math.fsum(map(float, filled))]
@@ -118,8 +118,8 @@ def _held(cells: Sequence[Any]) -> list[Any]:
 
 
 def of_charts(folder: str, scratch: Path) -> dict[str, Any]:
-    """The charts of the HTML report: what each offers, and the columns of its data."""
-    answer = ask("report", f"records/{folder}", "-o", str(scratch / "report.html"))
+    """Return the charts of the HTML report: the choices of each, and the columns of its data."""
+    output = run("report", f"records/{folder}", "-o", str(scratch / "report.html"))
     page = (scratch / "report.html").read_text()
     found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
     assert found, "the report has no data for charts"
@@ -132,44 +132,44 @@ def of_charts(folder: str, scratch: Path) -> dict[str, Any]:
         }
         for chart in json.loads(found[1])
     ]
-    return {"code": answer["code"], "errors": answer["errors"], "charts": charts}
+    return {"code": output["code"], "errors": output["errors"], "charts": charts}
 
 
 def _unpacked(data: Mapping[str, Any]) -> dict[str, Any]:
     columns = {
-        name: _held([column["texts"][at] for at in column["at"]] if "texts" in column else column["values"])
+        name: _summed([column["texts"][at] for at in column["at"]] if "texts" in column else column["values"])
         for name, column in data["columns"].items()
     }
     return {"rows": data["rows"], "columns": columns}
 
 
 def of_markdown(folder: str, scratch: Path) -> dict[str, Any]:
-    """The report as Markdown."""
-    answer = ask("report", f"records/{folder}", "--markdown", "-o", str(scratch / "report.md"))
-    return {**answer, "told": normal((scratch / "report.md").read_text(), scratch).splitlines()}
+    """Return the report as Markdown."""
+    output = run("report", f"records/{folder}", "--markdown", "-o", str(scratch / "report.md"))
+    return {**output, "told": normal((scratch / "report.md").read_text(), scratch).splitlines()}
 
 
 def of_order(folder: str, scratch: Path) -> dict[str, Any]:
-    """Which records `show` prints, in its order; what it prints of each is compared with the record itself."""
-    answer = ask("show", f"records/{folder}".rstrip("/"), "--json")
-    told = json.loads(answer.pop("told"))
-    return {**answer, "order": [f"{one['trial_id']}.{one['attempt']} {one['status']}" for one in told]}
+    """Return which records `show` prints, in order; a test compares their content with the records."""
+    output = run("show", f"records/{folder}".rstrip("/"), "--json")
+    listed = json.loads(output.pop("told"))
+    return {**output, "order": [f"{one['trial_id']}.{one['attempt']} {one['status']}" for one in listed]}
 
 
 def of_table(folder: str, scratch: Path) -> dict[str, Any]:
-    """The columns of the table of records, and their types."""
+    """Return the columns of the table of records with their types."""
     table = trainoff.load(RECORDS / folder).table()
     return {"rows": table.height, "columns": {name: str(kind) for name, kind in table.schema.items()}}
 
 
 def of_names(scratch: Path) -> dict[str, Any]:
-    """What others may import, and the fields of a record."""
+    """Return the public names with their signatures, and the fields of a record."""
     fields = dataclasses.fields(Record)
     return {
         **{name: sorted(importlib.import_module(name).__all__) for name in PUBLIC},
         "Record": {one.name: "needed" if _needed(one) else "may be left out" for one in fields},
-        "signatures": {name: _called(getattr(trainoff, name)) for name in sorted(trainoff.__all__)},
-        "contract": {name: _called(getattr(importlib.import_module("trainoff.engines"), name)) for name in CONTRACT},
+        "signatures": {name: _signature(getattr(trainoff, name)) for name in sorted(trainoff.__all__)},
+        "contract": {name: _signature(getattr(importlib.import_module("trainoff.engines"), name)) for name in CONTRACT},
     }
 
 
@@ -177,24 +177,24 @@ def _needed(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _called(one: Any) -> Any:
-    """How a function is called; of a class, what it has that others may use, and how that is called."""
+def _signature(one: Any) -> Any:
+    """Return a function's parameters, or of a class its public attributes with the parameters of its methods."""
     if not inspect.isclass(one):
         return _parameters(one)
     names = {name for name in (*dir(one), *inspect.get_annotations(one)) if not name.startswith("_")}
-    own = {name: getattr(one, name, None) for name in sorted(names)}
-    return {name: _parameters(each) if inspect.isfunction(each) else "" for name, each in own.items()}
+    attributes = {name: getattr(one, name, None) for name in sorted(names)}
+    return {name: _parameters(each) if inspect.isfunction(each) else "" for name, each in attributes.items()}
 
 
 def _parameters(function: Callable[..., Any]) -> str:
-    """What a function takes, without the types."""
-    asked = inspect.signature(function)
-    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in asked.parameters.values()]
-    return str(asked.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    """Return a function's parameters without their types."""
+    signature = inspect.signature(function)
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
 
 
 def of_command_line(scratch: Path) -> dict[str, Any]:
-    """What can be typed: of every command its words and options, and what they take."""
+    """Return every command with its positional arguments and options, and what they take."""
     return dict(_commands(cli.parser(), "trainoff"))
 
 
@@ -202,17 +202,17 @@ def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str,
     options, positionals = [], []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for word, below in action.choices.items():
-                yield from _commands(below, f"{name} {word}")
+            for command, below in action.choices.items():
+                yield from _commands(below, f"{name} {command}")
         elif action.option_strings:
             options.append(" ".join(action.option_strings) + _taken(action))
-        else:  # where they stand matters
+        else:  # their order matters
             positionals.append(str(action.metavar or action.dest) + _taken(action))
     yield name, {"options": sorted(options), "positionals": positionals}
 
 
 def _taken(action: argparse.Action) -> str:
-    """What a word of the command line takes, as far as it is said."""
+    """Return what an argument of the command line takes."""
     default = None if action.default == argparse.SUPPRESS else action.default
     facts = {
         "nargs": action.nargs,
@@ -226,7 +226,7 @@ def _taken(action: argparse.Action) -> str:
     return "".join(f"; {name} {value}" for name, value in facts.items() if value is not None)
 
 
-ANSWERS: dict[str, Callable[[Path], Any]] = {
+CASES: dict[str, Callable[[Path], Any]] = {
     **{name: partial(of_command, words) for name, words in COMMANDS.items()},
     **{f"text-{name}": partial(of_text, words) for name, words in TEXTS.items()},
     **{f"plan-{name}": partial(of_plan, path) for name, path in STUDIES.items()},
@@ -242,20 +242,20 @@ ANSWERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def answer(name: str, scratch: Path) -> Any:
-    """What trainoff answers to a question now, as JSON that two machines share."""
-    return normal(json.loads(json.dumps(ANSWERS[name](scratch), default=str)), scratch)
+def output_of(name: str, scratch: Path) -> Any:
+    """Return the output of a case now, normalised."""
+    return normal(json.loads(json.dumps(CASES[name](scratch), default=str)), scratch)
 
 
 def normal(value: Any, scratch: Path) -> Any:
-    """An answer without what no two machines or days share.
+    """Return an output without what differs between machines or days.
 
     - of an engine: whether it can run here, why not, and its version
     - of a dataset: whether it is here
-    - the tests' own engines, which are no part of trainoff
+    - the engines of tests/plugin
     - the version of trainoff and the moment in a report's last line, and the folder in which a test writes
 
-    Of a plan `without_this_machine` takes off the ids of trials, which hang on the source of engines and on versions.
+    From a plan `without_this_machine` removes the ids of trials, which depend on the source of engines and on versions.
     """
     if isinstance(value, str):
         value = value.replace(str(scratch), "SCRATCH")
@@ -273,17 +273,17 @@ def _is_plugin(row: Mapping[str, Any]) -> bool:
 
 
 def differences(expected: Any, found: Any, place: str = "") -> list[str]:
-    """Where two answers differ, as `place: expected ..., found ...`; numbers may differ by a billionth."""
+    """Return where two outputs differ, as `place: expected ..., found ...`; numbers may differ by a billionth."""
     if isinstance(expected, dict) and isinstance(found, dict):
-        said = []
+        result = []
         for key in [*expected, *(key for key in found if key not in expected)]:
-            said += differences(expected.get(key, "(nothing)"), found.get(key, "(nothing)"), f"{place}/{key}")
-        return said
+            result += differences(expected.get(key, "(nothing)"), found.get(key, "(nothing)"), f"{place}/{key}")
+        return result
     if isinstance(expected, list) and isinstance(found, list):
-        said = [] if len(expected) == len(found) else [f"{place}: expected {len(expected)} items, found {len(found)}"]
-        for at, (one, other) in enumerate(zip(expected, found)):  # noqa: B905  # the length is told above
-            said += differences(one, other, f"{place}/{at}")
-        return said
+        result = [] if len(expected) == len(found) else [f"{place}: expected {len(expected)} items, found {len(found)}"]
+        for at, (one, other) in enumerate(zip(expected, found)):  # noqa: B905  # the length is compared above
+            result += differences(one, other, f"{place}/{at}")
+        return result
     if _is_number(expected) and _is_number(found):
         same = math.isclose(expected, found, rel_tol=CLOSE, abs_tol=1e-12)
     else:
@@ -296,7 +296,7 @@ def _is_number(value: Any) -> bool:
 
 
 def dumped(value: Any, indent: str = "") -> str:
-    """JSON that differs line by line: what fits into a line stands in one, and so does each list in a list."""
+    """Return JSON for line-by-line diffs: what fits into a line is on one, and so is each list in a list."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) <= LINE or not isinstance(value, dict | list):
         return line

@@ -1,4 +1,4 @@
-"""The golden records, and what is asked about them."""
+"""The golden cases: the records, and the commands that are run on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLUGINS = [
     if " = " in line
 ]
 
-# Commands that print JSON, by what they are asked; folders are those of `records`.
+# Commands that print JSON; folders are those of `records`.
 COMMANDS: dict[str, tuple[str, ...]] = {
     "engines": ("engines",),
     "workloads": ("workloads",),
@@ -100,7 +100,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sql-mistake": ("sql", "records/engines", "select engin from records"),
 }  # fmt: skip
 
-# Commands as a person sees them.
+# Commands that print text.
 TEXTS: dict[str, tuple[str, ...]] = {
     **{f"show-{folder}": ("show", f"records/{folder}") for folder in FOLDERS},
     "show-prices": ("show", "records/lab", "--prices", "prices.toml"),
