@@ -23,7 +23,6 @@ from trainoff.runner.faults import (
     FaultInjector,
     FaultSchedule,
     FaultTargets,
-    ProcessTargets,
     fault_impact,
     fault_of,
     send_all,
@@ -264,15 +263,15 @@ def stopped(family):
 
 def test_a_nodes_processes_are_found_by_their_role(family):
     parent, child = family
-    assert ProcessTargets(None).pids(7) == [parent, child]
-    assert ProcessTargets(None).trainers(7) == [parent, child]
-    assert ProcessTargets("# the trainer").trainers(7) == [child], "of several processes the one that trains"
-    assert ProcessTargets("no such program").trainers(7) == []
-    assert ProcessTargets(None).pids(8) == []
+    assert FaultTargets(None).pids(7) == [parent, child]
+    assert FaultTargets(None).trainers(7) == [parent, child]
+    assert FaultTargets("# the trainer").trainers(7) == [child], "of several processes the one that trains"
+    assert FaultTargets("no such program").trainers(7) == []
+    assert FaultTargets(None).pids(8) == []
 
 
 def test_all_processes_of_a_node_are_paused_and_resumed(family):
-    targets = ProcessTargets(None)
+    targets = FaultTargets(None)
     targets.pause(7)
     wait_for(lambda: all(stopped(family)))
     targets.resume(7)
@@ -292,7 +291,7 @@ def test_processes_started_during_a_pause_are_paused_too():
 
 
 def test_a_slow_node_is_paused_at_intervals_until_it_is_healed(family):
-    targets = ProcessTargets(None)
+    targets = FaultTargets(None)
     targets.slow(7, 0.1)
     wait_for(lambda: all(stopped(family)))
     targets.restore_speed(7)

@@ -212,14 +212,12 @@ def scan(folder: Path) -> tuple[list[Record], list[DamagedRecord]]:
     """Return the records and the damaged records in a study's folder or a folder of studies."""
     if not folder.is_dir():
         raise no_folder(folder)
+    cache = RecordCache(folder)
     try:
-        with _without_garbage_collection():
-            found = [read(path) for path in _record_folders(folder)]
+        cache.refresh()
     except OSError as error:
         raise TrainoffError(f"{error.filename or folder}: this folder cannot be read ({error.strerror})") from error
-    return [item for item in found if isinstance(item, Record)], [
-        item for item in found if isinstance(item, DamagedRecord)
-    ]
+    return cache.records, cache.damaged
 
 
 def no_folder(folder: Path) -> TrainoffError:
@@ -249,16 +247,6 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _record_folders(folder: Path) -> list[str]:
-    """Return the folders with a record: the folder itself, or those in a study's folder or a folder of studies."""
-    if holds_record(str(folder)):
-        return [str(folder)]
-    found = []
-    for inside, _ in folders(str(folder)):
-        found += [inside] if holds_record(inside) else [deep for deep, _ in folders(inside) if holds_record(deep)]
-    return sorted(found)
 
 
 def holds_record(folder: str) -> bool:
@@ -298,16 +286,17 @@ class RecordCache:
         """Read new records and forget removed ones; return whether there were any."""
         records: dict[tuple[str, int], Record] = {}
         damaged: dict[tuple[str, int, int], DamagedRecord] = {}
-        for path, inode in self._record_folders():
-            if found := self._records.get((path, inode)):
-                records[path, inode] = found
-                continue
-            key = path, inode, _changed(path)
-            one = self._damaged.get(key) or read(path)
-            if isinstance(one, DamagedRecord):
-                damaged[key] = one
-            else:
-                records[path, inode] = one
+        with _without_garbage_collection():
+            for path, inode in sorted(self._record_folders()):
+                if known := self._records.get((path, inode)):
+                    records[path, inode] = known
+                    continue
+                key = path, inode, _changed(path)
+                found = self._damaged.get(key) or read(path)
+                if isinstance(found, DamagedRecord):
+                    damaged[key] = found
+                else:
+                    records[path, inode] = found
         changed = records.keys() != self._records.keys() or damaged.keys() != self._damaged.keys()
         self._records, self._damaged = records, damaged
         return changed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from trainoff.engines import Job
 from trainoff.engines.shared.snapshots import CERTIFIED_STEPS
 from trainoff.files import atomic_open
 from trainoff.models import Model, NamedWeights, Weights, evaluate, fingerprint, flatten, trajectory, unflatten
-from trainoff.runner.events import SnapshotEvent, TrialState
+from trainoff.runner.events import SnapshotEvent, TrialState, growth
 
 REFERENCE = 1  # the version of the reference, by which cached trajectories are found
 EXACT = 1e-3  # float32 rounding measures about 1e-4
@@ -83,40 +82,21 @@ def reference_weights(job: Job) -> dict[int, NamedWeights]:
     """Return the reference's weights at the certified steps, which are computed once and cached."""
     params = job.params
     first_rates = [float(rate) for rate in job.rates[: max(CERTIFIED_STEPS)]]
-    key = [
-        REFERENCE,
-        job.model,
-        job.data.identity,
-        job.order,
-        params["optimizer"],
-        params["momentum"],
-        first_rates,
-    ]
+    optimizer, momentum = params["optimizer"], params["momentum"]
+    key = [REFERENCE, job.model, job.data.identity, job.order, optimizer, momentum, first_rates]
     name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
     path = cache_folder() / "reference" / f"{name}.npz"
     try:
         with np.load(path) as stored:
             return {int(step): unflatten(job.model, stored[step]) for step in stored.files}
     except (OSError, ValueError, zipfile.BadZipFile):  # missing or damaged
-        computed = _trajectory(job)
+        computed = trajectory(
+            job.model, job.weights, job.data.x_train, job.data.y_train, job.order, optimizer,
+            momentum, job.rates, CERTIFIED_STEPS,
+        )  # fmt: skip
     with contextlib.suppress(OSError):  # without the cache they are computed again
         _store(path, computed)
     return computed
-
-
-def _trajectory(job: Job) -> dict[int, NamedWeights]:
-    data, params = job.data, job.params
-    return trajectory(
-        job.model,
-        job.weights,
-        data.x_train,
-        data.y_train,
-        job.order,
-        params["optimizer"],
-        params["momentum"],
-        job.rates,
-        CERTIFIED_STEPS,
-    )
 
 
 def _store(path: Path, weights: dict[int, NamedWeights]) -> None:
@@ -146,7 +126,7 @@ def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dic
                 "samples_seen": event.samples_seen,
                 "train_s": event.train_s,
                 "wall_s": event.t - state.start,
-                "core_s": _core_s(cpu, state.train_start or event.t, event.t),
+                "core_s": growth(cpu, state.train_start or event.t, event.t) if cpu else None,
                 "objective": event.loss,
                 **quality,
             }
@@ -158,11 +138,3 @@ def objectives(state: TrialState) -> list[dict[str, Any]]:
     """Return a row per training loss that was reported after its step, of which nothing else is known."""
     known = ("step", "samples_seen", "train_s")
     return [{**{name: getattr(event, name) for name in known}, "objective": event.loss} for event in state.objectives]
-
-
-def _core_s(cpu: Sequence[tuple[float, float]], start: float, now: float) -> float | None:
-    """Return the CPU seconds since the training began, interpolated between samples."""
-    if not cpu:
-        return None
-    times, used = zip(*cpu, strict=True)
-    return float(np.interp(now, times, used) - np.interp(start, times, used))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -448,6 +449,12 @@ class TrialState:
                 series[row.tick] += row.user_s + row.system_s
         return sorted(series.items())
 
+    @property
+    def training_span(self) -> tuple[float, float] | None:
+        """Return when the training began and ended; None if it did not come to an end."""
+        start, end = self.train_start, self.train_end
+        return None if start is None or end is None or end <= start else (start, end)
+
     def current(self, *names: str) -> float:
         """Return the sum of some figures over all roles, by the newest sample of each."""
         rows = [row for role, row in self.latest.items() if role != MACHINE]
@@ -501,3 +508,14 @@ class TrialState:
         self.fault, self.fault_step = event, self.step
         self.fault_at_s = event.t - (self.train_start or event.t) - self.paused_s
         self.last_progress = event.t
+
+
+def growth(series: Sequence[tuple[float, float]], start: float, end: float) -> float:
+    """Return by how much a counter grew between two times, interpolating a series of (time, value)."""
+    import numpy as np
+
+    if not series:
+        return 0.0
+    times, values = zip(*series, strict=True)
+    first, last = np.interp([start, end], times, values)
+    return float(last - first)

@@ -20,61 +20,10 @@ from trainoff.study.keys import LAST, moment
 
 
 class FaultTargets:
-    """What can be done to the nodes of a kind of cluster. A study is refused if it asks for what is not implemented."""
+    """The nodes of a trial, as descendants of this process: node 1 is every process with the role worker-1.
 
-    def pids(self, node: int) -> list[int]:
-        """Return all processes of a node."""
-        raise NotImplementedError
-
-    def trainers(self, node: int) -> list[int]:
-        """Return the processes of one worker of the engine, which the engine may be able to restart."""
-        raise NotImplementedError
-
-    def kill(self, node: int) -> None:
-        """Kill all processes of a node."""
-        raise NotImplementedError
-
-    def pause(self, node: int) -> None:
-        """Stop all processes of a node."""
-        raise NotImplementedError
-
-    def resume(self, node: int) -> None:
-        """Continue the processes of a node."""
-        raise NotImplementedError
-
-    def slow(self, node: int, share: float) -> None:
-        """Reduce the speed of a node to a share."""
-        raise NotImplementedError
-
-    def restore_speed(self, node: int) -> None:
-        """Give a node its full speed again."""
-        raise NotImplementedError
-
-    def cut(self, node: int) -> None:
-        """Cut a node's network link."""
-        raise NotImplementedError
-
-    def heal(self, node: int) -> None:
-        """Restore a node's network link."""
-        raise NotImplementedError
-
-    def limit(self, node: int, mbit: float) -> None:
-        """Limit the bandwidth of a node's link."""
-        raise NotImplementedError
-
-    def unlimit(self, node: int) -> None:
-        """Restore the bandwidth of a node's link."""
-        raise NotImplementedError
-
-    def fill(self, node: int) -> None:
-        """Fill a node's memory."""
-        raise NotImplementedError
-
-
-class ProcessTargets(FaultTargets):
-    """Nodes that are only descendants of this process: node 1 is every process with the role worker-1.
-
-    `trainer` is contained in the command line of the process that trains, if a worker has several processes.
+    `trainer` is contained in the command line of the process that trains, if a worker has several processes. Nodes
+    with their own network and memory (`LabTargets`) can do what is not implemented here; a study is refused elsewhere.
     """
 
     def __init__(self, trainer: str | None) -> None:
@@ -83,13 +32,15 @@ class ProcessTargets(FaultTargets):
         self._stopped: dict[int, list[int]] = {}
 
     def pids(self, node: int) -> list[int]:
+        """Return all processes of a node."""
         below = psutil.Process().children(recursive=True)
         return with_children(each for each in below if role(each) == f"worker-{node}")
 
     def trainers(self, node: int) -> list[int]:
+        """Return the processes of one worker of the engine, which the engine may be able to restart."""
         every = sorted(running(self.pids(node)), key=lambda each: each.create_time())
-        fit = (each for each in every if is_trainer(each, self._trainer))
-        return with_children(each for each in [next(fit, None)] if each)
+        first = next((each for each in every if is_trainer(each, self._trainer)), None)
+        return with_children([first] if first else [])
 
     def kill(self, node: int) -> None:
         send_all(lambda: self.pids(node), signal.SIGKILL)
@@ -101,12 +52,32 @@ class ProcessTargets(FaultTargets):
         send(self._stopped.pop(node, []), signal.SIGCONT)
 
     def slow(self, node: int, share: float) -> None:
+        """Reduce the speed of a node to a share."""
         self._throttles[node] = Throttle(lambda: self.pids(node), share)
         self._throttles[node].start()
 
     def restore_speed(self, node: int) -> None:
         if throttle := self._throttles.pop(node, None):
             throttle.release()
+
+    def cut(self, node: int) -> None:
+        """Cut the link of a node."""
+        raise NotImplementedError
+
+    def heal(self, node: int) -> None:
+        """Restore the link of a node."""
+        raise NotImplementedError
+
+    def limit(self, node: int, mbit: float) -> None:
+        """Limit the bandwidth of a node's link."""
+        raise NotImplementedError
+
+    def unlimit(self, node: int) -> None:
+        raise NotImplementedError
+
+    def fill(self, node: int) -> None:
+        """Fill the memory of a node."""
+        raise NotImplementedError
 
 
 def is_trainer(process: psutil.Process, program: str | None) -> bool:

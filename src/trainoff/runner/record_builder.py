@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime
 import io
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isfinite, log
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from trainoff import engines
 from trainoff.engines import Engine, Job
 from trainoff.records import METRICS, Record, error_of, measured, time_to_target
 from trainoff.runner.equivalence import certificate, curve, objectives
-from trainoff.runner.events import MACHINE, NodeEvent, SampleEvent, TrialState
+from trainoff.runner.events import MACHINE, SampleEvent, TrialState, growth
 from trainoff.runner.faults import fault_impact, fault_of
 from trainoff.runner.machine import environment
 from trainoff.runner.status import TrialStatus, status_of
@@ -80,46 +78,34 @@ def full_record(record: Record, trial: Trial, exit_info: ExitInfo, job: Job, dif
 
     If the evaluation fails, the record keeps everything that was measured.
     """
+    state, model = exit_info.state, job.model
     _set_times(record, exit_info)
-    set_resources(record, exit_info.state, nodes_of(trial) if trial.emulated else ())
+    set_resources(record, state, nodes_of(trial) if trial.emulated else ())
     record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test), **job.data.facts}
-    record.model = {
-        "kind": job.model.kind,
-        "classes": job.model.classes,
-        "parameters": job.model.parameter_count,
-        **asdict(job.model),
-    }
+    record.model = {"kind": model.kind, "classes": model.classes, "parameters": model.parameter_count, **asdict(model)}
     status = status_of(exit_info)
     try:
-        status = _evaluate(record, exit_info, job, differs, status)
+        with np.errstate(all="ignore"):  # the training may have diverged
+            rows = curve(state, job.folder, model, job.data)
+            record.equivalence = certificate(job, state, differs)
+        _set_quality(record, rows, job)
+        _write([*rows, *objectives(state)], job.folder / "curve.parquet")
+        status = _check_result(status, record, rows)
     except Exception as error:
         reason = f"the result could not be evaluated: {type(error).__name__}: {error}"
         status = replace(status, status="wrong-result", reason=reason) if status.status == "ok" else status
-    _apply(record, status)
-    if asked := fault_of(trial):
-        record.fault = fault_impact(asked, exit_info.state, record.failed)
-    _remove_snapshots(job.folder)
-    _append_logs(job.folder)
+    for name, value in asdict(status).items():
+        setattr(record, name, value)
+    if fault := fault_of(trial):
+        record.fault = fault_impact(fault, state, record.failed)
+    for snapshot in job.folder.glob("snapshot-*.f32"):
+        snapshot.unlink()  # evaluated: the record may need the space
+    log = _collect_logs(job.folder)
     if record.failed:
-        worker = exit_info.state.worker_log
-        record.log_tail = worker.tail if worker and worker.tail else _tail(job.folder / "log.txt")
-    _write(_series(exit_info.state), job.folder / "samples.parquet")
-
-
-def _evaluate(record: Record, exit_info: ExitInfo, job: Job, differs: str | None, status: TrialStatus) -> TrialStatus:
-    """Evaluate the snapshots and the predictions; return the status that follows from them."""
-    with np.errstate(all="ignore"):  # of a network that has diverged
-        rows = curve(exit_info.state, job.folder, job.model, job.data)
-        record.equivalence = certificate(job, exit_info.state, differs)
-    _set_quality(record, rows, job)
-    _write([*rows, *objectives(exit_info.state)], job.folder / "curve.parquet")
-    return _check_result(status, record, rows)
-
-
-def _remove_snapshots(folder: Path) -> None:
-    """Remove the snapshots, which have been evaluated, to make room for the record."""
-    for snapshot in folder.glob("snapshot-*.f32"):
-        snapshot.unlink()
+        worker = state.worker_log
+        record.log_tail = worker.tail if worker and worker.tail else _tail(log)
+    samples = [{"t_s": sample.tick - state.start, **sample.row()} for sample in state.samples]
+    _write(samples, job.folder / "samples.parquet")
 
 
 def _set_times(record: Record, exit_info: ExitInfo) -> None:
@@ -140,7 +126,7 @@ def _set_quality(record: Record, rows: list[dict[str, Any]], job: Job) -> None:
     for target in record.targets:
         record.time_to_target[str(target)] = time_to_target(times, values, target, metric)
     if rows:
-        record.test_metrics = {name: value for name, value in measured(rows[-1]).items() if isfinite(value)}
+        record.test_metrics = _finite(measured(rows[-1]))
     predictions = job.folder / "predictions.npy"
     if predictions.exists():
         labels = np.load(predictions)
@@ -158,9 +144,9 @@ def _check_result(status: TrialStatus, record: Record, rows: list[dict[str, Any]
         return replace(wrong, reason=record.equivalence["reason"])
     if not rows or rows[-1]["samples_seen"] != record.samples_seen:
         return replace(wrong, reason="the engine did not report its final weights")
-    astray = rows[-1]["loss"] / log(record.model["classes"])
-    if astray > DIVERGED:
-        reason = f"the loss ended at {rows[-1]['loss']:.3g}, {astray:.0f} times that of guessing"
+    times_guessing = rows[-1]["loss"] / math.log(record.model["classes"])
+    if times_guessing > DIVERGED:
+        reason = f"the loss ended at {rows[-1]['loss']:.3g}, {times_guessing:.0f} times that of guessing"
         return replace(status, status="diverged", phase="train", reason=reason)
     if record.test_accuracy is None:
         return replace(wrong, phase="test", reason="predict did not return one label per row of the test set")
@@ -171,16 +157,6 @@ def _check_result(status: TrialStatus, record: Record, rows: list[dict[str, Any]
     return status
 
 
-def _apply(record: Record, status: TrialStatus) -> None:
-    for name, value in asdict(status).items():
-        setattr(record, name, value)
-
-
-def _series(state: TrialState) -> list[dict[str, Any]]:
-    """Return the samples with the time since the trial started."""
-    return [{"t_s": sample.tick - state.start, **sample.row()} for sample in state.samples]
-
-
 def _write(rows: list[dict[str, Any]], path: Path) -> None:
     import polars
 
@@ -189,50 +165,24 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
     path.write_bytes(table.getbuffer())
 
 
-def _append_logs(folder: Path) -> None:
-    """Append the logs of the cluster's processes to the log of the trial process."""
-    with (folder / "log.txt").open("a") as log:
-        logs = folder / "logs"
+def _collect_logs(folder: Path) -> Path:
+    """Append the logs of the cluster's processes to the log of the trial process, and return its path."""
+    path, logs = folder / "log.txt", folder / "logs"
+    with path.open("a") as log:
         for part in sorted([*logs.glob("**/*.txt"), *logs.glob("**/stderr"), *logs.glob("**/stdout")]):
             if text := part.read_text(errors="replace"):
                 log.write(f"\n==== {part.relative_to(logs).with_suffix('')} ====\n{text}")
+    return path
 
 
 def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:]) if log.exists() else ""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:])
 
 
 def set_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec] = ()) -> None:
     """Set what the trial used, by the kernel's counts and the samples; `nodes` are the emulated ones."""
     record.nodes = node_figures(nodes, state)
-    usage = state.usage
-    if usage:
-        # The kernel's count is exact but lacks processes that outlived their parents; the samples include those.
-        here = max(usage.user_s + usage.system_s, sum(state.cpu_s.values()))
-        record.cpu_s = here + max(state.host_total_s, sum(state.host_cpu_s.values()))
-        record.context_switches, record.orphans = usage.switches, usage.orphans
-        record.cpu_s_by_role = _with_rest(record.cpu_s, _sum(state.cpu_s, state.host_cpu_s))
-        record.sampler = {"cpu_s": usage.sampler_s}
-    ticks = _by_tick(state.samples)
-    record.sampler["samples"] = len(ticks)
-    roles = [[row for row in rows if row.role != MACHINE] for rows in ticks]
-    peaks = [sum(row.pss for row in rows) for rows in roles]
-    # Samples miss a peak between them; the kernel knows that of the largest process.
-    record.peak_memory_bytes = max([*peaks, usage.largest_rss if usage else 0]) or None
-    for row in (row for rows in roles for row in rows):
-        peak = record.peak_memory_bytes_by_role.get(row.role, 0)
-        record.peak_memory_bytes_by_role[row.role] = max(peak, row.pss)
-        if row.sent_bytes or row.received_bytes:
-            traffic = {"sent": row.sent_bytes, "received": row.received_bytes}
-            record.network_bytes_by_role[row.role] = traffic
-    if roles:
-        record.disk_read_bytes = sum(row.read_bytes for row in roles[-1])
-        record.disk_write_bytes = sum(row.write_bytes for row in roles[-1])
-    machine = [row for row in state.samples if row.role == MACHINE]
-    if machine:
-        record.network_bytes = machine[-1].network_bytes
-        record.network_bytes_by_phase = state.network_bytes_by_phase(record.network_bytes)
-        record.noise |= noise(machine, state.cpu_series(here=True))
+    _set_usage(record, state)
     record.counts = _finite(state.counts)
     record.notes = dict(state.notes)
     if state.unreadable:
@@ -245,6 +195,43 @@ def set_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec] =
     rounds, sent = record.counts.get("rounds"), record.network_bytes_by_phase.get("train")
     if rounds and sent:
         record.counts["bytes_per_round"] = sent / rounds
+
+
+def _set_usage(record: Record, state: TrialState) -> None:
+    if usage := state.usage:
+        # The kernel's count is exact but lacks processes that outlived their parents; the samples include those.
+        here = max(usage.user_s + usage.system_s, sum(state.cpu_s.values()))
+        record.cpu_s = here + max(state.host_total_s, sum(state.host_cpu_s.values()))
+        record.context_switches, record.orphans = usage.switches, usage.orphans
+        by_role = {role: state.cpu_s.get(role, 0.0) + state.host_cpu_s.get(role, 0.0)
+                   for role in (*state.cpu_s, *state.host_cpu_s)}  # fmt: skip
+        record.cpu_s_by_role = {role: round(seconds, 3) for role, seconds in by_role.items()}
+        if (rest := record.cpu_s - sum(record.cpu_s_by_role.values())) > 0.005:
+            record.cpu_s_by_role["unattributed"] = round(rest, 3)  # processes shorter than the time between samples
+        record.sampler = {"cpu_s": usage.sampler_s}
+    ticks: dict[float, list[SampleEvent]] = {}
+    for row in sorted(state.samples, key=lambda row: row.tick):
+        ticks.setdefault(row.tick, [])
+        if row.role != MACHINE:
+            ticks[row.tick].append(row)
+    record.sampler["samples"] = len(ticks)
+    # Samples miss a peak between them; the kernel knows that of the largest process.
+    peaks = [sum(row.pss for row in rows) for rows in ticks.values()]
+    record.peak_memory_bytes = max([*peaks, usage.largest_rss if usage else 0]) or None
+    last: list[SampleEvent] = []
+    for last in ticks.values():
+        for row in last:
+            peak = record.peak_memory_bytes_by_role.get(row.role, 0)
+            record.peak_memory_bytes_by_role[row.role] = max(peak, row.pss)
+            if row.sent_bytes or row.received_bytes:
+                record.network_bytes_by_role[row.role] = {"sent": row.sent_bytes, "received": row.received_bytes}
+    if ticks:
+        record.disk_read_bytes = sum(row.read_bytes for row in last)
+        record.disk_write_bytes = sum(row.write_bytes for row in last)
+    if machine := [row for row in state.samples if row.role == MACHINE]:
+        record.network_bytes = machine[-1].network_bytes
+        record.network_bytes_by_phase = state.network_bytes_by_phase(record.network_bytes)
+        record.noise |= noise(machine, state.cpu_series(here=True))
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float]:
@@ -262,17 +249,17 @@ def _set_waiting(record: Record) -> None:
 
 def _training(record: Record, state: TrialState) -> dict[str, Any]:
     """Return the use of the machine during the training, by which bottlenecks are found."""
-    start, end = state.train_start, state.train_end
-    if start is None or end is None or end <= start:
+    if not (span := state.training_span):
         return {}
+    start, end = span
     cpus = record.environment.get("cpus") or 1
     asked = sum(node["cores"] for node in record.nodes) or math.ceil(record.workers * record.cores)
     given = {"attach": cpus, "hosts": asked}.get(record.cluster, min(cpus, asked))
     roles = dict.fromkeys(row.role for row in state.samples if row.role != MACHINE)
-    cores = {role: round(_spent(state.cpu_series(role), start, end) / (end - start), 4) for role in roles}
+    cores = {role: round(growth(state.cpu_series(role), *span) / (end - start), 4) for role in roles}
     machine = [row for row in state.samples if row.role == MACHINE and start <= row.tick <= end]
     found: dict[str, Any] = {
-        "cpu_share": round(_spent(state.cpu_series(), start, end) / (end - start) / given, 4),
+        "cpu_share": round(growth(state.cpu_series(), *span) / (end - start) / given, 4),
         "cpu_cores_by_role": cores,
     }
     if machine:
@@ -283,26 +270,6 @@ def _training(record: Record, state: TrialState) -> dict[str, Any]:
     if sent := record.network_bytes_by_phase.get("train"):
         found["network_bytes_per_s"] = round(sent / (end - start))
     return found
-
-
-def _spent(series: Sequence[tuple[float, float]], start: float, end: float) -> float:
-    """Return the CPU seconds between two times, by a series of (time, seconds so far)."""
-    if len(series) < 2:
-        return 0.0
-    times, values = zip(*series, strict=True)
-    first, last = np.interp([start, end], times, values)
-    return float(last - first)
-
-
-def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Return the sum for each role."""
-    return {role: round(one.get(role, 0.0) + other.get(role, 0.0), 3) for role in (*one, *other)}
-
-
-def _with_rest(total: float, by_role: Mapping[str, float]) -> dict[str, float]:
-    """Add what the kernel counted and no sample saw, such as processes shorter than the time between samples."""
-    rest = total - sum(by_role.values())
-    return {**by_role, "unattributed": round(rest, 3)} if rest > 0.005 else dict(by_role)
 
 
 def noise(machine: Sequence[SampleEvent], trial_cpu: Sequence[tuple[float, float]]) -> dict[str, Any]:
@@ -330,43 +297,26 @@ def noise(machine: Sequence[SampleEvent], trial_cpu: Sequence[tuple[float, float
     }
 
 
-def _by_tick(samples: Sequence[SampleEvent]) -> list[list[SampleEvent]]:
-    ticks: dict[float, list[SampleEvent]] = defaultdict(list)
-    for row in samples:
-        ticks[row.tick].append(row)
-    return [ticks[tick] for tick in sorted(ticks)]
-
-
 COUNTERS = ("cpu_s", "throttled_s", "sent_bytes", "received_bytes")
 
 
 def node_figures(specs: Sequence[NodeSpec], state: TrialState) -> list[dict[str, Any]]:
     """Return for every node its size, what it used, and what it used during the training."""
-    return [_node(number, spec, state) for number, spec in enumerate(specs) if state.nodes.get(number)]
-
-
-def _node(number: int, spec: NodeSpec, state: TrialState) -> dict[str, Any]:
-    rows = state.nodes[number]
-    last = rows[-1]
-    return {
-        "name": f"node-{number}",
-        **spec.__dict__,
-        **{name: getattr(last, name) for name in COUNTERS},
-        "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
-        "oom_kills": last.oom_kills,
-        "training": _while_training(rows, state),
-    }
-
-
-def _while_training(rows: Sequence[NodeEvent], state: TrialState) -> dict[str, float]:
-    start, end = state.train_start, state.train_end
-    if start is None or end is None or end <= start:
-        return {}
-    used = {name: round(_between(rows, name, start, end), 4) for name in COUNTERS}
-    return {"seconds": round(end - start, 4), **used}
-
-
-def _between(rows: Sequence[NodeEvent], name: str, start: float, end: float) -> float:
-    """Return by how much a counter grew between two times."""
-    first, last = np.interp([start, end], [row.tick for row in rows], [getattr(row, name) for row in rows])
-    return float(last - first)
+    figures = []
+    for number, spec in enumerate(specs):
+        if not (rows := state.nodes.get(number)):
+            continue
+        training = {}
+        if span := state.training_span:
+            training["seconds"] = round(span[1] - span[0], 4)
+            for name in COUNTERS:
+                training[name] = round(growth([(row.tick, getattr(row, name)) for row in rows], *span), 4)
+        figures.append({
+            "name": f"node-{number}",
+            **asdict(spec),
+            **{name: getattr(rows[-1], name) for name in COUNTERS},
+            "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
+            "oom_kills": rows[-1].oom_kills,
+            "training": training,
+        })  # fmt: skip
+    return figures

@@ -28,7 +28,7 @@ from trainoff.clusters.lab.cluster import LabPlan
 from trainoff.clusters.local import GRACE_S, die_with_parent
 from trainoff.engines.shared.watch import LAB, LOOPBACK_ONLY, TRIAL_NETWORK, Channel
 from trainoff.errors import TrainoffError
-from trainoff.runner.faults import FAULT, HEAL, FaultInjector, ProcessTargets
+from trainoff.runner.faults import FAULT, HEAL, FaultInjector, FaultTargets
 from trainoff.runner.lab.supervisor import Lab, LabTargets
 from trainoff.runner.sampler import Sampler, Sockets
 
@@ -78,7 +78,7 @@ class Supervisor:
             os.environ[TRIAL_NETWORK] = LAB if self._lab else LOOPBACK_ONLY
         sockets = Sockets(self._lab.ears(), between=True) if self._lab else None
         self._sampler = Sampler(config.namespaces, self._network, sockets)
-        targets = LabTargets(config.trainer, self._lab) if self._lab else ProcessTargets(config.trainer)
+        targets = LabTargets(config.trainer, self._lab) if self._lab else FaultTargets(config.trainer)
         self._injector = FaultInjector(config.fault, targets, self._channel.emit) if config.fault else None
         self._trial: subprocess.Popen[bytes] | None = None
         self._exit: int | None = None

@@ -25,7 +25,7 @@ from trainoff.clusters.lab.cluster import LabNetwork, LabPlan, gone, node_traffi
 from trainoff.clusters.lab.register import LabCgroups, folder
 from trainoff.clusters.local import die_with_parent
 from trainoff.errors import TrainoffError
-from trainoff.runner.faults import ProcessTargets
+from trainoff.runner.faults import FaultTargets
 from trainoff.runner.sampler import SOCK_DIAG
 from trainoff.study.machines import NodeSpec
 
@@ -127,7 +127,7 @@ class Lab:
         return {"role": f"node-{worst['node']}", "bytes": worst["peak_memory_bytes"], "limit": limit}
 
 
-class LabTargets(ProcessTargets):
+class LabTargets(FaultTargets):
     """Emulated nodes: their control groups, network links and memory."""
 
     def __init__(self, trainer: str | None, lab: Lab) -> None:
