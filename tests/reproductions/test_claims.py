@@ -115,7 +115,7 @@ def test_required_keys_of_a_claim(key):
 
 
 def test_ids_are_unique_and_the_file_has_only_claims():
-    with pytest.raises(TrainoffError, match="claim 2: there is a claim `one` already"):
+    with pytest.raises(TrainoffError, match="claim 2: the id `one` is used by another claim"):
         read_claims(claims_text(GOOD, GOOD), "mine.toml", ["002"])
     for text in ("", "x = 1", "claim = 3"):
         with pytest.raises(TrainoffError, match="expected claims and nothing else"):

@@ -238,5 +238,5 @@ def test_an_unknown_name_is_an_error_with_a_suggestion():
         trainoff.load("published:executers")
     with pytest.raises(TrainoffError, match="there are figures of sync-async, machines-and-clusters"):
         trainoff.load("published:")
-    with pytest.raises(TrainoffError, match="nobody published figures of it"):
+    with pytest.raises(TrainoffError, match="it has no published figures"):
         trainoff.load("published:ml-parameters")

@@ -1,11 +1,11 @@
-"""The published studies again: run here at a stated scale, and every claim judged by what was measured.
+"""The published studies repeated at a stated scale, with a verdict on each of their claims.
 
-`studies(name)` are the study files of a reproduction, `judge(name, records)` a verdict on each of its claims.
+`study_files(name)` are the study files of a reproduction, `evaluate(name, records)` the verdicts by its records.
 """
 
+from trainoff.reproductions.charts import RatioChart, ratio_charts
 from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED, ClaimFinding, Evidence
-from trainoff.reproductions.figures import RatioChart, ratio_charts
-from trainoff.reproductions.judge import (
+from trainoff.reproductions.verdicts import (
     ClaimResult,
     evaluate,
     evaluate_all,

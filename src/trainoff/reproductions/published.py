@@ -1,4 +1,4 @@
-"""The published documents: their tables and claims as they were printed, and their figures as records."""
+"""The published documents: their tables and claims as printed, and their figures as records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"\$?(?P<number>[\d.]+)(?: ?[%M])?")
 
 
 def parse_seconds(printed: str) -> float:
-    """A time: `332.476`, `128s`, `9.45 s`, `4min 25s`, `1 min 32 s`."""
+    """Parse a time: `332.476`, `128s`, `9.45 s`, `4min 25s`, `1 min 32 s`."""
     found = _TIME.fullmatch(printed)
     if not found or not printed:
         raise ValueError(f"`{printed}` is not a time")
@@ -31,7 +31,7 @@ def parse_seconds(printed: str) -> float:
 
 
 def parse_number(printed: str) -> float | int:
-    """A number without its sign or unit: `$0.27`, `140M`, `10000`."""
+    """Parse a number without its sign or unit: `$0.27`, `140M`, `10000`."""
     found = _NUMBER.fullmatch(printed)
     if not found:
         raise ValueError(f"`{printed}` is not a number")
@@ -39,15 +39,15 @@ def parse_number(printed: str) -> float | int:
 
 
 def parse_share(printed: str) -> float:
-    """Per cent as a share: `91.64%` is 0.9164, to the last digit that is printed."""
+    """Parse per cent as a share, to the last printed digit: `91.64%` is 0.9164."""
     if not printed.endswith("%"):
         raise ValueError(f"`{printed}` is not per cent")
     return round(parse_number(printed) / 100, 6)
 
 
-NOT_STATED = 0  # workers and cores are never null in a record; this stands for what a document does not say
+NOT_STATED = 0  # workers and cores of a record are never null; this is the value if a document does not state them
 UNCHECKED = {"verdict": None, "reason": "published: only its figures are known"}
-_READ: Mapping[str, Callable[[str], float]] = {  # how a cell is read, by the field that it fills; else as a number
+_PARSERS: Mapping[str, Callable[[str], float]] = {  # of cells, by the field that they fill; else as a number
     "train_s": parse_seconds,
     "test_accuracy": parse_share,
     "training.cpu_share": parse_share,
@@ -55,25 +55,23 @@ _READ: Mapping[str, Callable[[str], float]] = {  # how a cell is read, by the fi
 
 
 def names() -> list[str]:
-    """The studies of which there are published figures, by the names of their reproductions."""
+    """Return the names of the reproductions that have published figures."""
     return list(dict.fromkeys(runs.study for document in documents() for runs in document.runs))
 
 
 def records(name: str) -> list[Record]:
-    """The published runs of a study as records: `kind` is `published`, and what was not printed is null."""
+    """Return the published runs of a study as records of kind `published`; what was not printed is null."""
     if name not in names():
         if any(name in document.studies for document in documents()):
-            raise TrainoffError(f"published:{name}: nobody published figures of it; there are those of {_all()}")
+            raise TrainoffError(
+                f"published:{name}: it has no published figures; there are those of {', '.join(names())}"
+            )
         hint = suggest(name, names(), "there are figures of")
         raise TrainoffError(f"published:{name}: there is no published study {quote(name)}; {hint}")
     return [
         record for document in documents() for runs in document.runs if runs.study == name
         for record in _records(document, runs)
     ]  # fmt: skip
-
-
-def _all() -> str:
-    return ", ".join(names())
 
 
 def _records(document: Document, runs: PublishedRuns) -> Iterator[Record]:
@@ -89,24 +87,24 @@ def _records(document: Document, runs: PublishedRuns) -> Iterator[Record]:
 def _record(
     document: Document, runs: PublishedRuns, table: PublishedTable, row: list[str], facts: Mapping[str, Any]
 ) -> Record:
-    """One line of a table, or one cell of it, as a record."""
-    values: dict[str, Any] = {key: _copy(value) for key, value in facts.items()}
+    """Return one line of a table, or one cell of it, as a record."""
+    values: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in facts.items()}
     values["params"] = {"document": document.id, **values.get("params", {})}
     for heading, field in runs.columns.items():
         if cell := row[table.columns.index(heading)]:
-            _fill(values, field, _READ.get(field, parse_number)(cell))
-    _give_size(values)
+            _fill(values, field, _PARSERS.get(field, parse_number)(cell))
+    _add_size(values)
     cells = ", ".join([row[0], *(heading for heading in runs.columns if len(runs.columns) == 1)])
     source = f"{document.id}, {table.name}: {cells}"
-    told = {"source": source} | ({"workload": document.why_workload} if document.why_workload else {})
+    notes = {"source": source} | ({"workload": document.why_workload} if document.why_workload else {})
     values |= {key: float(values[key]) for key in ("cores", "memory_gb") if key in values}
-    made = Record(**{**_blank(values["engine"], runs.study, source), **values}, notes=told)
+    made = Record(**{**_blank(values["engine"], runs.study, source), **values}, notes=notes)
     made.cost_usd = made.usd(made.train_s)
     return made
 
 
 def _blank(engine: str, study: str, source: str) -> dict[str, Any]:
-    """What a record must have and no document has."""
+    """Return the fields that a record must have and no document states."""
     return {
         "trial_id": f"{engine}-{re.sub(r'[^a-z0-9]+', '-', source.lower()).strip('-')}",
         "attempt": 1,
@@ -126,8 +124,8 @@ def _blank(engine: str, study: str, source: str) -> dict[str, Any]:
     }
 
 
-def _give_size(values: dict[str, Any]) -> None:
-    """A machine by its name has cores, memory and a price, all from the catalogue; a cluster has several of them."""
+def _add_size(values: dict[str, Any]) -> None:
+    """Replace the name of a machine by its cores, memory and price in the catalogue."""
     if name := values.pop("machine", None):
         facts = shipped()[name]
         values["params"]["machine"] = name
@@ -136,7 +134,7 @@ def _give_size(values: dict[str, Any]) -> None:
 
 
 def _fill(values: dict[str, Any], field: str, value: float) -> None:
-    """Put a figure where it belongs; `params.epochs` is the key of a table."""
+    """Set a field; `params.epochs` is a key of the field `params`."""
     name, _, key = field.partition(".")
     if key:
         values.setdefault(name, {})[key] = value
@@ -144,29 +142,25 @@ def _fill(values: dict[str, Any], field: str, value: float) -> None:
         values[name] = value
 
 
-def _copy(value: Any) -> Any:
-    return dict(value) if isinstance(value, dict) else value
-
-
 class PublishedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table as it is printed, every cell as text; an empty one is empty in the document, too."""
+    """A table as printed, with every cell as text; an empty cell is empty in the document, too."""
 
     name: str
     caption: str
     where: str
     columns: list[str]
-    units: list[str]  # one for every column; empty where it holds names
+    units: list[str]  # one for every column; empty for a column of names
     rows: list[list[str]]
     note: str = ""
 
     def column(self, name: str) -> list[str]:
-        """The cells below a heading."""
+        """Return the cells below a heading."""
         place = self.columns.index(name)
         return [row[place] for row in self.rows]
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure that stands in the text, or what it says of a network or a parameter."""
+    """A figure in the text, or what the text says about a network or a parameter."""
 
     name: str
     where: str
@@ -176,7 +170,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Picture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A picture, of which only what the text says is known."""
+    """A picture, of which only the text about it is known."""
 
     name: str
     where: str
@@ -184,7 +178,7 @@ class Picture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Slip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is printed wrongly, or against what is printed elsewhere; several of a kind are parted by `; `."""
+    """A misprint, or a contradiction to what is printed elsewhere; several of a kind are separated by `; `."""
 
     where: str
     printed: str
@@ -192,14 +186,14 @@ class Slip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PublishedRuns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How lines of a table become records: what all have in common, and what each has of its own."""
+    """How lines of a table become records: the fields that all share, and those of each line."""
 
     study: str
     table: str
     all: dict[str, Any]  # fields of the record, and `machine`
-    columns: dict[str, str]  # heading of a column to the field that it fills
+    columns: dict[str, str]  # from the heading of a column to the field that it fills
     named: str | None = None  # of Document.rows
-    each: dict[str, dict[str, Any]] = {}  # msgspec gives every object its own
+    each: dict[str, dict[str, Any]] = {}
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,30 +203,31 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     form: str
     authors: list[str]
-    date: str  # as printed; empty where it is not
-    studies: list[str]  # the reproductions that ask its questions again
-    engines: list[str]  # what trainoff has in the place of its systems
+    date: str  # as printed; empty if it is not
+    studies: list[str]  # the reproductions that repeat it
+    engines: list[str]  # those of trainoff that correspond to its systems
     note: str
-    why_workload: str = ""  # why its records have the workload that they have, where it is not named
-    table: list[PublishedTable] = []  # msgspec gives every object its own
-    fact: list[Fact] = []  # msgspec gives every object its own
-    picture: list[Picture] = []  # msgspec gives every object its own
-    slip: list[Slip] = []  # msgspec gives every object its own
-    rows: dict[str, dict[str, dict[str, Any]]] = {}  # msgspec gives every object its own
-    runs: list[PublishedRuns] = []  # msgspec gives every object its own
+    why_workload: str = ""  # why its records have their workload, if the document does not name it
+    # msgspec copies these empty defaults for every object
+    table: list[PublishedTable] = []
+    fact: list[Fact] = []
+    picture: list[Picture] = []
+    slip: list[Slip] = []
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    runs: list[PublishedRuns] = []
 
     def the_table(self, name: str) -> PublishedTable:
-        """The table of that name."""
+        """Return the table of that name."""
         return next(table for table in self.table if table.name == name)
 
     def the_fact(self, name: str) -> Fact:
-        """The figure of that name."""
+        """Return the figure of that name."""
         return next(fact for fact in self.fact if fact.name == name)
 
 
 @cache
 def documents() -> tuple[Document, ...]:
-    """The documents whose figures and claims ship with trainoff, in their order."""
+    """Return the documents whose figures and claims ship with trainoff, in their order."""
     folder = resources.files("trainoff.reproductions").joinpath("documents")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return tuple(msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Document) for file in files)
@@ -242,19 +237,19 @@ PREFIX = "published:"
 
 
 def published_name(place: str | Path) -> str | None:
-    """The NAME of `published:NAME`; None for a folder."""
+    """Return the NAME of `published:NAME`; None for a folder."""
     text = str(place)
     return text.removeprefix(PREFIX) if text.startswith(PREFIX) else None
 
 
 def read_records(place: str | Path) -> tuple[list[Record], list[DamagedRecord]]:
-    """The records of a folder or of a published study, and those that are damaged."""
+    """Return the records of a folder or of a published study, and those that are damaged."""
     name = published_name(place)
     return scan(Path(place)) if name is None else (records(name), [])
 
 
 def require_records(place: str | Path) -> tuple[list[Record], list[DamagedRecord]]:
-    """The same where there must be some; a sentence with what to do if there are none."""
+    """Return them, or raise an error if there are none."""
     found, damaged = read_records(place)
     if not found:
         raise no_records(Path(place), damaged)
@@ -262,16 +257,16 @@ def require_records(place: str | Path) -> tuple[list[Record], list[DamagedRecord
 
 
 def output_path(place: Path, name: str) -> Path:
-    """Where a file that is made of records goes: into their folder; for published ones here, under their name."""
+    """Return the path of a file made from records: in their folder, or for published ones in the working directory."""
     published = published_name(place)
     return place / name if published is None else Path(f"published-{published}-{name}")
 
 
 KINDS = ("figure", "order", "shape", "quality")
 REPRODUCTIONS = ("ml-parameters", "sync-async", "machines-and-clusters", "batch-size", "executors", "tf-on-spark")
-_NEEDED = ("id", "document", "where", "says", "kind")
+_REQUIRED = ("id", "document", "where", "says", "kind")
 _EVIDENCE = ("test", "by", "not-comparable")
-_KEYS = (*_NEEDED, "published", "reproduction", *_EVIDENCE, "because", "shown")
+_KEYS = (*_REQUIRED, "published", "reproduction", *_EVIDENCE, "because", "shown")
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -282,25 +277,25 @@ class Claim:
     id: str
     document: str
     where: str  # section, table or figure
-    says: str  # a quotation or a paraphrase
+    says: str  # quoted or paraphrased
     kind: str  # figure, order, shape or quality
-    published: str | None = None  # the figures behind it, in words
+    published: str | None = None  # the figures behind it, as text
     reproduction: str | None = None  # the study whose records test it
     test: str | None = None  # the name of the check
-    because: str | None = None  # how the design shows it
-    shown: str | None = None  # the page of the documentation that does
-    not_comparable: str | None = None  # why nothing here can test it
+    because: str | None = None  # how the design of an engine shows it
+    shown: str | None = None  # the page of the documentation that shows it
+    not_comparable: str | None = None  # why it cannot be tested here
 
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """Every claim of the documents, in their order."""
+    """Return every claim of the documents, in their order."""
     text = resources.files("trainoff.reproductions").joinpath("claims.toml").read_text(encoding="utf-8")
     return tuple(read_claims(text, "claims.toml", [document.id for document in documents()]))
 
 
 def read_claims(text: str, label: str, known: Sequence[str]) -> list[Claim]:
-    """The claims of a TOML text about documents that are `known`; a mistake is named with its claim."""
+    """Return the claims in a TOML text about `known` documents; an error names the claim with the mistake."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -313,7 +308,7 @@ def read_claims(text: str, label: str, known: Sequence[str]) -> list[Claim]:
         claim = _claim(one, f"{label}: claim {place}", known)
         if claim.id in found:
             raise TrainoffError(
-                f"{label}: claim {place}: there is a claim {quote(claim.id)} already; choose another id"
+                f"{label}: claim {place}: the id {quote(claim.id)} is used by another claim; choose another id"
             )
         found[claim.id] = claim
     return list(found.values())
@@ -327,17 +322,17 @@ def _claim(facts: Mapping[str, Any], label: str, known: Sequence[str]) -> Claim:
             raise TrainoffError(f"{label}: {quote(key)} is not a key of a claim; {suggest(key, _KEYS, 'the keys are')}")
         if not isinstance(value, str) or not value.strip():
             raise TrainoffError(f"{label}: {quote(key)} must be a text that is not empty")
-    for key in _NEEDED:
+    for key in _REQUIRED:
         if key not in facts:
             raise TrainoffError(f"{label} lacks {quote(key)}")
-    _check_words(facts, label, known)
+    _check_values(facts, label, known)
     _check_evidence(facts, label)
     rest = {key: value for key, value in facts.items() if key not in ("by", "not-comparable")}
     return Claim(**rest, not_comparable=facts.get("not-comparable"))
 
 
-def _check_words(facts: Mapping[str, str], label: str, known: Sequence[str]) -> None:
-    """That every word stands for something."""
+def _check_values(facts: Mapping[str, str], label: str, known: Sequence[str]) -> None:
+    """Raise an error for a value that is not one of the choices, and for a malformed id."""
     choices = {"kind": KINDS, "document": known, "reproduction": REPRODUCTIONS, "by": ("design",)}
     for key, options in choices.items():
         if key in facts and facts[key] not in options:
@@ -349,7 +344,7 @@ def _check_words(facts: Mapping[str, str], label: str, known: Sequence[str]) -> 
 
 
 def _check_evidence(facts: Mapping[str, str], label: str) -> None:
-    """That there is one way to judge it, and all that it needs."""
+    """Raise an error unless there is one kind of evidence, with all the keys that it needs."""
     given = [key for key in _EVIDENCE if key in facts]
     if len(given) != 1:
         raise TrainoffError(f"{label} needs exactly one of `test`, `by` and `not-comparable`, and has {len(given)}")

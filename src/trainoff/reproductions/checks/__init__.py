@@ -1,6 +1,5 @@
-"""The checks: for every claim that can be tested, what to look for in the records. One file per reproduction."""
+"""The checks: for every claim that can be tested, what the records of its reproduction must show."""
 
-from trainoff.reproductions.checks import agreement, batches, executors, machines, parameters
-from trainoff.reproductions.checks import parameters as on_spark
+from trainoff.reproductions.checks import batches, executors, machines, parameters, sync_async
 
-__all__ = ["agreement", "batches", "executors", "machines", "on_spark", "parameters"]
+__all__ = ["batches", "executors", "machines", "parameters", "sync_async"]

@@ -1,4 +1,4 @@
-"""The verdict on each claim of a reproduction."""
+"""Evaluate the claims of a reproduction by its records."""
 
 from __future__ import annotations
 
@@ -24,58 +24,57 @@ from trainoff.reproductions.evidence import (
 from trainoff.reproductions.published import REPRODUCTIONS, Claim, claims
 from trainoff.study.suggestions import quote, suggest
 
-assert checks  # they enter themselves in CHECKS
+assert checks  # its modules register themselves in CHECKS
+
+STUDIES = Path(__file__).parent / "studies"
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim, and what came of it here."""
+    """A claim and its finding."""
 
     claim: Claim
     finding: ClaimFinding
 
 
 def evaluate(name: str, records: Sequence[Record]) -> list[ClaimResult]:
-    """The claims that a reproduction tests, each with its verdict by these records."""
-    seen = Evidence(newest(records))
-    return [ClaimResult(claim, _finding(claim, seen)) for claim in claims() if claim.reproduction == name]
+    """Evaluate the claims that a reproduction tests by its records."""
+    evidence = Evidence(newest(records))
+    return [ClaimResult(claim, _finding(claim, evidence)) for claim in claims() if claim.reproduction == name]
 
 
 def evaluate_all(records: dict[str, Sequence[Record]]) -> list[ClaimResult]:
-    """Every claim of the documents, with the records of each reproduction by its name."""
-    seen = {name: Evidence(newest(own)) for name, own in records.items()}
-    return [ClaimResult(claim, _finding(claim, seen.get(claim.reproduction or "", Evidence([])))) for claim in claims()]
+    """Evaluate every claim of the documents by the records of each reproduction."""
+    evidence = {name: Evidence(newest(found)) for name, found in records.items()}
+    nothing = Evidence([])
+    return [ClaimResult(each, _finding(each, evidence.get(each.reproduction or "", nothing))) for each in claims()]
 
 
-def _finding(claim: Claim, seen: Evidence) -> ClaimFinding:
+def _finding(claim: Claim, evidence: Evidence) -> ClaimFinding:
     if claim.not_comparable:
         return not_comparable(claim.not_comparable)
     if claim.because:
         return ClaimFinding(CONFIRMED, f"by design: {claim.shown}", claim.because)
     assert claim.test
     try:
-        return CHECKS[claim.test](seen)
+        return CHECKS[claim.test](evidence)
     except EvidenceMissing as error:
         return not_comparable(str(error))
 
 
-def verdict_counts(judged: Sequence[ClaimResult]) -> str:
-    """How many claims came out how: `8 confirmed, 3 refuted, 1 not comparable`."""
-    tally = Counter(one.finding.verdict for one in judged)
-    order = (CONFIRMED, REFUTED, NOT_COMPARABLE)
-    return ", ".join(f"{tally[verdict]} {verdict}" for verdict in order if tally[verdict])
-
-
-STUDIES = Path(__file__).parent / "studies"
+def verdict_counts(results: Sequence[ClaimResult]) -> str:
+    """Count the verdicts: `8 confirmed, 3 refuted, 1 not comparable`."""
+    counts = Counter(result.finding.verdict for result in results)
+    return ", ".join(f"{counts[each]} {each}" for each in (CONFIRMED, REFUTED, NOT_COMPARABLE) if counts[each])
 
 
 def names() -> tuple[str, ...]:
-    """The reproductions."""
+    """Return the names of the reproductions."""
     return REPRODUCTIONS
 
 
 def study_files(name: str) -> list[Path]:
-    """The study files of a reproduction, in the order in which they run."""
+    """Return the study files of a reproduction, in the order in which they run."""
     if name not in names():
         hint = suggest(name, names(), "there are")
         raise TrainoffError(f"there is no published study {quote(name)} to reproduce; {hint}")
@@ -83,7 +82,7 @@ def study_files(name: str) -> list[Path]:
 
 
 def scale_text(path: Path) -> str:
-    """What a study file says of itself: its first comment, in which the scale is stated."""
+    """Return the first comment of a study file, in which its scale is stated."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
