@@ -44,7 +44,7 @@ class DaskEngine(Engine):
             "written there first if they are missing. By default in a folder of this machine",
         ),
     }
-    session: DaskConnection | None = None
+    session: DaskConnection
 
     def refuses(self, trial: Trial) -> str | None:
         if trial.attached and trial.params["protocol"] != "tcp":
@@ -67,7 +67,7 @@ class DaskEngine(Engine):
             self.session.announce(watch)
 
     def close(self) -> None:
-        if self.session:
+        if hasattr(self, "session"):
             self.session.stop()
 
 
@@ -81,7 +81,6 @@ class DaskLocalSgdEngine(LocalSgdEngine, DaskEngine):
         super().open(job, watch)
         from trainoff.engines.dask.worker_pool import DaskWorkerPool
 
-        assert self.session
         partitioned = self.partitioned and job.mode != "search" and job.workers > 1
         self.pool = DaskWorkerPool(self.session, job, self.make_learner, partitioned=partitioned)
         with watch.phase("data_load"):
@@ -135,7 +134,6 @@ class DaskTorch(DdpDriver, DaskEngine):
 
         with watch.phase("import"):
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
-        assert self.session
         self._tasks: list[Any] = []
         # The address from which this process reaches the scheduler: there the workers can reach it.
         host = host_of(self.session.client.scheduler_comm.comm.local_address)
@@ -156,7 +154,6 @@ class DaskTorch(DdpDriver, DaskEngine):
         from trainoff.engines.shared.shipping import without_rows
         from trainoff.engines.torch.ddp_driver import DdpAssignment
 
-        assert self.session
         client, addresses = self.session.client, self.session.addresses
         host = host_of(addresses[0])
         ((port,),) = client.run(free_ports, [host], workers=addresses[:1]).values()
@@ -168,7 +165,6 @@ class DaskTorch(DdpDriver, DaskEngine):
 
     def _check(self) -> None:
         """Raise the error of a worker that has failed: a process group does not survive the loss of a member."""
-        assert self.session
         with self.session.failures():
             self.session.check()
         for rank, task in enumerate(self._tasks):

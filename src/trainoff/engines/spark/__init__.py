@@ -34,7 +34,7 @@ class SparkEngine(Engine):
     on_executors: ClassVar[tuple[str, ...]] = ("numpy",)  # what the Python of the executors must have
     whole_executors: ClassVar[bool] = True  # one task takes an executor with all its cores; else one core each
     properties: ClassVar[Mapping[str, str]] = {}  # Spark's, besides those of all engines
-    session: SparkConnection | None = None
+    session: SparkConnection
 
     def missing(self) -> list[Missing]:
         from trainoff.clusters.java import INSTALL, LEAST, find_java
@@ -72,7 +72,7 @@ class SparkEngine(Engine):
                 watch.note("executors", check_executors(self.session, self.on_executors))
 
     def close(self) -> None:
-        if self.session:
+        if hasattr(self, "session"):
             self.session.stop()
 
 
@@ -109,7 +109,6 @@ class SparkLocalSgdEngine(LocalSgdEngine, SparkEngine):
         super().open(job, watch)
         from trainoff.engines.spark.worker_pool import SparkWorkerPool
 
-        assert self.session
         with watch.phase("ship"), self.session.failures():
             self.pool = SparkWorkerPool(self.session, job, self.make_learner)
             self.session.rows_per_task = self._rows_per_task(job)
@@ -121,7 +120,6 @@ class SparkLocalSgdEngine(LocalSgdEngine, SparkEngine):
             from trainoff.engines.shared.local_sgd import training_part
 
             return training_part(job).order.rows * job.order.epochs
-        assert self.session
         return int(job.params["tau"]) * job.order.batch_size // self.session.executors
 
 
@@ -161,7 +159,6 @@ class SparkTorch(DdpDriver, SparkEngine):
         with watch.phase("import"):
             from trainoff.engines.shared.control_channel import ControlServer
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
-        assert self.session
         self._thread, self._workers = ThreadPoolExecutor(1), self.session.executors
         with watch.phase("ship"), self.session.failures():
             self.session.send_rows(job, write_rows_here)
@@ -178,7 +175,6 @@ class SparkTorch(DdpDriver, SparkEngine):
         from trainoff.engines.shared.shipping import without_rows
         from trainoff.engines.torch.ddp_worker import train_on_spark
 
-        assert self.session
         self.session.sql  # noqa: B018  # TorchDistributor needs the session
         lean = replace(without_rows(job), cores=self.session.cores)
         distributor = TorchDistributor(num_processes=self._workers, local_mode=False, use_gpu=False)
@@ -186,13 +182,11 @@ class SparkTorch(DdpDriver, SparkEngine):
 
     def _check(self) -> None:
         """Raise the error of the training on the executors, if it failed."""
-        assert self.session
         if self._running and self._running.done():
             with self.session.failures():
                 self._running.result()
 
     def train(self, job: Job, watch: Watch) -> None:
-        assert self.session
         self.follow(job, watch, self._workers)
         self.session.report(watch)
 

@@ -75,7 +75,6 @@ class SparkMllib(SparkEngine):
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-        assert self.session
         from trainoff.engines.spark.session import frame
 
         watch.note("blas", self._blas())
@@ -88,19 +87,16 @@ class SparkMllib(SparkEngine):
 
     def _warm_up(self, job: Job) -> None:
         """Fit a block of rows on every core without effect: the JVMs load and compile what training runs."""
-        assert self.session
         share = min(1.0, job.params["block_size"] * self.session.slots / job.order.rows)
         estimator(job, 1).fit(self._rows.sample(False, share, seed=0))
 
     def _blas(self) -> str:
         """Return the class that multiplies matrices: in plain Java, with Java's vectors, or by a native library."""
-        assert self.session
         blas = getattr(getattr(self.session.context._jvm.org.apache.spark.ml.linalg, "BLAS$"), "MODULE$")
         name = str(blas.nativeBLAS().getClass().getName())
         return f"{name} (the driver's)" if self.session.attached else name
 
     def train(self, job: Job, watch: Watch) -> None:
-        assert self.session
         runner = FitRunner(job, watch, self.session)
         fit = find_builder({"Mlp": fit_perceptron, "Logreg": fit_logistic}, job.model)
         with self.session.failures():
@@ -112,7 +108,6 @@ class SparkMllib(SparkEngine):
 
         from trainoff.engines.spark.session import frame
 
-        assert self.session
         with self.session.failures():
             rows = frame(self.session, x, np.arange(len(x)))  # row numbers as labels: Spark need not keep the order
             table = self._model.transform(rows).select("label", "prediction").toArrow()

@@ -99,7 +99,8 @@ class Pipeline:
         self._last = stages[-1].parts[0].worker
         self._y = load(tf, data.y_train, worker_device(self._last))
         self._workers = context.job.workers
-        self._computing: list[list[Tensor]] = [[] for _ in range(self._workers)]
+        self._computing: list[list[Tensor]] = []  # the seconds of each worker's parts
+        self._penalties: list[Tensor] = []  # the L2 terms of the loss
         signature = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([2])]
         # Not tf.function, which would read all clocks one after the other, so that one part would wait for the next.
         self._function = tf.compat.v1.wrap_function(self._step, signature)
@@ -107,29 +108,27 @@ class Pipeline:
 
     def _step(self, rows: Tensor, scalars: Tensor) -> Tensor:
         tf = self._tf
-        self._computing = [[] for _ in range(self._workers)]
-        passes = []
+        self._computing, self._penalties = [[] for _ in range(self._workers)], []
+        forward: list[list[tuple[Any, ...]]] = []
         outputs: list[Tensor] = []
-        for index, stage in enumerate(self._stages):
-            passes.append([self._forward(index, stage, part, rows, outputs) for part in stage.parts])
-            outputs = [output for *_, output in passes[-1]]
+        for stage in self._stages:
+            forward.append([self._forward(stage, part, rows, outputs) for part in stage.parts])
+            outputs = [output for *_, output in forward[-1]]
         loss, gradient = self._loss(rows, outputs)
         done: list[Tensor] = []
-        for index in reversed(range(len(self._stages))):
-            parts = zip(self._stages[index].parts, passes[index], strict=True)
-            back = [self._backward(index, part, forward, gradient, scalars) for part, forward in parts]
-            done += [step for _, steps in back for step in steps]
-            gradient = [each for by_inputs, _ in back for each in by_inputs]
-        loss += tf.add_n([tf.zeros([]), *self._penalties(passes)])
+        for stage, results in zip(reversed(self._stages), reversed(forward), strict=True):
+            parts = zip(stage.parts, results, strict=True)
+            backward = [self._backward(stage, part, result, gradient, scalars) for part, result in parts]
+            done += [step for _, steps in backward for step in steps]
+            gradient = [each for by_inputs, _ in backward for each in by_inputs]
+        loss += tf.add_n([tf.zeros([]), *self._penalties])
         with tf.device(COORDINATOR), tf.control_dependencies(done):
             seconds = [tf.add_n([tf.zeros([], tf.float64), *map(tf.identity, each)]) for each in self._computing]
             return tf.stack([tf.cast(loss, tf.float64), *seconds])
 
-    def _forward(
-        self, index: int, stage: PipelineStage, part: PipelinePart, rows: Tensor, before: list[Tensor]
-    ) -> tuple[Any, ...]:
+    def _forward(self, stage: PipelineStage, part: PipelinePart, rows: Tensor, before: list[Tensor]) -> tuple[Any, ...]:
         """Return the tape, the inputs, the weights and the outputs of a part."""
-        tf, store = self._tf, self._store
+        tf, store, l2 = self._tf, self._store, self._context.job.model.l2
         with tf.device(worker_device(part.worker)):
             inputs = tf.concat(before, -1) if before else take(tf, self._x[part.worker], rows)
             weights = [store.pull(parameter.name, part.span) for parameter in stage.layer.parameters]
@@ -142,6 +141,9 @@ class Pipeline:
                 for layer in stage.behind:
                     output = apply(tf, layer, output)
             self._computing[part.worker].append(time_after(tf, [output]) - start)
+            if l2:
+                named = zip(stage.layer.parameters, weights, strict=True)
+                self._penalties += [l2 * tf.nn.l2_loss(weight) for parameter, weight in named if parameter.regularised]
             return tape, inputs, weights, output
 
     def _loss(self, rows: Tensor, scores: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -155,7 +157,12 @@ class Pipeline:
             return loss, [tape.gradient(loss, z)]
 
     def _backward(
-        self, index: int, part: PipelinePart, forward: tuple[Any, ...], gradient: list[Tensor], scalars: Tensor
+        self,
+        stage: PipelineStage,
+        part: PipelinePart,
+        forward: tuple[Any, ...],
+        gradient: list[Tensor],
+        scalars: Tensor,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Make the step of a part; returns the gradient by its inputs, and the operations."""
         tf, store, l2 = self._tf, self._store, self._context.job.model.l2
@@ -165,10 +172,10 @@ class Pipeline:
             start = time_after(tf, by_outputs)
             with tf.control_dependencies([start]):
                 total = tf.reshape(tf.add_n(by_outputs), tf.shape(output))
-            sources = [inputs, *weights] if index else weights  # the gradient by the rows is not needed
+            sources = weights if stage is self._stages[0] else [inputs, *weights]  # none by the rows is needed
             found = tape.gradient(output, sources, output_gradients=total)
             by_inputs, gradients = found[: -len(weights)], found[-len(weights) :]
-            parameters = self._stages[index].layer.parameters
+            parameters = stage.layer.parameters
             if l2:
                 named = zip(parameters, gradients, weights, strict=True)
                 gradients = [each + l2 * weight if parameter.regularised else each for parameter, each, weight in named]
@@ -179,17 +186,6 @@ class Pipeline:
                 for step in store.push(parameter.name, each, scalars, part.span)
             ]
             return by_inputs, done
-
-    def _penalties(self, passes: list[list[tuple[Any, ...]]]) -> list[Tensor]:
-        """Return the L2 terms of the loss, each computed by its worker."""
-        tf, l2 = self._tf, self._context.job.model.l2
-        penalties = []
-        for stage, forwards in zip(self._stages, passes, strict=True) if l2 else ():
-            for part, (_, _, weights, _) in zip(stage.parts, forwards, strict=True):
-                with tf.device(worker_device(part.worker)):
-                    named = zip(stage.layer.parameters, weights, strict=True)
-                    penalties += [l2 * tf.nn.l2_loss(weight) for parameter, weight in named if parameter.regularised]
-        return penalties
 
     def warm_up(self) -> None:
         """Make a step without effect, for TensorFlow to compile."""

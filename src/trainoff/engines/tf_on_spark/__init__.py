@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainoff.engines.contract import Job, Knob, Refused, Watch, families, refuse_stop
 from trainoff.engines.shared.shipping import InFile, compact, unpack_rows, without_rows
 from trainoff.engines.shared.storage import Storage, needs_host_network, refuses_storage
-from trainoff.engines.spark import SparkEngine
+from trainoff.engines.spark import ROWS, SparkEngine
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster import ASYNC_DIFFERS, KNOB_MODES, TfPs, refuses_split
 from trainoff.engines.tf_on_spark.feed import blocks
@@ -119,8 +119,6 @@ class TfOnSpark(SparkEngine):
 
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
-
-        assert self.session
         self._pushing: Future[Any] | None = None
         self._idle = False  # whether nothing has failed, and no job runs on the executors
         self._thread = ThreadPoolExecutor(1)
@@ -156,7 +154,6 @@ class TfOnSpark(SparkEngine):
         from trainoff.engines.shared.control_channel import ControlServer
         from trainoff.engines.tf_on_spark.cluster import TfOnSparkCluster
 
-        assert self.session
         with watch.phase("cluster_start"):
             self._cluster = TfOnSparkCluster(self.session, 0 if job.mode == "sync" else job.params["ps"])
             self._control = ControlServer(self._cluster.host, self._check)
@@ -181,7 +178,6 @@ class TfOnSpark(SparkEngine):
 
     def _check(self) -> None:
         """Raise the error of a process or job on the executors that has failed."""
-        assert self.session
         self._cluster.check()
         if self._pushing and self._pushing.done():
             with self.session.failures():
@@ -190,7 +186,6 @@ class TfOnSpark(SparkEngine):
     def train(self, job: Job, watch: Watch) -> None:
         from trainoff.models import flatten
 
-        assert self.session
         self._idle = False
         if job.params["feed"] == "spark":
             self._pushing = self._thread.submit(self._push, job)
@@ -232,7 +227,6 @@ class TfOnSpark(SparkEngine):
 
         from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, PredictTask, request_predictions
 
-        assert self.session
         cluster, context = self._cluster, self.session.context
         self._idle = False
         task = PredictTask(cluster.access, context.broadcast(self._weights))
@@ -253,9 +247,6 @@ class TfOnSpark(SparkEngine):
             super().close()
 
 
-FOLDER = "trainoff-rows"  # in that of an executor
-
-
 def storage_of(job: Job) -> Storage | None:
     """Return the storage of the rows, if the job names one."""
     if not (url := job.params["storage"]):
@@ -267,7 +258,7 @@ def storage_of(job: Job) -> Storage | None:
 def with_local_rows(job: Job) -> Job:
     """Return the job for TensorFlow's processes, with the rows as files in the folder of their executor."""
     files: dict[str, Any] = {
-        name: InFile(f"{FOLDER}/{name}", 0, rows.shape, rows.dtype.str)
+        name: InFile(f"{ROWS}/{name}", 0, rows.shape, rows.dtype.str)
         for name, rows in (("x_train", job.data.x_train), ("y_train", job.data.y_train))
     }
     lean = without_rows(job)
@@ -276,7 +267,7 @@ def with_local_rows(job: Job) -> Job:
 
 def write_rows(sent: Any) -> None:
     """Write the rows into the executor's folder. Run by Spark."""
-    folder, data = Path(FOLDER), unpack_rows(sent.value).data
+    folder, data = Path(ROWS), unpack_rows(sent.value).data
     folder.mkdir(exist_ok=True)
     data.x_train.tofile(folder / "x_train")
     data.y_train.tofile(folder / "y_train")
