@@ -255,7 +255,7 @@ def test_a_slow_worker_makes_async_stale(tmp_path):
 def test_impossible_settings_are_refused_with_a_reason(tmp_path):
     for more, reason in {
         'mode = "sync"\nworkers = 2\nbackup_workers = 2': "leaves none of 2 workers",
-        "workers = 2\nfault = { action = 'slow', node = 2 }": "there are only nodes 0 to 1",
+        "workers = 2\nfault = { action = 'slow', node = 2 }": "the fault is for node 2, but the nodes are 0 to 1",
         "stop = { tol = 0.1, patience = 3 }": "leave `stop` out",
     }.items():
         out = tmp_path / str(abs(hash(more)))
