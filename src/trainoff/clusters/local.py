@@ -103,16 +103,12 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def _descendants(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.pid).children(recursive=True)
-        return []
-
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End the process with SIGTERM, then SIGKILL; return when all its descendants are gone, too."""
-        # After it was reaped another process may have its PID.
-        started = self._descendants() if self.exit_code is None else []
-        if self.exit_code is None:
+        started: list[psutil.Process] = []
+        if self.exit_code is None:  # after it was reaped another process may have its PID
+            with contextlib.suppress(psutil.NoSuchProcess):
+                started = psutil.Process(self.pid).children(recursive=True)
             self.signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.wait(grace_s)

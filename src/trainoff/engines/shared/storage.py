@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -180,23 +179,16 @@ def _write_tfrecord(files: Any, path: str, x: Any, y: Any) -> None:
         with TFRecordWriter(local.name) as writer:
             for row, label in zip(x, y, strict=True):
                 example = Example()
-                example.features.feature["x"].bytes_list.value.append(row.tobytes())
-                example.features.feature["y"].int64_list.value.append(int(label))
-                example.features.feature["type"].bytes_list.value.append(row.dtype.str.encode())
+                feature = example.features.feature
+                feature["x"].bytes_list.value.append(row.tobytes())
+                feature["y"].int64_list.value.append(int(label))
+                feature["type"].bytes_list.value.append(row.dtype.str.encode())
                 writer.write(example.SerializeToString())
         with files.open_output_stream(path) as sink:
             sink.write(Path(local.name).read_bytes())
 
 
 def _read_tfrecord(files: Any, path: str) -> tuple[Any, Any]:
-    examples = list(_examples(files, path))
-    y = np.array([each.features.feature["y"].int64_list.value[0] for each in examples], np.int64)
-    raw = b"".join(each.features.feature["x"].bytes_list.value[0] for each in examples)
-    kind = examples[0].features.feature["type"].bytes_list.value[0].decode()
-    return np.frombuffer(raw, kind).reshape(len(y), -1), y
-
-
-def _examples(files: Any, path: str) -> Iterator[Any]:
     from trainoff.engines.tensorflow import light_tensorflow
 
     light_tensorflow()
@@ -206,8 +198,10 @@ def _examples(files: Any, path: str) -> Iterator[Any]:
     with tempfile.NamedTemporaryFile() as local:
         with files.open_input_stream(path) as source:
             Path(local.name).write_bytes(source.read())
-        for record in tf_record_iterator(local.name):
-            yield Example.FromString(record)
+        rows = [Example.FromString(record).features.feature for record in tf_record_iterator(local.name)]
+    y = np.array([row["y"].int64_list.value[0] for row in rows], np.int64)
+    raw = b"".join(row["x"].bytes_list.value[0] for row in rows)
+    return np.frombuffer(raw, rows[0]["type"].bytes_list.value[0].decode()).reshape(len(y), -1), y
 
 
 _WRITE = {"parquet": _write_parquet, "tfrecord": _write_tfrecord}
