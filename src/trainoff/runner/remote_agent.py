@@ -93,7 +93,7 @@ class RemoteAgent:
             try:
                 self._execute(head, body)
             except OSError as error:
-                self._reply(head.get("answer"), error=explain_os_error(error))
+                self._reply(head.get("reply"), error=explain_os_error(error))
 
     def _execute(self, head: Head, body: bytes) -> None:
         kind = head["kind"]
@@ -105,23 +105,23 @@ class RemoteAgent:
             self._write(lambda: Path(head["name"]).mkdir(parents=True, exist_ok=True))
         elif kind == "file":
             self._write(lambda: self._receive_file(head, body))
-        elif kind == "settle":
+        elif kind == "sync":
             error, self.write_error = self.write_error, None
-            self._reply(head["answer"], **({"error": error} if error else {}))
-        elif kind == "lack":
-            lacking = [name for name, wanted in head["files"] if wanted and state(Path(name)) != tuple(wanted)]
-            self._reply(head["answer"], lacking=lacking)
+            self._reply(head["reply"], **({"error": error} if error else {}))
+        elif kind == "missing":
+            missing = [name for name, wanted in head["files"] if wanted and state(Path(name)) != tuple(wanted)]
+            self._reply(head["reply"], missing=missing)
         elif kind == "logs":
             logs = self.place.folder / "logs"
             for path in files_below([logs]) if logs.exists() else []:
                 self.stream.send_file(path, str(path.relative_to(logs)))
-            self._reply(head["answer"])
+            self._reply(head["reply"])
 
     def _receive_file(self, head: Head, body: bytes) -> None:
         self.draft = take_file(head, body, Path(head["name"]))
 
     def _write(self, action: Callable[[], None]) -> None:
-        """Write a file or folder; the first error is reported when the sender asks for the result (`settle`)."""
+        """Write a file or folder; the first error is reported when the sender asks for the result (`sync`)."""
         if self.write_error is None:
             try:
                 action()
@@ -130,7 +130,7 @@ class RemoteAgent:
 
     def _reply(self, number: int | None, **head: Any) -> None:
         if number is not None:
-            self._send("answer", answer=number, **head)
+            self._send("reply", reply=number, **head)
 
     def _send(self, kind: str, body: bytes = b"", **head: Any) -> None:
         with contextlib.suppress(OSError, ValueError):  # the connection is lost, which `run` notices
@@ -154,10 +154,10 @@ class RemoteAgent:
                 start_new_session=True,
             )
         except OSError as error:
-            self._reply(head["answer"], error=f"{role} could not be started: {error}")
+            self._reply(head["reply"], error=f"{role} could not be started: {error}")
             return
         self.started[number] = process
-        self._reply(head["answer"], pid=process.pid)
+        self._reply(head["reply"], pid=process.pid)
         assert process.stdout
         reader = threading.Thread(target=self._forward_output, args=(number, process.stdout), daemon=True)
         reader.start()
@@ -165,7 +165,7 @@ class RemoteAgent:
 
     def _forward_output(self, number: int, source: IO[bytes]) -> None:
         while output := os.read(source.fileno(), 65536):
-            self._send("said", output, number=number)
+            self._send("output", output, number=number)
 
     def _await_end(self, number: int, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
         """Report the end of a process, after the end of its output."""
@@ -280,7 +280,7 @@ def main() -> None:
     try:
         place = TrialFolder(Path(config.folder), config.token)
     except OSError as error:
-        stream.send("answer", answer=config.ready, error=explain_os_error(error))
+        stream.send("reply", reply=config.ready, error=explain_os_error(error))
         return
     os.chdir(place.folder)
     agent = RemoteAgent(config, stream, place)

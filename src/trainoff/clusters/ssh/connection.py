@@ -95,7 +95,7 @@ class Connection:
     def request(self, kind: str, **head: Any) -> Head:
         """Send a request to the agent and return its reply; raise TrainoffError if it fails or the agent is gone."""
         number = self._new_request()
-        self.send(kind, answer=number, **head)
+        self.send(kind, reply=number, **head)
         return self._reply(number)
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], role: str, log: Path) -> HostProcess:
@@ -108,9 +108,9 @@ class Connection:
     def send_files(self, paths: Iterable[Path]) -> None:
         """Send the files that the host lacks, or has in another state."""
         files = [(str(path), state(path)) for path in files_below(paths)]
-        for name in self.request("lack", files=files)["lacking"]:
+        for name in self.request("missing", files=files)["missing"]:
             self._send_file(Path(name))
-        self.request("settle")
+        self.request("sync")
 
     def deliver(self, paths: Iterable[Path]) -> None:
         """Send folders and files, whatever the host has."""
@@ -119,7 +119,7 @@ class Connection:
                 self.send("folder", name=str(path))
             else:
                 self._send_file(path)
-        self.request("settle")
+        self.request("sync")
 
     def _send_file(self, path: Path) -> None:
         assert self._stream
@@ -192,11 +192,11 @@ class Connection:
 
     def _handle(self, head: Head, body: bytes) -> None:
         kind = head["kind"]
-        if kind == "said":
+        if kind == "output":
             self._processes[head["number"]].add_output(body)
         elif kind == "ended":
             self._processes[head["number"]].ended(head["code"])
-        elif kind == "answer" and (reply := self._replies.get(head["answer"])):
+        elif kind == "reply" and (reply := self._replies.get(head["reply"])):
             reply.set_result(head)
         elif kind == "file":
             self._take_log(head, body)
