@@ -125,14 +125,10 @@ class LocalSgdEngine(Engine):
     def train(self, job: Job, watch: Watch) -> None:
         connection: Connection = self.session  # type: ignore[attr-defined]  # of the cluster's base class
         with connection.failures():
-            self.fit(job, watch)
+            search = job.mode == "search"
+            weights = self.pool.search(watch) if search else train(self.pool, job, watch, job.params["tau"])
+            self._trained = job, unflatten(job.model, weights)
             connection.report(watch)
-
-    def fit(self, job: Job, watch: Watch) -> None:
-        """Train and keep the weights for `predict`."""
-        search = job.mode == "search"
-        weights = self.pool.search(watch) if search else train(self.pool, job, watch, job.params["tau"])
-        self._trained = job, unflatten(job.model, weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         job, weights = self._trained
