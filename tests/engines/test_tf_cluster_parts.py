@@ -249,7 +249,7 @@ def test_the_kernel_reports_bytes_by_process():
 
     def traffic():
         """Return what this process has sent and received since `before`, without what other tests have."""
-        sockets.look({os.getpid(): "worker-0"})
+        sockets.update({os.getpid(): "worker-0"})
         return tuple(now - then for now, then in zip(sockets.by_role().get("worker-0", (0, 0)), before, strict=True))
 
     before = (0, 0)

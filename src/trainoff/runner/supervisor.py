@@ -76,7 +76,7 @@ class Supervisor:
         self._lab = Lab(config.lab, Path(config.folder)) if config.lab else None
         if self._network:
             os.environ[TRIAL_NETWORK] = LAB if self._lab else LOOPBACK_ONLY
-        sockets = Sockets(self._lab.ears(), between=True) if self._lab else None
+        sockets = Sockets(self._lab.netlinks(), between_nodes=True) if self._lab else None
         self._sampler = Sampler(config.namespaces, self._network, sockets)
         targets = LabTargets(config.trainer, self._lab) if self._lab else FaultTargets(config.trainer)
         self._injector = FaultInjector(config.fault, targets, self._channel.emit) if config.fault else None

@@ -26,7 +26,7 @@ from trainoff.clusters.lab.register import LabCgroups, folder
 from trainoff.clusters.local import die_with_parent
 from trainoff.errors import TrainoffError
 from trainoff.runner.faults import FaultTargets
-from trainoff.runner.sampler import SOCK_DIAG
+from trainoff.runner.sampler import open_netlink
 from trainoff.study.machines import NodeSpec
 
 UP = "up"
@@ -104,9 +104,9 @@ class Lab:
         self.groups = [plan.group(number) for number in range(len(plan.specs))]
         self._killed = 0
 
-    def ears(self) -> list[socket.socket]:
+    def netlinks(self) -> list[socket.socket]:
         """Return a netlink socket in each node's network, to read the counters of the connections there."""
-        return [self.network.inside(number, _listen) for number in range(len(self.groups))]
+        return [self.network.inside(number, open_netlink) for number in range(len(self.groups))]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what each node has used so far."""
@@ -172,10 +172,6 @@ class LabTargets(FaultTargets):
         self._fillers.append(
             subprocess.Popen([*self._lab.plan.enter_command(node), *program], stdin=subprocess.DEVNULL)
         )
-
-
-def _listen() -> socket.socket:
-    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG)
 
 
 if __name__ == "__main__":
