@@ -15,7 +15,7 @@ import pytest
 
 from trainoff import data
 from trainoff.data import cache, mnist_large
-from trainoff.data.dataset import Made, Recipe, silent
+from trainoff.data.dataset import RawDataset, Recipe, silent
 from trainoff.errors import TrainoffError
 
 
@@ -27,7 +27,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def start_getting_digits(say: str) -> subprocess.Popen[str]:
     """Start another process that gets digits into the same cache, with its own progress function."""
-    code = f"import os; from trainoff import data; data.get('digits', say={say})"
+    code = f"import os; from trainoff import data; data.get('digits', progress={say})"
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
@@ -85,7 +85,7 @@ def test_own_data_whose_manifest_is_lost_can_only_be_deleted(cache_folder):
 
 def test_a_dataset_with_another_identity_is_not_used():
     recipe = Recipe("mine", "mine", "mine", "older", lambda folder, say: made)
-    made = Made(np.eye(3), np.arange(3), np.eye(2, 3), np.arange(2), classes=3)
+    made = RawDataset(np.eye(3), np.arange(3), np.eye(2, 3), np.arange(2), classes=3)
     cache.store(recipe, made, silent)
     assert cache.read(recipe) is not None
     assert cache.read(replace(recipe, identity="newer")) is None
@@ -94,7 +94,7 @@ def test_a_dataset_with_another_identity_is_not_used():
 def test_bytes_become_float32_by_255():
     pixels = np.arange(256, dtype=np.uint8).reshape(4, 64)
     recipe = Recipe("mine", "mine", "mine", "id", lambda folder, say: made)
-    made = Made(pixels, np.arange(4), pixels, np.arange(4), classes=4, image=(8, 8), scale=255)
+    made = RawDataset(pixels, np.arange(4), pixels, np.arange(4), classes=4, image=(8, 8), scale=255)
     cache.store(recipe, made, silent)
     stored = cache.read(recipe)
     assert stored is not None
@@ -146,7 +146,7 @@ def test_shifts_by_whole_and_half_pixels():
 
     def shifted(across: int, down: int) -> np.ndarray:
         maps = np.array([[[one, 0, across], [0, one, down]]] * 2, np.int32)
-        return mnist_large.distort(images.reshape(2, -1), maps).reshape(2, 28, 28)
+        return mnist_large.warp(images.reshape(2, -1), maps).reshape(2, 28, 28)
 
     assert np.array_equal(shifted(-2 * one, 0)[:, :, 2:], images[:, :, :-2])
     assert not shifted(-2 * one, 0)[:, :, :2].any()

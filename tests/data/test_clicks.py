@@ -10,7 +10,7 @@ import pytest
 
 from trainoff import data
 from trainoff.data import Csr, Order, cache, clicks
-from trainoff.data.clicks import CATEGORIES, NUMBERS, Fields, Log, best_possible
+from trainoff.data.clicks import CATEGORIES, NUMBERS, ClickLog, Fields, best_metrics
 from trainoff.data.dataset import silent
 from trainoff.errors import TrainoffError
 from trainoff.models import auc
@@ -61,7 +61,7 @@ def test_category_frequencies_are_very_unequal():
 
 
 def test_rows_are_the_same_on_every_machine():
-    made = clicks.make(Log(rows=10_000, test_rows=500, bits=12, seed=5), None, silent)
+    made = clicks.make(ClickLog(rows=10_000, test_rows=500, bits=12, seed=5), None, silent)
     digest = hashlib.sha256()
     for part in (made.x_train.starts, made.x_train.columns, made.x_train.values, made.y_train, made.y_test):
         digest.update(part.tobytes())
@@ -69,7 +69,7 @@ def test_rows_are_the_same_on_every_machine():
 
 
 def test_a_smaller_log_is_the_beginning_of_a_larger_one():
-    small, large = (clicks.make(Log(rows=rows, test_rows=300), None, silent) for rows in (1_000, 9_000))
+    small, large = (clicks.make(ClickLog(rows=rows, test_rows=300), None, silent) for rows in (1_000, 9_000))
     for ours, theirs in ((small.x_train, large.x_train[:1_000].compact()), (small.x_test, large.x_test)):
         assert np.array_equal(ours.starts, theirs.starts)
         assert np.array_equal(ours.columns, theirs.columns)
@@ -79,7 +79,7 @@ def test_a_smaller_log_is_the_beginning_of_a_larger_one():
 
 
 def test_another_seed_makes_other_rows_and_another_equally_strong_click_model():
-    one, two = (clicks.make(Log(rows=1_000, test_rows=20_000, seed=seed), None, silent) for seed in (1, 2))
+    one, two = (clicks.make(ClickLog(rows=1_000, test_rows=20_000, seed=seed), None, silent) for seed in (1, 2))
     assert not np.array_equal(one.x_test.columns[:1000], two.x_test.columns[:1000])
     for made in (one, two):
         assert made.facts["best_error"] == pytest.approx(0.165, abs=0.005)
@@ -88,11 +88,11 @@ def test_another_seed_makes_other_rows_and_another_equally_strong_click_model():
 
 def test_the_best_possible_error_follows_from_the_probabilities():
     p = np.array([0.1, 0.2, 0.7, 0.4])
-    facts = best_possible(p)
+    facts = best_metrics(p)
     assert facts["best_error"] == pytest.approx(np.mean([0.1, 0.2, 0.3, 0.4]))
     rng = np.random.default_rng(0)
     p = rng.beta(1, 3, 200_000)
-    y, z, facts = (rng.random(len(p)) < p).astype(int), np.log(p / (1 - p)), best_possible(p)
+    y, z, facts = (rng.random(len(p)) < p).astype(int), np.log(p / (1 - p)), best_metrics(p)
     assert facts["best_error"] == pytest.approx(((z > 0) != y).mean(), abs=0.005)
     assert facts["best_log_loss"] == pytest.approx(np.logaddexp(0, np.where(y == 1, -z, z)).mean(), abs=0.005)
     assert facts["best_auc"] == pytest.approx(auc(z, y), abs=0.005)

@@ -178,7 +178,7 @@ def test_cached_arrays_are_mapped_and_not_copied():
 
 def test_a_truncated_array_is_noticed_and_repaired():
     data.get("digits")
-    victim = cache.place("digits") / "x_train.npy"
+    victim = cache.dataset_folder("digits") / "x_train.npy"
     os.truncate(victim, 1000)
     with pytest.raises(TrainoffError, match=r"digits in .* is damaged .*run: trainoff data get digits"):
         data.load("digits")
@@ -188,7 +188,7 @@ def test_a_truncated_array_is_noticed_and_repaired():
 def test_a_flipped_bit_is_found_by_verify():
     data.get("digits")
     assert data.verify() == [("digits", True, "digits is whole")]
-    victim = cache.place("digits") / "x_test.npy"
+    victim = cache.dataset_folder("digits") / "x_test.npy"
     raw = bytearray(victim.read_bytes())
     raw[500] ^= 1
     victim.write_bytes(raw)
@@ -245,7 +245,7 @@ def test_mnist_large_is_augmented_mnist():
     assert one.y_train.tolist() == (np.arange(30) % 10).tolist() * 4
     assert len(np.unique(one.x_train, axis=0)) == 120
     still = np.tile(np.array([[[1, 0, 0], [0, 1, 0]]], np.int32) << 16, (30, 1, 1))
-    assert np.array_equal(mnist_large.distort(train, still), train), "the identity map changes nothing"
+    assert np.array_equal(mnist_large.warp(train, still), train), "the identity map changes nothing"
 
 
 def emnist_archive(path, rows=20):

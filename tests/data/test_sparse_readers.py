@@ -13,7 +13,7 @@ import pytest
 
 from trainoff import data, study
 from trainoff.data import Csr, bandit, cache, text
-from trainoff.data.dataset import Made, Recipe, Selection, silent
+from trainoff.data.dataset import RawDataset, Recipe, Selection, silent
 from trainoff.engines import facts
 from trainoff.errors import TrainoffError
 
@@ -324,7 +324,7 @@ def test_sparse_rows_are_cached_and_scaled_by_column(tmp_path: Path):
     x = Csr(np.array([0, 2, 2, 3]), np.array([0, 2, 1], np.int32), np.array([4, -2, 3], np.float32), 3)
     recipe = Recipe("mine", "mine", "mine", "id", lambda folder, say: made)
     scale = np.array([4, 3, 4], np.float32)
-    made = Made(
+    made = RawDataset(
         x, np.array([0, 1, 0]), Selection(x, np.array([2, 0])), np.array([0, 1]), 2, scale=scale, facts={"a": 1}
     )
     cache.store(recipe, made, silent)
@@ -333,22 +333,22 @@ def test_sparse_rows_are_cached_and_scaled_by_column(tmp_path: Path):
     assert rows_of(stored.x_train) == [{0: 1.0, 2: -0.5}, {}, {1: 1.0}]
     assert rows_of(stored.x_test) == [{1: 1.0}, {0: 1.0, 2: -0.5}]
     assert stored.facts == {"a": 1}
-    names = sorted(path.name for path in cache.place("mine").iterdir())
+    names = sorted(path.name for path in cache.dataset_folder("mine").iterdir())
     arrays = [f"x_{part}.{array}.npy" for part in ("test", "train") for array in ("columns", "starts", "values")]
     assert names == ["manifest.json", *arrays, "y_test.npy", "y_train.npy"]
 
 
 def test_the_cache_format_of_dense_datasets_is_unchanged(tmp_path: Path):
     recipe = Recipe("mine", "mine", "mine", "id", lambda folder, say: made)
-    made = Made(np.eye(3), np.arange(3), np.eye(2, 3), np.arange(2), classes=3, scale=2)
+    made = RawDataset(np.eye(3), np.arange(3), np.eye(2, 3), np.arange(2), classes=3, scale=2)
     cache.store(recipe, made, silent)
-    about = cache.manifest(cache.place("mine"))
+    about = cache.manifest(cache.dataset_folder("mine"))
     assert about is not None
     assert list(about) == ["name", "identity", "classes", "image", "arrays"]
     assert list(about["arrays"]) == ["x_train", "y_train", "x_test", "y_test"]
     plain = tmp_path / "plain.npy"
     np.save(plain, (np.eye(3) / 2).astype(np.float32))
-    assert (cache.place("mine") / "x_train.npy").read_bytes() == plain.read_bytes()
+    assert (cache.dataset_folder("mine") / "x_train.npy").read_bytes() == plain.read_bytes()
     assert about["arrays"]["x_train"]["sha256"] == hashlib.sha256(plain.read_bytes()).hexdigest()
 
 

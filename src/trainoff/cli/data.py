@@ -69,7 +69,7 @@ def get_dataset(options: argparse.Namespace) -> int:
     from trainoff.cli.run import Bars
 
     with Bars(common.console()) as bars:
-        dataset = data.get(options.name, folder=options.folder, say=bars, force=options.force)
+        dataset = data.get(options.name, folder=options.folder, progress=bars, force=options.force)
     print(f"{dataset.name}: {len(dataset.x_train):,} + {len(dataset.x_test):,} rows, checksum ok")
     return 0
 

@@ -1,9 +1,9 @@
-"""The cache: one folder per dataset with its arrays and a manifest, seen whole or not at all.
+"""The cache: a folder per dataset with its arrays and a manifest, written atomically.
 
-<root>/data/<key>/        manifest.json, x_train.npy, y_train.npy, x_test.npy, y_test.npy; where rows are sparse
-                          x_train.starts.npy, x_train.columns.npy and x_train.values.npy, and so for x_test
-<root>/data/<key>.lock    held by the process that is making it
-<root>/downloads/<key>/   transfers under way, kept so that they can be resumed
+<root>/data/<key>/        manifest.json, x_train.npy, y_train.npy, x_test.npy, y_test.npy; of sparse rows
+                          x_train.starts.npy, x_train.columns.npy and x_train.values.npy, and the same for x_test
+<root>/data/<key>.lock    locked by the process that makes it
+<root>/downloads/<key>/   incomplete downloads, kept so that they can be resumed
 <root>/paths/             fingerprints of users' own files
 """
 
@@ -23,24 +23,23 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import cache
-from trainoff.data.dataset import Csr, Data, Made, Progress, Recipe, Selection, silent
+from trainoff.data.dataset import Csr, Data, Progress, RawDataset, Recipe, Selection, silent
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write, sync
 
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
 _MANIFEST = {"name", "identity", "classes", "image", "arrays"}
-_SOMETIMES = {"width", "facts"}  # how many columns sparse rows have; what else is known
+_OPTIONAL = {"width", "facts"}  # the number of columns of sparse rows; other facts
 
 
 class DamagedDataset(Exception):
-    """A dataset is in the cache but not as it was written; the text says what is wrong with it."""
+    """A cached dataset is not as it was written; the text says what is wrong with it."""
 
 
 def root() -> Path:
-    """Where the cache lies: $TRAINOFF_CACHE, else the user's cache folder."""
-    if own := os.environ.get("TRAINOFF_CACHE"):
-        return Path(own).expanduser().absolute()
+    """Return the folder of the cache: $TRAINOFF_CACHE, else in the user's cache folder."""
+    if folder := os.environ.get("TRAINOFF_CACHE"):
+        return Path(folder).expanduser().absolute()
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:  # a user without a home
@@ -48,19 +47,19 @@ def root() -> Path:
     return home.absolute() / "trainoff"
 
 
-def place(key: str) -> Path:
-    """The folder of one dataset."""
+def dataset_folder(key: str) -> Path:
+    """Return the folder of one dataset."""
     return root() / "data" / key
 
 
 def downloads(key: str) -> Path:
-    """The folder of one dataset's unfinished transfers."""
+    """Return the folder of one dataset's incomplete downloads."""
     return root() / "downloads" / key
 
 
 @contextmanager
-def written() -> Iterator[None]:
-    """Turn what goes wrong while writing to the cache into a sentence."""
+def write_errors() -> Iterator[None]:
+    """Turn errors of writing to the cache into a sentence."""
     try:
         yield
     except OSError as error:
@@ -71,27 +70,27 @@ def written() -> Iterator[None]:
 
 
 @contextmanager
-def lock(key: str, say: Progress) -> Iterator[None]:
-    """Hold one dataset's lock; who comes second waits, and then finds the dataset made."""
+def lock(key: str, progress: Progress) -> Iterator[None]:
+    """Hold one dataset's lock; a second process waits, and then finds the dataset made."""
     path = root() / "data" / f"{key}.lock"
-    with written():
+    with write_errors():
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
     with file:
-        with written():
+        with write_errors():
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say("waiting for the process that is already bringing it", 0, None)
+                progress("waiting for the process that is already making it", 0, None)
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def store(recipe: Recipe, made: Made, say: Progress) -> None:
-    """Write a dataset into the cache: in a folder beside, synced, then renamed."""
-    final = place(recipe.key)
-    draft = final.with_name(f"{recipe.key}.new")  # one name is enough under the lock
-    with written():
+def store(recipe: Recipe, made: RawDataset, progress: Progress) -> None:
+    """Write a dataset into a draft folder of the cache, sync it, and rename it."""
+    final = dataset_folder(recipe.key)
+    draft = final.with_name(f"{recipe.key}.new")  # one name suffices under the lock
+    with write_errors():
         shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
         draft.mkdir(parents=True)
         try:
@@ -101,7 +100,7 @@ def store(recipe: Recipe, made: Made, say: Progress) -> None:
                 "classes": made.classes,
                 "image": made.image,
                 "arrays": {
-                    name: about for part in _PARTS for name, about in write_arrays(draft, part, made, say).items()
+                    name: about for part in _PARTS for name, about in write_arrays(draft, part, made, progress).items()
                 },
             }
             if isinstance(made.x_train, (Csr, Selection)):
@@ -119,8 +118,8 @@ def store(recipe: Recipe, made: Made, say: Progress) -> None:
 
 
 def read(recipe: Recipe) -> Data | None:
-    """Map a dataset from the cache; None if it is not there, or was made by another version."""
-    folder = place(recipe.key)
+    """Map a dataset from the cache; return None if it is absent, or was made by another version."""
+    folder = dataset_folder(recipe.key)
     about = manifest(folder)
     if about is None or about["identity"] != recipe.identity:
         return None
@@ -140,13 +139,13 @@ def read(recipe: Recipe) -> Data | None:
 
 
 def manifest(folder: Path) -> dict[str, Any] | None:
-    """What a dataset's manifest says, None if there is no such dataset."""
+    """Return a dataset's manifest, or None if there is no such dataset."""
     if not folder.exists():
         return None
     try:
         about = json.loads((folder / "manifest.json").read_bytes())
         arrays = {name for part in _PARTS for name in array_names(part, "width" in about)}
-        whole = set(about) - _SOMETIMES == _MANIFEST and set(about["arrays"]) == arrays
+        whole = set(about) - _OPTIONAL == _MANIFEST and set(about["arrays"]) == arrays
     except (OSError, ValueError, TypeError):
         whole = False
     if not whole:
@@ -155,7 +154,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def check_sizes(folder: Path, about: dict[str, Any]) -> None:
-    """The cheap check of every load: each array has the size it was written with."""
+    """Check that each array has the size with which it was written; quick enough for every load."""
     for name, array in about["arrays"].items():
         path = folder / f"{name}.npy"
         size = path.stat().st_size if path.exists() else 0
@@ -166,11 +165,11 @@ def check_sizes(folder: Path, about: dict[str, Any]) -> None:
 SPARSE_ARRAYS = ("starts", "columns", "values")  # the arrays of sparse rows, as Csr calls them
 _CHUNK_ROWS = 4096
 
-About = dict[str, Any]  # what the manifest says of one array
+ArrayFacts = dict[str, Any]  # of one array, in the manifest
 
 
 class _File:
-    """One .npy file while it is written; its SHA-256 grows with it."""
+    """A .npy file that is being written, with its SHA-256."""
 
     def __init__(self, file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None:
         self._file, self._dtype, self._shape = file, np.dtype(dtype), shape
@@ -188,7 +187,7 @@ class _File:
         self._digest.update(chunk.data)
         self._file.write(chunk.data)
 
-    def close(self) -> About:
+    def close(self) -> ArrayFacts:
         self._file.flush()
         os.fsync(self._file.fileno())
         return {"bytes": self._file.tell(), "sha256": self._digest.hexdigest(), "shape": self._shape}
@@ -200,11 +199,11 @@ def _open(folder: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> Iterat
         yield _File(file, dtype, shape)
 
 
-def write_arrays(folder: Path, name: str, made: Made, say: Progress) -> dict[str, About]:
-    """Write one part of a dataset, scaled, as one array or, where its rows are sparse, as three."""
+def write_arrays(folder: Path, name: str, made: RawDataset, progress: Progress) -> dict[str, ArrayFacts]:
+    """Write one part of a dataset, scaled, as one array, or as three if its rows are sparse."""
     part = getattr(made, name)
     if isinstance(part, (Csr, Selection)):
-        return _write_sparse(folder, name, part, made.scale, say)
+        return _write_sparse(folder, name, part, made.scale, progress)
     dtype = np.dtype(np.float32 if name.startswith("x") else np.int64)
     with _open(folder, name, dtype, part.shape) as file:
         for start in range(0, len(part), _CHUNK_ROWS):
@@ -212,13 +211,13 @@ def write_arrays(folder: Path, name: str, made: Made, say: Progress) -> dict[str
             if dtype == np.float32 and made.scale != 1:
                 chunk = chunk / np.float32(made.scale)
             file.add(chunk)
-            say(f"writing {name}", start + len(chunk), len(part))
+            progress(f"writing {name}", start + len(chunk), len(part))
         return {name: file.close()}
 
 
 def _write_sparse(
-    folder: Path, name: str, part: Csr | Selection, scale: float | NDArray[np.float32], say: Progress
-) -> dict[str, About]:
+    folder: Path, name: str, part: Csr | Selection, scale: float | NDArray[np.float32], progress: Progress
+) -> dict[str, ArrayFacts]:
     shapes = (len(part) + 1,), (part.nonzeros,), (part.nonzeros,)
     with ExitStack() as stack:
         files = {
@@ -234,17 +233,17 @@ def _write_sparse(
             columns.add(rows.columns)
             values.add(rows.values / (scale[rows.columns] if isinstance(scale, np.ndarray) else np.float32(scale)))
             written += rows.nonzeros
-            say(f"writing {name}", start + len(rows), len(part))
+            progress(f"writing {name}", start + len(rows), len(part))
         return {array: file.close() for array, file in files.items()}
 
 
 def array_names(name: str, sparse: bool) -> list[str]:
-    """The arrays that one part of a dataset is made of."""
+    """Return the names of the arrays of one part of a dataset."""
     return [f"{name}.{array}" for array in SPARSE_ARRAYS] if sparse and name.startswith("x") else [name]
 
 
 def map_arrays(folder: Path, name: str, width: int | None) -> Any:
-    """One part of a dataset, mapped read-only; `width` is that of sparse rows, None where they are dense."""
+    """Map one part of a dataset read-only; `width` is that of sparse rows, None where they are dense."""
     arrays = [np.load(folder / f"{array}.npy", mmap_mode="r") for array in array_names(name, width is not None)]
     if width is None or len(arrays) == 1:
         return arrays[0]
@@ -253,35 +252,35 @@ def map_arrays(folder: Path, name: str, width: int | None) -> Any:
 
 
 class Spool:
-    """Takes sparse rows piece by piece, however many they are, and gives all of them, mapped from a file.
+    """Collects sparse rows in temporary files, so that they need not fit into memory.
 
-    The files lie beside the datasets of the cache and have no name: nothing is left of them if the process dies.
+    The files lie beside the cached datasets and have no name, so that they vanish if the process dies.
     """
 
     def __init__(self) -> None:
-        folder = cache.root() / "data"
-        with cache.written():
+        folder = root() / "data"
+        with write_errors():
             folder.mkdir(parents=True, exist_ok=True)
             self._columns: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the spool)
             self._values: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (as long as the spool)
         self._counts: list[NDArray[np.int64]] = []
 
     def add(self, counts: NDArray[np.integer[Any]], columns: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-        """Add rows: how many non-zeros each has, and all of these, row after row."""
-        with cache.written():
+        """Add rows: the number of non-zeros of each, and all non-zeros, row after row."""
+        with write_errors():
             self._columns.write(np.ascontiguousarray(columns, np.int32).data)
             self._values.write(np.ascontiguousarray(values, np.float32).data)
         self._counts.append(counts.astype(np.int64))
 
     def rows(self, width: int) -> Csr:
-        """All rows that were added. Their arrays can be changed in place."""
+        """Return all rows, mapped from the files. Their arrays can be changed in place."""
         starts = np.concatenate([np.zeros(1, np.int64), *self._counts])
         np.cumsum(starts, out=starts)
         return Csr(starts, _mapped(self._columns, np.int32), _mapped(self._values, np.float32), width)
 
 
 def _mapped(file: IO[bytes], dtype: type[Any]) -> NDArray[Any]:
-    with cache.written():
+    with write_errors():
         file.flush()
         return np.memmap(file, dtype, "r+") if file.tell() else np.empty(0, dtype)
 
@@ -290,32 +289,32 @@ _CHUNK = 1 << 20
 
 
 def combine(*parts: object) -> str:
-    """One SHA-256 for several named parts: a maker, its version, what it is made from."""
+    """Return one SHA-256 for several parts: a maker, its version, what it is made from."""
     return hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).hexdigest()
 
 
-def sha256(path: Path, say: Progress = silent) -> str:
-    """The SHA-256 of a file's content."""
+def sha256(path: Path, progress: Progress = silent) -> str:
+    """Return the SHA-256 of a file."""
     digest, total = hashlib.sha256(), path.stat().st_size
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-            say(f"checking {path.name}", file.tell(), total)
+            progress(f"checking {path.name}", file.tell(), total)
     return digest.hexdigest()
 
 
-def remembered_sha256(path: Path, memory: Path) -> str:
-    """The SHA-256 of a file, computed anew only if its size or its time of change differs from last time."""
+def cached_sha256(path: Path, folder: Path) -> str:
+    """Return the SHA-256 of a file, from a cache in `folder` unless its size or modification time has changed."""
     path = path.resolve()
     stat = path.stat()
     seen = {"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-    note = memory / f"{combine(path)[:32]}.json"
+    entry = folder / f"{combine(path)[:32]}.json"
     with suppress(OSError, ValueError):
-        known = json.loads(note.read_text())
+        known = json.loads(entry.read_text())
         if isinstance(known, dict) and all(known.get(key) == value for key, value in seen.items()):
             return str(known["sha256"])
     digest = sha256(path)
     with suppress(OSError):  # a cache that cannot be written only costs time here
-        memory.mkdir(parents=True, exist_ok=True)
-        atomic_write(note, json.dumps({**seen, "sha256": digest}))
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(entry, json.dumps({**seen, "sha256": digest}))
     return digest

@@ -1,4 +1,4 @@
-"""A dataset: dense or sparse rows as engines see them (Data), its maker (Recipe, Made), and options behind its name."""
+"""A dataset: as engines see it (Data), on its way into the cache (RawDataset), its Recipe and its catalogue entry."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from numpy.typing import NDArray
 from trainoff.errors import TrainoffError
 
 Progress = Callable[[str, int, int | None], None]
-"""How data/ speaks while it works: (what, bytes or rows done, their total if known)."""
+"""The callback for progress: (what, bytes or rows done, their total if known)."""
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """The progress of someone who does not want to know."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
 class Data:
     """A dataset, ready to train on: arrays mapped from the cache, read-only and shared by all processes.
 
-    Features are a matrix, or sparse rows. They lie in [0, 1], sparse ones in [-1, 1] (in a test part scaled by its
-    training part they may exceed it a little), labels are 0 to classes - 1, and `identity` changes whenever the
-    content does.
+    Features are a matrix or sparse rows. They lie in [0, 1], sparse ones in [-1, 1] (a test part, scaled by its
+    training part, may exceed it a little). Labels are 0 to classes - 1. `identity` changes with the content.
     """
 
     name: str
@@ -38,14 +37,14 @@ class Data:
     classes: int
     identity: str
     image: tuple[int, int] | None = None  # height and width, where a row is a picture
-    facts: Mapping[str, float] = field(default_factory=dict)  # what else is known, such as the best possible error
+    facts: Mapping[str, float] = field(default_factory=dict)  # such as the best possible error
 
     @property
     def sparse(self) -> bool:
         return isinstance(self.x_train, Csr)
 
     def head(self, train_rows: int) -> Data:
-        """The same dataset with only the first rows of its training part; nothing is copied."""
+        """Return the dataset with only the first rows of its training part, without copying."""
         if not 1 <= train_rows <= len(self.y_train):
             raise TrainoffError(
                 f"train_rows = {train_rows}, but {self.name} has {len(self.y_train)} training rows; "
@@ -55,11 +54,8 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A dataset on its way into the cache, where its features become float32 `x / scale`.
-
-    Sparse rows may have a scale per column.
-    """
+class RawDataset:
+    """A dataset before it is cached, where its features become float32 `x / scale`; sparse ones may scale by column."""
 
     x_train: NDArray[Any] | Csr | Selection
     y_train: NDArray[np.integer[Any]]
@@ -73,28 +69,57 @@ class Made:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make one dataset, and by which identity it is known in the cache."""
+    """How to make a dataset, and its identity in the cache."""
 
     name: str  # as `trainoff data get` takes it: a name, or the path of the user's own data
-    title: str  # as records and seeds know it: the same wherever the file lies
+    title: str  # as in records and seeds: independent of where the file lies
     key: str  # the name of its folder in the cache
     identity: str
-    make: Callable[[Path | None, Progress], Made]
+    make: Callable[[Path | None, Progress], RawDataset]
+
+    @staticmethod
+    def published(name: str, identity: str, make: Callable[[Path | None, Progress], RawDataset]) -> Recipe:
+        """Return the recipe of a dataset that has a name."""
+        return Recipe(name, title=name, key=name, identity=identity, make=make)
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """One line of `trainoff data list`."""
+
+    name: str
+    about: str
+    train_rows: int
+    test_rows: int
+    features: int
+    classes: int
+    cached: bool = False
+    nonzeros: float | None = None  # of a row, about, where rows are sparse
+
+    @property
+    def rows(self) -> int:
+        return self.train_rows + self.test_rows
+
+    @property
+    def bytes(self) -> int:
+        """Return its size in the cache: four bytes a feature, in sparse rows eight and eight a row; eight a label."""
+        row = 4 * self.features if self.nonzeros is None else 8 * self.nonzeros + 8
+        return round(self.rows * (row + 8))
 
 
 @dataclass(frozen=True)
 class Csr:
-    """A matrix of which each row keeps the columns and values of its non-zeros.
+    """A sparse matrix (compressed sparse rows).
 
-    Row r's lie from starts[r] to starts[r + 1] in `columns` and `values`. `starts` need not begin at 0: a slice of
-    rows shares the arrays of the whole. The arrays may be mapped from files. In the rows of a dataset the columns
-    ascend, and none comes twice.
+    The non-zeros of row r lie from starts[r] to starts[r + 1] in `columns` and `values`. `starts` need not begin at 0:
+    a slice of rows shares the arrays of the whole. The arrays may be mapped from files. In the rows of a dataset the
+    columns ascend without duplicates.
     """
 
     starts: NDArray[np.int64]  # [rows + 1]
     columns: NDArray[np.int32]
     values: NDArray[np.float32]
-    width: int  # how many columns there are
+    width: int  # the number of columns
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -113,11 +138,11 @@ class Csr:
 
     @property
     def nbytes(self) -> int:
-        """What its rows take in memory."""
+        """Return the bytes that its rows take in memory."""
         return self.starts.nbytes + self.nonzeros * (self.columns.itemsize + self.values.itemsize)
 
     def __getitem__(self, rows: slice | NDArray[np.integer[Any]]) -> Csr:
-        """Some of the rows: a slice shares the arrays, a list of rows is gathered into new ones from 0."""
+        """Return some rows: a slice shares the arrays, a list of rows is gathered into new ones."""
         if isinstance(rows, slice):
             first, last, step = rows.indices(len(self))
             if step != 1:
@@ -131,18 +156,18 @@ class Csr:
         return Csr(starts, self.columns[places], self.values[places], self.width)
 
     def compact(self) -> Csr:
-        """The same rows with arrays that hold nothing else, and `starts` from 0; columns and values are not copied."""
+        """Return the same rows with arrays that hold nothing else and `starts` from 0, copying only `starts`."""
         first, last = int(self.starts[0]), int(self.starts[-1])
         return Csr(self.starts - first, self.columns[first:last], self.values[first:last], self.width)
 
     def row_numbers(self) -> NDArray[np.int64]:
-        """For each non-zero the row it belongs to, counted from 0."""
+        """Return the row number of each non-zero, counted from 0."""
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Some rows of sparse ones in an order of their own, gathered only where they are read."""
+    """Some rows of a sparse matrix in any order, gathered when they are read."""
 
     whole: Csr
     rows: NDArray[np.int64]
@@ -168,17 +193,17 @@ Matrix = Any  # float32 of [rows, features], or Csr; a model takes one of the tw
 _OPTIONS = re.compile(r"(.+?):([^/:]*=[^/:]*)")
 _WHOLE = re.compile(r"\d[\d_]{0,17}")
 
-Ranges = Mapping[str, tuple[int, int]]  # the least and the largest value of each option
+Ranges = Mapping[str, tuple[int, int]]  # the smallest and the largest value of each option
 
 
 def split_options(name: str) -> tuple[str, str]:
-    """A name or path, and what stands behind its colon; nothing if that holds no `=`."""
+    """Split a name or path from the options behind its colon, which contain a `=`."""
     found = _OPTIONS.fullmatch(name)
     return (found[1], found[2]) if found else (name, "")
 
 
 def parse_options(name: str, text: str, ranges: Ranges) -> dict[str, int]:
-    """The options in the text, checked; a mistake is answered with what is expected."""
+    """Return the options in the text; raise a `TrainoffError` with what is expected if one is wrong."""
     values: dict[str, int] = {}
     for item in text.split(",") if text else []:
         key, _, value = (part.strip() for part in item.partition("="))

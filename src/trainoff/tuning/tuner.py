@@ -84,7 +84,7 @@ def check(study: Study, options: TuneOptions) -> None:
 
 def prepare_data(study: Study, report: data.Progress) -> None:
     """Bring the validation rows into the cache."""
-    data.get(engine_studies_of(study)[0].recipe.data, say=report)
+    data.get(engine_studies_of(study)[0].recipe.data, progress=report)
 
 
 def tune(

@@ -1,4 +1,4 @@
-"""Users' own data: any of the formats in readers.py or sparse_readers.py, checked, scaled and split as all are."""
+"""Users' own data, in any of the formats of readers.py and sparse_readers.py: checked, scaled and split."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data import cache, dataset, readers, sparse_readers
-from trainoff.data.cache import combine, remembered_sha256
-from trainoff.data.dataset import Made, Progress, Recipe
+from trainoff.data.cache import cached_sha256, combine
+from trainoff.data.dataset import Progress, RawDataset, Recipe
 from trainoff.data.readers import DensePart
 from trainoff.data.sparse_readers import Format
 from trainoff.data.split import hold_out, split_sparse
 from trainoff.errors import TrainoffError
 
-_VERSION = 1  # of what follows; a change makes every cached dataset be made again
+_VERSION = 1  # of this module's results; if it changes, cached datasets are made again
 _SPARSE_VERSION = 1  # the same for sparse files
 
 
 def recipe(path: Path, text: str = "") -> Recipe:
-    """How to make the dataset at a path, with the options behind it; known by the content of its files."""
+    """Return the recipe of the data at a path with some options, identified by the content of its files."""
     try:
         sparse = sparse_readers.find_format(path)
-        content = [
-            remembered_sha256(file, cache.root() / "paths") for file in ([path] if sparse else readers.files(path))
-        ]
+        content = [cached_sha256(file, cache.root() / "paths") for file in ([path] if sparse else readers.files(path))]
     except OSError as error:
         raise TrainoffError(f"{path} cannot be read: {error.strerror}") from error
     given = dataset.parse_options(str(path), text, sparse.options if sparse else {})
@@ -41,16 +39,16 @@ def recipe(path: Path, text: str = "") -> Recipe:
     return Recipe(f"{path.absolute()}{end}", f"{path.name}{end}", f"own-{identity[:16]}", identity, make)
 
 
-def _make_sparse(path: Path, sparse: Format, bits: int, folder: Path | None, say: Progress) -> Made:
-    x, labels = sparse.read(path, 1 << bits, say)
+def _make_sparse(path: Path, sparse: Format, bits: int, folder: Path | None, progress: Progress) -> RawDataset:
+    x, labels = sparse.read(path, 1 << bits, progress)
     if not len(x):
         raise TrainoffError(f"{path} is empty")
     (numbers, _), classes = _numbered([labels], path)
     return split_sparse(x, numbers, classes)
 
 
-def _make(path: Path, folder: Path | None, say: Progress) -> Made:
-    say(f"reading {path.name}", 0, None)
+def _make(path: Path, folder: Path | None, progress: Progress) -> RawDataset:
+    progress(f"reading {path.name}", 0, None)
     parts = readers.read(path)
     for part, name in zip(parts, ("training", "test"), strict=False):
         _check(part, f"{path}, {name} part" if len(parts) == 2 else str(path))
@@ -64,33 +62,33 @@ def _make(path: Path, folder: Path | None, say: Progress) -> Made:
         rows = hold_out(labels[0])
         flat, labels = [flat[0][part] for part in rows], [labels[0][part] for part in rows]
     x_train, x_test = _scaled(*flat)
-    return Made(x_train, labels[0], x_test, labels[1], classes, image)
+    return RawDataset(x_train, labels[0], x_test, labels[1], classes, image)
 
 
-def _check(part: DensePart, where: str) -> None:
-    """Refuse what cannot be trained on, naming the place."""
+def _check(part: DensePart, place: str) -> None:
+    """Raise an error with the place of data that cannot be trained on."""
     if part.x.ndim not in (2, 3) or part.y.ndim != 1:
         shapes = f"{list(part.x.shape)} and {list(part.y.shape)}"
         raise TrainoffError(
-            f"{where}: features must be [rows, features] or [rows, height, width] and labels [rows]; they are {shapes}"
+            f"{place}: features must be [rows, features] or [rows, height, width] and labels [rows]; they are {shapes}"
         )
     if len(part.x) != len(part.y):
-        raise TrainoffError(f"{where}: {len(part.x)} rows of features, but {len(part.y)} labels")
+        raise TrainoffError(f"{place}: {len(part.x)} rows of features, but {len(part.y)} labels")
     if part.x.size == 0:
-        raise TrainoffError(f"{where} is empty")
+        raise TrainoffError(f"{place} is empty")
     if part.x.dtype.kind not in "biuf":
-        raise TrainoffError(f"{where} has no numeric features: they are of type {part.x.dtype}")
+        raise TrainoffError(f"{place} has no numeric features: they are of type {part.x.dtype}")
     bad = np.argwhere(~np.isfinite(part.x.reshape(len(part.x), -1)))
     if len(bad):
         row, column = (int(place) for place in bad[0])
         name = repr(part.columns[column]) if part.columns else str(column + 1)
         raise TrainoffError(
-            f"{where}: row {row + 1}, column {name} is missing, NaN or infinite; fill it or leave it out"
+            f"{place}: row {row + 1}, column {name} is missing, NaN or infinite; fill it or leave it out"
         )
 
 
 def _numbered(labels: list[NDArray[Any]], path: Path) -> tuple[list[NDArray[np.int64]], int]:
-    """The labels as 0 to classes - 1, in their sorted order."""
+    """Return the labels numbered from 0 to classes - 1 in their sorted order."""
     values = np.concatenate(labels)
     if values.dtype.kind == "f":
         odd = np.flatnonzero(~np.isfinite(values) | (values != np.rint(values)))
@@ -108,13 +106,13 @@ def _numbered(labels: list[NDArray[Any]], path: Path) -> tuple[list[NDArray[np.i
 
 
 def _scaled(x_train: NDArray[Any], x_test: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Both parts scaled by the training part: left alone within [0, 1], bytes by 255, else column by column."""
+    """Scale both parts by the training part: not at all within [0, 1], bytes by 255, else column by column."""
     low, high = x_train.min(axis=0).astype(np.float64), x_train.max(axis=0).astype(np.float64)
     if low.min() >= 0 and high.max() <= 1:
         return x_train.astype(np.float32), x_test.astype(np.float32)
     if x_train.dtype == np.uint8:
         low, high = np.zeros_like(low), np.full_like(high, 255)
-    with np.errstate(over="ignore", invalid="ignore"):  # told below
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
         span = np.where(high > low, high - low, 1)  # a column that never changes becomes 0
         train, test = (((x - low) / span).astype(np.float32) for x in (x_train, x_test))
     if not np.isfinite(span).all() or not np.isfinite(test).all():
