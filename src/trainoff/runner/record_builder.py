@@ -6,13 +6,13 @@ import datetime
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainoff import engines
+from trainoff import data, engines
 from trainoff.engines import Engine, Job
 from trainoff.records import METRICS, Record, error_of, measured, time_to_target
 from trainoff.runner.equivalence import certificate, curve, objectives
@@ -29,20 +29,11 @@ DIVERGED = 50  # a loss so many times that of guessing: the weights may be finit
 SAME_ACCURACY = 0.005  # the largest difference between the engine's predictions and those of its final weights
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What identifies a record."""
-
-    trial_id: str
-    attempt: int
-    data_identity: str
-
-
-def bare_record(trial: Trial, engine: Engine, identity: Identity, status: TrialStatus) -> Record:
+def bare_record(trial: Trial, engine: Engine, trial_id: str, attempt: int, status: TrialStatus) -> Record:
     """Return a record with what is known before the trial runs, which is all for an `unsupported` one."""
     return Record(
-        trial_id=identity.trial_id,
-        attempt=identity.attempt,
+        trial_id=trial_id,
+        attempt=attempt,
         study=trial.study,
         engine=trial.engine,
         engine_version=engines.version_of(engine),
@@ -60,12 +51,8 @@ def bare_record(trial: Trial, engine: Engine, identity: Identity, status: TrialS
         targets=list(trial.targets),
         limits=asdict(trial.limits),
         metric=trial.metric,
-        dataset={"name": trial.data, "identity": identity.data_identity},
-        status=status.status,
-        phase=status.phase,
-        reason=status.reason,
-        traceback=status.traceback,
-        unfinished=status.unfinished,
+        dataset={"name": trial.data, "identity": data.identity(trial.data)},
+        **asdict(status),
         time_to_target={str(target): None for target in trial.targets},
         usd_per_hour=trial.usd_per_hour,
         environment=environment(),

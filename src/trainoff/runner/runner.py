@@ -30,7 +30,7 @@ from trainoff.records import Record, Store, cannot_write
 from trainoff.runner.events import TrialState
 from trainoff.runner.job import make_job, model_of, rows_of
 from trainoff.runner.machine import ControlKernel
-from trainoff.runner.record_builder import Identity, bare_record, full_record
+from trainoff.runner.record_builder import bare_record, full_record
 from trainoff.runner.status import TrialStatus, check_preconditions
 from trainoff.runner.trial_process import ExitInfo, Sandbox, TrialProcess, choose_cpus
 from trainoff.study import Study, Trial
@@ -77,9 +77,8 @@ class Runner:
 
     def _attempt(self, task: Task, attempt: int) -> None:
         """Run the trial and store its record, however the trial ends."""
-        identity = Identity(task.trial_id, attempt, data.identity(task.trial.data))
         unmet = check_preconditions(task.trial, task.engine)
-        record = bare_record(task.trial, task.engine, identity, unmet or TrialStatus("ok"))
+        record = bare_record(task.trial, task.engine, task.trial_id, attempt, unmet or TrialStatus("ok"))
         try:
             with self._store.stage(task.trial_id) as folder, ExitStack() as uninterrupted:
                 if unmet is None:
@@ -133,8 +132,8 @@ def defer_interrupts() -> Iterator[None]:
         yield
         return
     received: list[int] = []
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    handled = [each for each in ending if signal.getsignal(each) != signal.SIG_IGN]
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handled = [each for each in signals if signal.getsignal(each) != signal.SIG_IGN]
     before = {each: signal.signal(each, lambda number, _: received.append(number)) for each in handled}
     try:
         yield
