@@ -1,8 +1,6 @@
 """What records say: groups of repetitions, ranking, the answer in words. Pure functions over records."""
 
 from trainoff.analysis.bottleneck import (
-    Bound,
-    TimeSplit,
     bottleneck,
     bottleneck_sentence,
     bound,
@@ -14,23 +12,20 @@ from trainoff.analysis.bottleneck import (
     start_costs,
     time_split,
     worker_lines,
-    worker_times,
 )
 from trainoff.analysis.compare import Band, Comparison, Match, band_of, compare, compare_all, comparisons
 from trainoff.analysis.correlation import (
-    Correlation,
-    FittedLine,
     batch_lines,
     correlation_lines,
     correlations,
     fit_line,
 )
-from trainoff.analysis.cost import Cost, cost_of_trial, cost_to, costs, priced, unpriced
-from trainoff.analysis.faults import FaultEffect, fault_effects, without_faults
+from trainoff.analysis.cost import cost_of_trial, cost_to, costs, priced, unpriced
+from trainoff.analysis.faults import FaultEffect, fault_effects
 from trainoff.analysis.figures import FIGURES, Figure, time_to
-from trainoff.analysis.groups import SettingGroup, by_workload, groups, newest, setting_of, usual_settings, varying_keys
+from trainoff.analysis.groups import SettingGroup, by_workload, groups, newest, usual_settings, varying_keys
 from trainoff.analysis.noise import NoiseReport, disturbances, noise_reports
-from trainoff.analysis.pareto import COSTS, CheapestSetting, Front, Point, cheapest_settings, fronts, pareto
+from trainoff.analysis.pareto import COSTS, CheapestSetting, cheapest_settings, fronts, pareto
 from trainoff.analysis.ranking import headline_target, ranked
 from trainoff.analysis.statistics import Interval, interval
 from trainoff.analysis.summary import SAME, arithmetic, cautions, closing_sentences, failure, headline
@@ -40,21 +35,14 @@ __all__ = [
     "FIGURES",
     "SAME",
     "Band",
-    "Bound",
     "CheapestSetting",
     "Comparison",
-    "Correlation",
-    "Cost",
     "FaultEffect",
     "Figure",
-    "FittedLine",
-    "Front",
     "Interval",
     "Match",
     "NoiseReport",
-    "Point",
     "SettingGroup",
-    "TimeSplit",
     "arithmetic",
     "band_of",
     "batch_lines",
@@ -91,7 +79,6 @@ __all__ = [
     "priced",
     "ranked",
     "resource_lines",
-    "setting_of",
     "staleness",
     "start_costs",
     "time_split",
@@ -99,7 +86,5 @@ __all__ = [
     "unpriced",
     "usual_settings",
     "varying_keys",
-    "without_faults",
     "worker_lines",
-    "worker_times",
 ]

@@ -134,7 +134,6 @@ def band_of(groups: Iterable[SettingGroup], figure: Figure) -> Band:
 
 
 def _same_conditions(group: SettingGroup) -> Iterable[list[Record]]:
-    """Return the runs of a setting by study and host."""
     found: dict[tuple[str, object], list[Record]] = {}
     for record in group.records:
         found.setdefault((record.study, record.environment.get("host")), []).append(record)
@@ -181,7 +180,6 @@ class Comparison:
 
     @property
     def indicative(self) -> bool:
-        """Whether there are too few pairs for a verdict."""
         return self.n < RANKING
 
     @property

@@ -94,6 +94,5 @@ def unpriced(records: Sequence[Record], book: PriceBook | None = None) -> str | 
 
 
 def _machine_name(record: Record) -> str:
-    """Return the machine of a record, or the size of its nodes."""
     size = node_size(record.cores, record.memory_gb)
     return str(record.params.get("machine") or (f"nodes of {size}" if size else "unknown nodes"))

@@ -28,7 +28,6 @@ class FaultEffect:
 
     @property
     def name(self) -> str:
-        """The setting without its fault."""
         return self.without_fault.name
 
     @property
@@ -43,7 +42,6 @@ class FaultEffect:
 
     @property
     def fault(self) -> str:
-        """The fault as text."""
         return fault_text(self.group.first.params["fault"])
 
     @property

@@ -8,7 +8,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -68,9 +67,12 @@ class SettingGroup:
 
     def phases_s(self) -> dict[str, float]:
         """Return the median seconds of each phase."""
-        names = dict.fromkeys(name for record in self.good or self.records for name in record.phases_s)
-        medians = {name: self.median(partial(_phase, name=name)) for name in names}
-        return {name: value for name, value in medians.items() if value is not None}
+        phases: dict[str, list[float]] = {}
+        for record in self.good or self.records:
+            for name, seconds in record.phases_s.items():
+                if seconds is not None:
+                    phases.setdefault(name, []).append(seconds)
+        return {name: statistics.median(values) for name, values in phases.items()}
 
     def time_to(self, target: float) -> float | None:
         """Return the median time to a target; None if most runs never reached it."""
@@ -86,10 +88,6 @@ class SettingGroup:
         """Return the median time to a target with its interval; None if no repetition had that target."""
         values = self.times_to(target)
         return interval(values) if values else None
-
-
-def _phase(record: Record, name: str) -> float | None:
-    return record.phases_s.get(name)
 
 
 def _label_text(values: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trainoff.analysis.format import count, percent
 from trainoff.analysis.groups import as_key, setting_of
@@ -27,12 +27,7 @@ class NoiseReport:
     reasons: list[str]
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """What is usual in a study: the speed of the control kernel, and how long a setting waits for CPUs by itself."""
-
-    speeds: dict[str, float] = field(default_factory=dict)
-    waits: dict[str, float] = field(default_factory=dict)
+Medians = dict[str, float]  # what is usual, by place or by setting
 
 
 def noise_reports(records: Sequence[Record]) -> list[NoiseReport]:
@@ -43,8 +38,8 @@ def noise_reports(records: Sequence[Record]) -> list[NoiseReport]:
         speeds.setdefault(_place(record), []).extend(_speeds(record).values())
         if (waited := record.noise.get("cpu_pressure")) is not None:
             waits.setdefault(as_key(setting_of(record)), []).append(waited)
-    usual = Baseline(_medians(speeds), _medians(waits))
-    return [_report(record, usual) for record in records]
+    usual_speeds, usual_waits = _medians(speeds), _medians(waits)
+    return [_report(record, usual_speeds, usual_waits) for record in records]
 
 
 def disturbances(records: Sequence[Record]) -> list[str]:
@@ -58,7 +53,7 @@ def disturbances(records: Sequence[Record]) -> list[str]:
     return [f"{were}, such as {record.engine} with seed {record.seed}: {report.reasons[0]}."]
 
 
-def _medians(found: dict[str, list[float]]) -> dict[str, float]:
+def _medians(found: dict[str, list[float]]) -> Medians:
     return {name: statistics.median(values) for name, values in found.items() if len(values) >= SEVERAL}
 
 
@@ -72,17 +67,13 @@ def _speeds(record: Record) -> dict[str, float]:
     return {when: speed for when, speed in found.items() if speed}
 
 
-def _report(record: Record, usual: Baseline) -> NoiseReport:
-    reasons = [*_manual_changes(record), *_taken(record), *_waited(record, usual), *_slowed(record, usual)]
+def _report(record: Record, speeds: Medians, waits: Medians) -> NoiseReport:
+    changes = [name.removeprefix(BY_HAND) for name in record.notes if name.startswith(BY_HAND)]
+    reasons = [f"its nodes were changed by hand ({', '.join(changes)})"] if changes else []
+    reasons += [*_taken(record), *_waited(record, waits), *_slowed(record, speeds)]
     if reasons:
         return NoiseReport("disturbed", reasons)
     return NoiseReport("quiet" if "other_cores" in record.noise else "unknown", [])
-
-
-def _manual_changes(record: Record) -> list[str]:
-    """Return what a user did to its nodes with `trainoff lab`."""
-    done = [name.removeprefix(BY_HAND) for name in record.notes if name.startswith(BY_HAND)]
-    return [f"its nodes were changed by hand ({', '.join(done)})"] if done else []
 
 
 def _taken(record: Record) -> list[str]:
@@ -93,10 +84,10 @@ def _taken(record: Record) -> list[str]:
     return reasons + ([f"other processes kept {others:.2g} cores busy"] if others >= OTHERS else [])
 
 
-def _waited(record: Record, usual: Baseline) -> list[str]:
+def _waited(record: Record, usual: Medians) -> list[str]:
     """Return the pressures that were too high; workers share CPUs, so what a setting always waits for them is free."""
     single = record.mode == "single"
-    wait = usual.waits.get(as_key(setting_of(record)), 0.0 if single else 1.0)
+    wait = usual.get(as_key(setting_of(record)), 0.0 if single else 1.0)
     wait = min(wait, PRESSURE["cpu"]) if single else wait
     reasons = []
     for what, limit in PRESSURE.items():
@@ -106,10 +97,10 @@ def _waited(record: Record, usual: Baseline) -> list[str]:
     return reasons
 
 
-def _slowed(record: Record, usual: Baseline) -> list[str]:
+def _slowed(record: Record, usual: Medians) -> list[str]:
     """Return when the control kernel was slower than usual in this study, or than at the other end of the trial."""
     speeds = _speeds(record)
-    normal = usual.speeds.get(_place(record)) or max(speeds.values(), default=0.0)
+    normal = usual.get(_place(record)) or max(speeds.values(), default=0.0)
     return [
         f"the control kernel {when} it ran at {percent(round(speed / normal, 2))} of its usual speed"
         for when, speed in speeds.items()

@@ -4,7 +4,7 @@
 """
 
 from trainoff.reproductions.charts import RatioChart, ratio_charts
-from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED, ClaimFinding, Evidence
+from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED
 from trainoff.reproductions.verdicts import (
     ClaimResult,
     evaluate,
@@ -19,9 +19,7 @@ __all__ = [
     "CONFIRMED",
     "NOT_COMPARABLE",
     "REFUTED",
-    "ClaimFinding",
     "ClaimResult",
-    "Evidence",
     "RatioChart",
     "evaluate",
     "evaluate_all",

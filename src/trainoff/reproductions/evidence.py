@@ -21,6 +21,12 @@ class EvidenceMissing(TrainoffError):
     """The records that a check needs are missing."""
 
 
+def require(condition: object, missing: str) -> None:
+    """Raise EvidenceMissing unless the condition holds."""
+    if not condition:
+        raise EvidenceMissing(missing)
+
+
 @dataclass(frozen=True)
 class ClaimFinding:
     """The verdict on a claim, what was measured, and the reason."""
@@ -46,12 +52,10 @@ class Evidence:
 
     @property
     def good(self) -> list[Record]:
-        """The records that ended well."""
         return [record for record in self.records if record.status == "ok"]
 
     @property
     def calm(self) -> Evidence:
-        """The records without a fault."""
         return self.where(lambda record: not record.fault)
 
     def value(self, figure: RecordValue, what: str) -> float:
@@ -64,11 +68,9 @@ class Evidence:
         raise EvidenceMissing(f"{what} is not known: {why}")
 
     def train_s(self, what: str) -> float:
-        """Return the median training time."""
         return self.value(lambda record: record.train_s, f"the training time of {what}")
 
     def result(self, what: str) -> float:
-        """Return the median result of the models."""
         return self.value(lambda record: record.result, f"the result of {what}")
 
     def by(self, key: str) -> dict[Any, Evidence]:

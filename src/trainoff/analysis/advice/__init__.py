@@ -3,16 +3,11 @@
 from trainoff.analysis.advice.candidates import (
     AdviceFilter,
     Candidate,
-    CandidateSet,
-    ExpectedRange,
-    clock,
-    cold_time_to,
     find_candidates,
 )
 from trainoff.analysis.advice.decide import (
     Advice,
     AdviceLimits,
-    MoreRuns,
     RankedCandidate,
     check_filter,
     choose_target,
@@ -29,13 +24,9 @@ from trainoff.analysis.advice.decide import (
     select_workload,
 )
 from trainoff.analysis.advice.posterior import (
-    Posterior,
     RunEvidence,
-    Standing,
     compute_standings,
     fit_posteriors,
-    pooled_noise,
-    success_rates,
 )
 
 __all__ = [
@@ -43,17 +34,10 @@ __all__ = [
     "AdviceFilter",
     "AdviceLimits",
     "Candidate",
-    "CandidateSet",
-    "ExpectedRange",
-    "MoreRuns",
-    "Posterior",
     "RankedCandidate",
     "RunEvidence",
-    "Standing",
     "check_filter",
     "choose_target",
-    "clock",
-    "cold_time_to",
     "compute_standings",
     "decide",
     "expectation_sentence",
@@ -63,11 +47,9 @@ __all__ = [
     "limit_sentence",
     "next_runs_sentence",
     "no_candidate_reason",
-    "pooled_noise",
     "probability_sentence",
     "probability_text",
     "reasons",
     "runner_up_sentences",
     "select_workload",
-    "success_rates",
 ]

@@ -286,7 +286,6 @@ class Candidate:
 
     @property
     def usd(self) -> ExpectedRange | None:
-        """The cost of that run."""
         if self.usd_per_hour is None:
             return None
         took, price = self.seconds, self.usd_per_hour / 3600

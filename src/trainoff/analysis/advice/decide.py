@@ -96,7 +96,6 @@ class Advice:
 
     @property
     def standing(self) -> Standing:
-        """The standing of the choice."""
         assert self.choice.standing is not None
         return self.choice.standing
 
@@ -407,7 +406,6 @@ def reasons(advice: Advice, metric: str, target: float) -> list[str]:
 
 
 def _basis(candidate: Candidate, goal: str) -> str:
-    """Return the runs, or the model, behind a candidate."""
     runs, good = candidate.evidence.runs, len(candidate.evidence.seconds)
     if candidate.estimate is None:
         return f"It reached {goal} in {good} of {count(runs, 'run')}."

@@ -52,12 +52,10 @@ class Curve:
 
     @property
     def name(self) -> str:
-        """The engine and the setting."""
         return f"{self.engine} with {self.setting}" if self.setting else self.engine
 
     @property
     def measurements(self) -> list[Measurement]:
-        """The measured times, by nodes and rows."""
         found: dict[tuple[int, float], list[float]] = {}
         for record in self.records:
             found.setdefault((record.workers, self.rows(record)), []).append(self.seconds(record))
@@ -70,7 +68,6 @@ class Curve:
 
     @property
     def counts(self) -> list[int]:
-        """The measured node counts."""
         return sorted({record.workers for record in self.records})
 
     @property
@@ -80,7 +77,6 @@ class Curve:
 
     @property
     def spreads(self) -> bool:
-        """Whether it can have more than one node."""
         return self.records[0].mode != "single"
 
     @property

@@ -52,7 +52,6 @@ class Fit:
 
     @property
     def counts(self) -> list[int]:
-        """The measured node counts."""
         return sorted({each.nodes for each in self.measurements})
 
     @property
@@ -157,7 +156,6 @@ class Measurement:
 
     @property
     def seconds(self) -> float:
-        """The median of the runs."""
         return float(np.median(self.runs))
 
 
@@ -356,7 +354,6 @@ class Grade:
 
     @property
     def worst(self) -> float | None:
-        """The largest error of all."""
         return max((abs(error) for error in (*self.left_out.values(), *self.held_out.values())), default=None)
 
     def at(self, extrapolated: bool) -> float | None:

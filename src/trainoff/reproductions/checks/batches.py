@@ -7,11 +7,11 @@ from trainoff.records import Record
 from trainoff.reproductions.evidence import (
     ClaimFinding,
     Evidence,
-    EvidenceMissing,
     alike,
     check,
     finding,
     larger,
+    require,
     rows_of_a_worker,
     times_text,
 )
@@ -26,8 +26,7 @@ def _by_batch(evidence: Evidence, mode: str, workload: str = WORKLOAD) -> dict[i
     for part in evidence.of(workload=workload, mode=mode).by("batch_size").values():
         if part.good:
             times[rows_of_a_worker(part.good[0])] = part.train_s(f"{workload} {mode}")
-    if len(times) < 2:
-        raise EvidenceMissing(f"fewer than two sizes of batches ended well in {mode}")
+    require(len(times) >= 2, f"fewer than two sizes of batches ended well in {mode}")
     return dict(sorted(times.items()))
 
 
@@ -50,8 +49,7 @@ def async_steps_more_often(evidence: Evidence) -> ClaimFinding:
 def batches_faster_than_single_rows(evidence: Evidence) -> ClaimFinding:
     times_by_mode = {mode: _by_batch(evidence, mode) for mode in MODES}
     gains = {mode: times[1] / times[100] for mode, times in times_by_mode.items() if 1 in times and 100 in times}
-    if not gains:
-        raise EvidenceMissing("single rows or batches of 100 did not end well")
+    require(gains, "single rows or batches of 100 did not end well")
     text = ", ".join(f"{times_text(gain)} faster in {mode}" for mode, gain in gains.items())
     reason = "here every size sees the same samples; the document counts iterations, whatever they hold"
     faster = all(larger(gain, 1.0) for gain in gains.values())
@@ -63,8 +61,7 @@ def larger_batches_bring_less_and_less(evidence: Evidence) -> ClaimFinding:
     texts, less = [], []
     for mode in MODES:
         times = _by_batch(evidence, mode)
-        if not {1, 100, 1000} <= set(times):
-            raise EvidenceMissing(f"not all sizes of batches ended well in {mode}")
+        require({1, 100, 1000} <= set(times), f"not all sizes of batches ended well in {mode}")
         less.append(times[1] / times[100] > times[100] / times[max(times)])
         texts.append(_times_text(mode, times))
     return finding(all(less), "; ".join(texts), "the step from 1 to 100 brings more than that from 100 to the largest")
@@ -91,7 +88,6 @@ def best_batch_differs_between_workloads(evidence: Evidence) -> ClaimFinding:
         for mode in MODES:
             times = _by_batch(evidence, mode, workload)
             best[workload, mode] = min(times, key=times.__getitem__)
-    if not best:
-        raise EvidenceMissing("no size of batches ended well")
+    require(best, "no size of batches ended well")
     text = ", ".join(f"{workload} {mode} {batch:,}" for (workload, mode), batch in best.items())
     return finding(len(set(best.values())) > 1, f"fastest: {text}")

@@ -10,12 +10,12 @@ from trainoff.records import Record
 from trainoff.reproductions.evidence import (
     ClaimFinding,
     Evidence,
-    EvidenceMissing,
     alike,
     check,
     finding,
     larger,
     not_comparable,
+    require,
     times_text,
 )
 
@@ -37,8 +37,7 @@ def _pairs(evidence: Evidence) -> list[tuple[Record, Record]]:
     for record in divided(evidence, engine=SPARK).good:
         same = {"workers": record.workers, "cores": record.cores, "epochs": record.params["epochs"]}
         pairs += [(record, other) for other in evidence.of(engine=DASK, **same).good]
-    if not pairs:
-        raise EvidenceMissing("no setting ended well on both Spark and Dask")
+    require(pairs, "no setting ended well on both Spark and Dask")
     return pairs
 
 
@@ -62,8 +61,7 @@ def accuracy_depends_on_the_cores(evidence: Evidence) -> ClaimFinding:
     for engine in (SPARK, DASK):
         runs = divided(evidence, engine=engine, epochs=LONG)
         results = {cores: part.result(engine) for cores, part in runs.by("cores").items() if part.good}
-        if len(results) < 2:
-            raise EvidenceMissing(f"{engine} ended well in fewer than two configurations")
+        require(len(results) >= 2, f"{engine} ended well in fewer than two configurations")
         each = ", ".join(f"{node_size(cores, None)} {quality(result)}" for cores, result in results.items())
         texts.append(f"{engine} {each}")
         grows.append(results[max(results)] - results[min(results)] > SEED_EFFECT)
@@ -76,8 +74,7 @@ def no_configuration_is_best_in_both(evidence: Evidence) -> ClaimFinding:
     texts, split = [], []
     for engine in (SPARK, DASK):
         runs = divided(evidence, engine=engine, epochs=LONG).good
-        if len(runs) < 2:
-            raise EvidenceMissing(f"{engine} ended well in fewer than two configurations")
+        require(len(runs) >= 2, f"{engine} ended well in fewer than two configurations")
         quickest = min(runs, key=lambda record: record.train_s or 0.0)
         best = max(runs, key=lambda record: record.result or 0.0)
         clear = (best.result or 0) - (quickest.result or 0) > SEED_EFFECT and larger(
@@ -92,8 +89,7 @@ def no_configuration_is_best_in_both(evidence: Evidence) -> ClaimFinding:
 def larger_heaps_collect_longer(evidence: Evidence) -> ClaimFinding:
     runs = divided(evidence, engine=SPARK, epochs=LONG)
     shares = {workers: _collected(part) for workers, part in runs.by("workers").items() if part.good}
-    if len(shares) < 2:
-        raise EvidenceMissing("Spark ended well in fewer than two configurations")
+    require(len(shares) >= 2, "Spark ended well in fewer than two configurations")
     many, one = shares[max(shares)], shares[min(shares)]
     text = f"{100 * many:.1f} % of the training with 1.4 GB an executor, {100 * one:.1f} % with 5.5 GB"
     return finding(
@@ -121,8 +117,7 @@ def dask_faster_than_spark(evidence: Evidence) -> ClaimFinding:
 @check
 def spark_more_accurate_than_dask(evidence: Evidence) -> ClaimFinding:
     gaps = [(s.result or 0) - (d.result or 0) for s, d in _pairs(evidence) if s.params["epochs"] >= LONG]
-    if not gaps:
-        raise EvidenceMissing("nothing ran for 100 epochs on both")
+    require(gaps, "nothing ran for 100 epochs on both")
     text = f"Spark is {min(gaps):+.4f} to {max(gaps):+.4f} more accurate"
     reason = "on Spark every worker takes its slice of each batch, on Dask it has rows of its own"
     return finding(min(gaps) > SEED_EFFECT, text, reason)
@@ -134,8 +129,7 @@ def accuracy_grows_with_epochs(evidence: Evidence) -> ClaimFinding:
     for engine in (SPARK, DASK):
         runs = divided(evidence, engine=engine, workers=2)
         results = {epochs: part.result(engine) for epochs, part in runs.by("epochs").items() if epochs <= VERY_LONG}
-        if len(results) < 2:
-            raise EvidenceMissing(f"{engine} ended well with fewer than two numbers of epochs")
+        require(len(results) >= 2, f"{engine} ended well with fewer than two numbers of epochs")
         grows.append(all(after > before for before, after in pairwise(results.values())))
         texts.append(f"{engine} " + ", ".join(f"{epochs}: {quality(result)}" for epochs, result in results.items()))
     return finding(all(grows), "; ".join(texts))
@@ -147,8 +141,7 @@ def training_stops_before_a_thousand_epochs(evidence: Evidence) -> ClaimFinding:
     for engine in (SPARK, DASK):
         runs = divided(evidence, engine=engine, workers=2)
         records = [record for epochs in (VERY_LONG, ENDLESS) for record in runs.of(epochs=epochs).good[:1]]
-        if len(records) < 2:
-            raise EvidenceMissing(f"{engine} did not end well with 1,000 and 10,000 epochs")
+        require(len(records) >= 2, f"{engine} did not end well with 1,000 and 10,000 epochs")
         first, second = records
         passes = [(record.samples_seen or 0) / record.dataset["train_rows"] for record in (first, second)]
         same.append(first.samples_seen == second.samples_seen and first.result == second.result)
@@ -160,8 +153,7 @@ def training_stops_before_a_thousand_epochs(evidence: Evidence) -> ClaimFinding:
 def more_dask_workers_take_longer_on_small_data(evidence: Evidence) -> ClaimFinding:
     runs = divided(evidence, engine=DASK, epochs=LONG)
     times = {int(workers): part.train_s("Dask") for workers, part in runs.by("workers").items() if part.good}
-    if len(times) < 2:
-        raise EvidenceMissing("Dask ended well with fewer than two numbers of workers")
+    require(len(times) >= 2, "Dask ended well with fewer than two numbers of workers")
     text = ", ".join(f"{count(workers, 'worker')} {seconds(took)}" for workers, took in times.items())
     return finding(larger(times[max(times)], times[min(times)]), text, "two cores in all")
 
@@ -170,8 +162,7 @@ def more_dask_workers_take_longer_on_small_data(evidence: Evidence) -> ClaimFind
 def dask_keeps_its_workers_busy(evidence: Evidence) -> ClaimFinding:
     runs = divided(evidence, engine=DASK, epochs=LONG).good
     shares = [times.computing for record in runs if (times := worker_times(record))]
-    if not shares:
-        raise EvidenceMissing("the times of Dask's workers are not on record")
+    require(shares, "the times of Dask's workers are not on record")
     text = f"workers computed {100 * min(shares):.0f} to {100 * max(shares):.0f} % of the training"
     return finding(min(shares) > NEARLY_ALL, text, "the rest is waiting for the slowest, and for weights")
 

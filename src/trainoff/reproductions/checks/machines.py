@@ -17,6 +17,7 @@ from trainoff.reproductions.evidence import (
     check,
     finding,
     larger,
+    require,
     times_text,
 )
 
@@ -39,8 +40,7 @@ def clusters(evidence: Evidence, **wanted: object) -> Evidence:
 def small_and_large(evidence: Evidence) -> tuple[int, int]:
     """Return the numbers of rows of the small and of the large data."""
     sizes = list(evidence.by("train_rows"))
-    if len(sizes) < 2:
-        raise EvidenceMissing("there are no records of two sizes of data")
+    require(len(sizes) >= 2, "there are no records of two sizes of data")
     return sizes[0], sizes[-1]
 
 
@@ -73,8 +73,7 @@ def tensorflow_faster_than_mllib(evidence: Evidence) -> ClaimFinding:
     for record in runs.of(engine=MLLIB).good:
         beside = runs.of(engine=TENSORFLOW, machine=record.params["machine"], train_rows=record.params["train_rows"])
         pairs.append((record.train_s or 0.0) / beside.train_s("TensorFlow on the same machine"))
-    if not pairs:
-        raise EvidenceMissing("no trial of MLlib ended well")
+    require(pairs, "no trial of MLlib ended well")
     text = f"TensorFlow {min(pairs):.1f} to {times_text(max(pairs))} faster, in {len(pairs)} pairs"
     reason = "ten epochs of TensorFlow's against three iterations of MLlib's; to an accuracy the difference is larger"
     return finding(all(larger(pair, 1.0) for pair in pairs), text, reason)
@@ -85,8 +84,7 @@ def no_mllib_cluster_beats_one_tensorflow(evidence: Evidence) -> ClaimFinding:
     """MLlib at its best number of nodes against TensorFlow on one machine with four times a node's cores."""
     large = small_and_large(clusters(evidence))[1]
     best = train_times(clusters(evidence, train_rows=large), "workers")
-    if not best:
-        raise EvidenceMissing("no trial of MLlib on a cluster ended well")
+    require(best, "no trial of MLlib on a cluster ended well")
     nodes = min(best, key=best.__getitem__)
     one = machines(evidence, engine=TENSORFLOW, machine="m4.xlarge", train_rows=large)
     alone, shortest = one.train_s("TensorFlow on m4.xlarge"), best[nodes]
@@ -103,8 +101,7 @@ def more_cores_train_faster(evidence: Evidence) -> ClaimFinding:
             runs = machines(evidence, engine=engine, train_rows=rows)
             small, large = (runs.of(machine=machine).train_s(machine) for machine in ("m4.xlarge", "m4.4xlarge"))
             gains[engine, rows] = small / large
-    if not gains:
-        raise EvidenceMissing("nothing trained on m4.xlarge and on m4.4xlarge")
+    require(gains, "nothing trained on m4.xlarge and on m4.4xlarge")
     text = ", ".join(f"{engine} on {rows:,} rows {times_text(gain)}" for (engine, rows), gain in gains.items())
     return finding(all(larger(gain, 1.0) for gain in gains.values()), f"from m4.xlarge to m4.4xlarge: {text}")
 
@@ -135,8 +132,7 @@ def extra_memory_brings_nothing(evidence: Evidence) -> ClaimFinding:
             (small, slow), (large, fast) = min(runs), max(runs)
             gains.append(slow / fast)
             texts.append(f"{engine} {small:g} to {large:g} GB: {seconds(slow)} to {seconds(fast)}")
-    if not texts:
-        raise EvidenceMissing("no two machines of equal cores trained")
+    require(texts, "no two machines of equal cores trained")
     gain = statistics.geometric_mean(gains)
     return finding(not larger(gain, 1.0), "; ".join(texts), f"{times_text(gain)} as fast with more memory, on average")
 
@@ -154,8 +150,7 @@ def least_memory_runs_out_on_large_data(evidence: Evidence) -> ClaimFinding:
     large = small_and_large(machines(evidence))[1]
     records = machines(evidence, engine=MLLIB, train_rows=large).records
     runs = sorted(records, key=lambda record: record.memory_gb or 0.0)
-    if not runs:
-        raise EvidenceMissing("no trial of MLlib on the large data ran")
+    require(runs, "no trial of MLlib on the large data ran")
     out = [record for record in runs if record.status == "out-of-memory"]
     text = ", ".join(f"{record.params['machine']} with {record.memory_gb:g} GB: {record.reason}" for record in out)
     smallest_only = [record.trial_id for record in out] == [runs[0].trial_id]
@@ -168,14 +163,12 @@ def equal_cores_train_alike_whatever_the_type(evidence: Evidence) -> ClaimFindin
     for engine in (MLLIB, TENSORFLOW):
         for runs in _by_cores(_of_sizes(evidence, engine)):
             worst.append(max(took for _, took in runs) / min(took for _, took in runs))
-    if not worst:
-        raise EvidenceMissing("no two machines of equal cores trained")
+    require(worst, "no two machines of equal cores trained")
     text = f"machines of equal cores differ by at most {times_text(max(worst))}"
     return finding(max(worst) < QUARTER_MORE, text, "emulated nodes share one processor, so only size can differ")
 
 
 def _nodes(evidence: Evidence, large: bool) -> dict[int, float]:
-    """Return MLlib's training time by the number of nodes."""
     rows = small_and_large(clusters(evidence))[large]
     times = train_times(clusters(evidence, train_rows=rows), "workers")
     if len(times) < 2 or 1 not in times:
@@ -208,8 +201,7 @@ def mllib_gains_on_large_data_up_to_five_nodes(evidence: Evidence) -> ClaimFindi
 @check
 def mllib_gains_nothing_beyond_five_nodes(evidence: Evidence) -> ClaimFinding:
     times = _nodes(evidence, large=True)
-    if 5 not in times or 17 not in times:
-        raise EvidenceMissing("17 nodes of this size do not fit on this machine")
+    require(5 in times and 17 in times, "17 nodes of this size do not fit on this machine")
     text = f"17 nodes against 5: {times_text(times[5] / times[17])}"
     return finding(
         not larger(times[5], times[17]), text, "the document left the number of partitions as its file gave it"
@@ -236,8 +228,7 @@ def four_times_the_rows_take_longer(evidence: Evidence) -> ClaimFinding:
         beside = machines(evidence, engine=record.engine, machine=record.params["machine"], train_rows=small)
         if beside.good and record.train_s:
             gains.setdefault(record.engine, []).append(record.train_s / beside.train_s("the small data"))
-    if set(gains) != {MLLIB, TENSORFLOW}:
-        raise EvidenceMissing("not both engines trained on both data")
+    require(set(gains) == {MLLIB, TENSORFLOW}, "not both engines trained on both data")
     text = ", ".join(f"{engine} {min(times):.1f} to {times_text(max(times))}" for engine, times in gains.items())
     return finding(all(larger(gain, 1.0) for times in gains.values() for gain in times), f"as long: {text}")
 

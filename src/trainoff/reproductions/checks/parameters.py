@@ -12,6 +12,7 @@ from trainoff.reproductions.evidence import (
     check,
     finding,
     larger,
+    require,
     times_text,
 )
 from trainoff.reproductions.published import records
@@ -29,8 +30,7 @@ def _varied(evidence: Evidence, key: str) -> list[Evidence]:
         part = Evidence([record for record in runs.records if _rest(record, key) == usual])
         if len({record.params.get(key) for record in part.good}) > 1:
             every.append(part)
-    if not every:
-        raise EvidenceMissing(f"no engine ended well with several values of `{key}`")
+    require(every, f"no engine ended well with several values of `{key}`")
     return every
 
 
@@ -83,8 +83,7 @@ def more_epochs_cost_more_and_score_higher(evidence: Evidence) -> ClaimFinding:
                 f"{seconds(many.train_s)}, {quality(few.result)} to {quality(many.result)}"
             )
             more.append(larger(many.train_s or 0.0, few.train_s or 0.0) and (many.result or 0) > (few.result or 0))
-    if not texts:
-        raise EvidenceMissing("no engine ended well with several numbers of iterations")
+    require(texts, "no engine ended well with several numbers of iterations")
     return finding(all(more), "; ".join(texts))
 
 
@@ -119,8 +118,7 @@ def accuracy_trades_for_resources(evidence: Evidence) -> ClaimFinding:
         texts.append(
             f"{best.engine}: {times_text(gain)} less training for {(best.result or 0) - (cheap.result or 0):.4f}"
         )
-    if not texts:
-        raise EvidenceMissing("no engine ended well in several settings")
+    require(texts, "no engine ended well in several settings")
     return finding(any(trades), "; ".join(texts), "for two points of accuracy at most")
 
 
@@ -131,8 +129,7 @@ def mllib_passes_over_the_data_as_fast_as_others(evidence: Evidence) -> ClaimFin
         engine: runs.value(lambda record: record.samples_per_s, f"the speed of {engine}")
         for engine, runs in evidence.by("engine").items()
     }
-    if "spark-mllib" not in speeds or len(speeds) < 2:
-        raise EvidenceMissing("there is no other engine to compare MLlib with")
+    require("spark-mllib" in speeds and len(speeds) >= 2, "there is no other engine to compare MLlib with")
     mllib = speeds.pop("spark-mllib")
     others = "".join(f", {engine} {speed:,.0f}" for engine, speed in speeds.items())
     text = f"samples a second: MLlib {mllib:,.0f}{others}"
@@ -155,8 +152,7 @@ def torch_faster_than_tensorflow(evidence: Evidence) -> ClaimFinding:
 @check
 def one_machine_reaches_the_accuracy(evidence: Evidence) -> ClaimFinding:
     good = [record for record in evidence.good if record.mode == "single" and record.result and record.train_s]
-    if not good:
-        raise EvidenceMissing("no training on one machine ended well")
+    require(good, "no training on one machine ended well")
     best, theirs = (max(runs, key=lambda record: record.result or 0.0) for runs in (good, records("executors")))
     text = f"{best.engine} came to {quality(best.result)} in {seconds(best.train_s)} on one core"
     enough = (best.result or 0) > (theirs.result or 0) - VISIBLE and (best.train_s or 0.0) < DAY_S
@@ -174,8 +170,7 @@ MODES = ("sync", "async", "model-parallel")
 @check
 def tf_on_spark_runs_in_every_mode(evidence: Evidence) -> ClaimFinding:
     runs = evidence.of(engine=ENGINE)
-    if not runs.records:
-        raise EvidenceMissing("no training on Spark ran")
+    require(runs.records, "no training on Spark ran")
     modes = {record.mode for record in runs.good}
     results = ", ".join(dict.fromkeys(f"{record.mode} {quality(record.result)}" for record in runs.good))
     reason = "inference is every trial's test; tensorboard = true writes what TensorBoard shows"
@@ -186,8 +181,7 @@ def tf_on_spark_runs_in_every_mode(evidence: Evidence) -> ClaimFinding:
 def tf_on_spark_reads_by_both_feeds(evidence: Evidence) -> ClaimFinding:
     runs = evidence.of(study="systems", engine=ENGINE, workers=2)
     feeds = runs.by("feed")
-    if len(feeds) < 2:
-        raise EvidenceMissing("not both feeds ran")
+    require(len(feeds) >= 2, "not both feeds ran")
     times = {
         feed: seconds(part.good[0].train_s) if part.good else part.records[0].status for feed, part in feeds.items()
     }
@@ -212,8 +206,7 @@ def tf_on_spark_learns_like_tensorflow_and_beats_mllib(evidence: Evidence) -> Cl
 @check
 def model_parallel_is_exact(evidence: Evidence) -> ClaimFinding:
     runs = evidence.of(mode="model-parallel").good
-    if not runs:
-        raise EvidenceMissing("no model-parallel training ended well")
+    require(runs, "no model-parallel training ended well")
     text = ", ".join(f"{record.equivalence['verdict']}, {quality(record.result)}" for record in runs)
     return finding(all(record.equivalence["verdict"] == "exact" for record in runs), text)
 
@@ -229,8 +222,7 @@ def tf_on_spark_gains_with_nodes(evidence: Evidence) -> ClaimFinding:
 @check
 def async_runs_on_spark(evidence: Evidence) -> ClaimFinding:
     runs = evidence.of(engine=ENGINE, mode="async").good
-    if not runs:
-        raise EvidenceMissing("no asynchronous training on Spark ended well")
+    require(runs, "no asynchronous training on Spark ended well")
     text = f"asynchronous training came to {quality(runs[0].result)} on a Spark cluster"
     return finding(
         False, text, "by TensorFlow's servers on Spark's executors; Spark's own operations have no such mode"

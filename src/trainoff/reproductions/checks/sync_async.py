@@ -15,6 +15,7 @@ from trainoff.reproductions.evidence import (
     check,
     finding,
     larger,
+    require,
     times_text,
 )
 
@@ -144,8 +145,7 @@ def sync_waits_for_the_slow_worker(evidence: Evidence) -> ClaimFinding:
 def async_does_not_wait_for_the_slow_worker(evidence: Evidence) -> ClaimFinding:
     runs = evidence.of(study="agreement", mode=ASYNC, workers=2).where(lambda record: bool(record.fault))
     shares = [times.waiting for record in runs.good if (times := worker_times(record))]
-    if not shares:
-        raise EvidenceMissing("async with a straggler did not end well")
+    require(shares, "async with a straggler did not end well")
     slowed, calm = _slowed(evidence, ASYNC)
     sync = _slowed(evidence, SYNC)
     text = f"{times_text(slowed / calm)} as long with a straggler, where sync took {times_text(sync[0] / sync[1])}"
@@ -155,10 +155,8 @@ def async_does_not_wait_for_the_slow_worker(evidence: Evidence) -> ClaimFinding:
 
 
 def _killed(evidence: Evidence, engine: str) -> FaultEffect:
-    """Return the effect of killing a worker of an engine."""
     effects = fault_effects(groups(evidence.of(study="recovery", engine=engine).records))
-    if not effects:
-        raise EvidenceMissing(f"no worker of {engine} was killed")
+    require(effects, f"no worker of {engine} was killed")
     return effects[0]
 
 
