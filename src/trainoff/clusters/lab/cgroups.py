@@ -214,9 +214,9 @@ class CgroupsV2(Cgroups):
         super().__init__(place, [place])
 
     @staticmethod
-    def found(root: Path, own: Path | None = None) -> CgroupsV2:
+    def found(root: Path, group: Path | None = None) -> CgroupsV2:
         """Return groups in a place that can delegate cpu and memory: the root, or else this process's group."""
-        for parent in dict.fromkeys((root, own or current_group(root))):
+        for parent in dict.fromkeys((root, group or current_group(root))):
             try:
                 if not os.access(parent, os.W_OK):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -151,9 +151,9 @@ class Training:
 
 def gather_all(figures: NDArray[np.float64]) -> NDArray[np.float64]:
     """Gather the figures of all workers, of which each has as many."""
-    own = torch.from_numpy(figures)
-    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, own)
+    local = torch.from_numpy(figures)
+    found = [torch.empty_like(local) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, local)
     return torch.stack(found).numpy()
 
 
@@ -297,17 +297,17 @@ class LocalSgdStrategy:
         """Gather every worker's optimiser state on rank 0, one vector each."""
         if not self._worker.network.memory:
             return []
-        own = torch.cat([part.view(-1) for part in self._worker.network.memory])
-        found = [torch.empty_like(own) for _ in range(self._worker.workers)] if self._worker.rank == 0 else None
-        dist.gather(own, found)
+        local = torch.cat([part.view(-1) for part in self._worker.network.memory])
+        found = [torch.empty_like(local) for _ in range(self._worker.workers)] if self._worker.rank == 0 else None
+        dist.gather(local, found)
         return found or []
 
     def load_state(self, state: Sequence[Any]) -> None:
         network = self._worker.network
         copy_all(network.flat, state[: len(network.flat)])
         if network.memory:
-            own = torch.from_numpy(state[len(network.flat) + self._worker.rank])
-            parts = torch.split_with_sizes(own, [part.numel() for part in network.memory])
+            local = torch.from_numpy(state[len(network.flat) + self._worker.rank])
+            parts = torch.split_with_sizes(local, [part.numel() for part in network.memory])
             copy_all([part.view(-1) for part in network.memory], parts)
 
 
