@@ -187,8 +187,6 @@ def run_worker(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str,
     import os
     import traceback
 
-    import torch.distributed as dist
-
     from trainoff.clusters.local import LOOPBACK
     from trainoff.engines.dask.worker_pool import load
     from trainoff.engines.shared.shipping import expand
@@ -204,10 +202,6 @@ def run_worker(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str,
 
     try:
         ddp_worker.join(assignment.job.cores)
-        _, control = ddp_worker.train(assignment, fetch)
-        if control:
-            control.close()
-        dist.barrier()
-        dist.destroy_process_group()
+        ddp_worker.work(assignment, fetch, serve=False)
     except Exception:
         raise RuntimeError(traceback.format_exc()) from None  # Dask would not send the traceback

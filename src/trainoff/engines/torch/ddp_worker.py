@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import ceil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,15 +44,17 @@ def join(cores: float) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=JOIN_S))
 
 
-def work(assignment: DdpAssignment, fetch: Fetch) -> None:
-    """Train to the end; rank 0 then predicts for the driver until it disconnects."""
+def work(assignment: DdpAssignment, fetch: Fetch, *, serve: bool = True) -> None:
+    """Train to the end; if `serve` is set, rank 0 then predicts for the driver until it disconnects."""
     network, control = train(assignment, fetch)
     dist.barrier()
     dist.destroy_process_group()
-    if control:
+    if control and serve:
         control.serve_requests(
             lambda rows: predict(network, rows.mapped() if isinstance(rows, InFile) else rows, "cpu")
         )
+    elif control:
+        control.close()
 
 
 @contextmanager
@@ -86,13 +88,13 @@ def train(assignment: DdpAssignment, fetch: Fetch) -> tuple[TorchNetwork, Contro
     control = ControlClient(assignment.endpoint, assignment.snapshot_schedule) if dist.get_rank() == 0 else None
     if control:
         control.report_state("connected")
-    worker = make_worker(fetch(assignment.job))
+    job = fetch(assignment.job)
     dist.barrier()
     if control:
         control.report_state("shipped")
-    strategy = STRATEGIES[worker.job.mode](worker)
+    worker = WORKERS[job.mode](job)
     worker.warm_up()
-    training = Training(worker, strategy, assignment, control)
+    training = Training(worker, assignment, control)
     first = training.resume()
     dist.barrier()  # all workers can start
     if control:
@@ -109,7 +111,6 @@ class Training:
     """The steps of one worker; rank 0 has a control client and reports them."""
 
     worker: Worker
-    strategy: SyncStrategy
     assignment: DdpAssignment
     control: ControlClient | None
 
@@ -118,18 +119,18 @@ class Training:
         found = self.assignment.checkpoints.load() if self.assignment.checkpoints else None
         if not found:
             return 1
-        self.strategy.load_state(found.state)
+        self.worker.load_state(found.state)
         self.assignment.snapshot_schedule.taken(self.worker.job.order.samples_after(len(found.done)))
         return len(found.done) + 1
 
     def run(self, start: int) -> NDArray[np.float64]:
         """Make all rounds from a step on; return the seconds of each, and those of synchronising."""
         times = []
-        for first, last in spans(self.worker.job.order, self.strategy.tau):
+        for first, last in spans(self.worker.job.order, self.worker.tau):
             if first < start:
                 continue
             before = time.monotonic()
-            loss, syncing = self.strategy.train(first, last)
+            loss, syncing = self.worker.train(first, last)
             times.append((time.monotonic() - before, syncing))
             self._step_done(last, loss)
         return np.array(times).reshape(-1, 2)
@@ -143,7 +144,7 @@ class Training:
                 self.control.report_now()  # the driver must know of every step that a checkpoint holds
             self.control.progress(step, loss, self.worker.network.weights)
         if due and checkpoints:
-            state = self.strategy.state()
+            state = self.worker.state()
             if self.control:
                 checkpoints.save(state, range(1, step + 1))
             checkpoints.saved(step)
@@ -168,13 +169,8 @@ def train_on_spark(endpoint: Endpoint, job: Job, snapshot_schedule: SnapshotSche
     """Train as one worker of Spark's TorchDistributor, on the rows in a folder."""
     join(job.cores)
     rows = map_rows(Path(folder))
-    _, control = train(
-        DdpAssignment(job, endpoint, snapshot_schedule), lambda job: replace(job, data=replace(job.data, **rows))
-    )
-    if control:
-        control.close()
-    dist.barrier()
-    dist.destroy_process_group()
+    assignment = DdpAssignment(job, endpoint, snapshot_schedule)
+    work(assignment, lambda job: replace(job, data=replace(job.data, **rows)), serve=False)
 
 
 def write_rows(job: Job, folder: Path) -> None:
@@ -189,90 +185,100 @@ def map_rows(folder: Path) -> dict[str, Any]:
     return {f"{name}_train": np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("x", "y")}
 
 
-@dataclass(frozen=True)
 class Worker:
-    """One member of the process group, with its network and its rows."""
+    """One member of the process group: its network, its rows, and how it synchronises with the others."""
 
-    job: Job
-    network: TorchNetwork
-    source: DenseRows
-    rank: int
-    workers: int
+    tau: int  # steps between two synchronisations
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.rank, self.workers = job, dist.get_rank(), dist.get_world_size()
+        self.network = TorchNetwork(job, "cpu")
+        self._rows = DenseRows(on_device(job.data.x_train, "cpu"), on_device(job.data.y_train, "cpu"))
+
+    def train(self, first: int, last: int) -> tuple[float, float]:
+        """Make the steps from first to last and synchronise; return the loss and the seconds of synchronising."""
+        raise NotImplementedError
+
+    def state(self) -> Sequence[Tensor]:
+        """Return rank 0's state for a checkpoint; a collective call, which every worker must make."""
+        raise NotImplementedError
+
+    def load_state(self, state: Sequence[Any]) -> None:
+        """Continue from a checkpoint."""
+        raise NotImplementedError
 
     def share(self, step: int) -> tuple[Tensor, float]:
         """Return this worker's rows of a batch, and their fraction of it."""
         batch = self.job.order.batch(step)
-        mine = share(batch, self.rank, self.workers)
-        return torch.from_numpy(mine), len(mine) / len(batch)
+        rows = share(batch, self.rank, self.workers)
+        return torch.from_numpy(rows), len(rows) / len(batch)
 
-    def train_step(self, step: int, mine: Tensor) -> float:
+    def step(self, step: int, rows: Tensor) -> float:
         """Make a step on these rows; return the loss before it."""
-        return self.network.learn(self.source.take(mine), float(self.job.rates[step - 1])).item()
+        return self.network.learn(self._rows.take(rows), float(self.job.rates[step - 1])).item()
 
     def warm_up(self) -> None:
         """Make a step of every size that a share can have, as many on all workers."""
         sizes = (max(1, -(-size // self.workers)) for size in self.job.order.batch_sizes)
-        warm_up(sizes, self.network, self.source)
+        warm_up(sizes, self.network, self._rows)
 
 
-def make_worker(job: Job) -> Worker:
-    """Return this process's worker."""
-    source = DenseRows(on_device(job.data.x_train, "cpu"), on_device(job.data.y_train, "cpu"))
-    return Worker(job, TorchNetwork(job, "cpu"), source, dist.get_rank(), dist.get_world_size())
-
-
-class SyncStrategy(Protocol):
-    """How workers synchronise."""
-
-    tau: int  # steps between two synchronisations
-
-    def train(self, first: int, last: int) -> tuple[float, float]:
-        """Make the steps from first to last and synchronise; return the loss and the seconds of synchronising."""
-
-    def state(self) -> Sequence[Tensor]:
-        """Return rank 0's state for a checkpoint; a collective call, which every worker must make."""
-
-    def load_state(self, state: Sequence[Any]) -> None:
-        """Continue from a checkpoint."""
-
-
-class GradientSyncStrategy:
-    """Average every step's gradients over all workers, weighted by their rows."""
+class GradientSyncWorker(Worker):
+    """Averages every step's gradients over all workers, weighted by their rows."""
 
     tau = 1
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._sync = worker.network.gradients = GradientSync(worker.network)
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._loss = WeightedLoss(self.network)
+        self._distributed = DistributedDataParallel(self._loss, gradient_as_bucket_view=True)
+        self._part = 1.0 / self.workers  # of the batch
+        self._backward_end = self._sync_s = 0.0
+        for first in self.network.parameters[:2]:  # their gradients are the last to be computed
+            hook = first.register_post_accumulate_grad_hook
+            hook(self._record_backward_end)  # type: ignore[no-untyped-call]  # torch has no types here
+        self.network.gradients = self._gradients
 
     def train(self, first: int, last: int) -> tuple[float, float]:
-        mine, self._sync.part = self._worker.share(first)
-        if not len(mine):  # takes part in the collective call with the weight 0
-            mine = torch.zeros(1, dtype=torch.int64)
-        return self._worker.train_step(first, mine), self._sync.seconds
+        rows, self._part = self.share(first)
+        if not len(rows):  # takes part in the collective call with the weight 0
+            rows = torch.zeros(1, dtype=torch.int64)
+        return self.step(first, rows), self._sync_s
+
+    def _record_backward_end(self, _: Tensor) -> None:
+        self._backward_end = time.monotonic()
+
+    def _gradients(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss and the gradient of the whole batch; record the time after this worker's own gradient."""
+        self._distributed.zero_grad()
+        # torch averages over the workers; the sum is needed.
+        self._distributed(batch.x, batch.y, self._part * self.workers).backward()
+        self._sync_s = time.monotonic() - self._backward_end
+        return grad_of(self._loss.loss_sum), [grad_of(part).view(-1) for part in self.network.parameters]
 
     def state(self) -> Sequence[Tensor]:
-        return self._worker.network.state
+        return self.network.state
 
     def load_state(self, state: Sequence[Any]) -> None:
-        copy_all(self._worker.network.state, state)
+        copy_all(self.network.state, state)
 
 
-class LocalSgdStrategy:
+class LocalSgdWorker(Worker):
     """Local SGD: every worker makes tau steps with its own optimiser state, then the weights are averaged."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker, self.tau = worker, worker.job.params["tau"]
-        self._sizes = [len(part) for part in worker.network.flat]
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.tau = job.params["tau"]
+        self._sizes = [len(part) for part in self.network.flat]
         self._buffer = torch.empty(sum(self._sizes) + 1)
 
     def train(self, first: int, last: int) -> tuple[float, float]:
-        order, seen, total = self._worker.job.order, 0, 0.0
+        order, seen, total = self.job.order, 0, 0.0
         for step in range(first, last + 1):
-            mine, _ = self._worker.share(step)
+            mine, _ = self.share(step)
             if len(mine):
                 seen += len(mine)
-                total += len(mine) * self._worker.train_step(step, mine)
+                total += len(mine) * self.step(step, mine)
         rows = order.samples_after(last) - order.samples_after(first - 1)
         start = time.monotonic()
         loss = self._average(seen / rows, total / rows)
@@ -280,7 +286,7 @@ class LocalSgdStrategy:
 
     def _average(self, part: float, loss: float) -> float:
         """Replace the weights by the weighted average of all workers; return the sum of the losses."""
-        flat = self._worker.network.flat
+        flat = self.network.flat
         weights = self._buffer[:-1]
         torch.cat(flat, out=weights)
         weights *= part
@@ -290,34 +296,33 @@ class LocalSgdStrategy:
         return float(self._buffer[-1])
 
     def state(self) -> Sequence[Tensor]:
-        network = self._worker.network
-        return [*network.flat, *self._optimizer_states()]
+        return [*self.network.flat, *self._optimizer_states()]
 
     def _optimizer_states(self) -> list[Tensor]:
         """Gather every worker's optimiser state on rank 0, one vector each."""
-        if not self._worker.network.memory:
+        if not self.network.memory:
             return []
-        local = torch.cat([part.view(-1) for part in self._worker.network.memory])
-        found = [torch.empty_like(local) for _ in range(self._worker.workers)] if self._worker.rank == 0 else None
+        local = torch.cat([part.view(-1) for part in self.network.memory])
+        found = [torch.empty_like(local) for _ in range(self.workers)] if self.rank == 0 else None
         dist.gather(local, found)
         return found or []
 
     def load_state(self, state: Sequence[Any]) -> None:
-        network = self._worker.network
+        network = self.network
         copy_all(network.flat, state[: len(network.flat)])
         if network.memory:
-            local = torch.from_numpy(state[len(network.flat) + self._worker.rank])
+            local = torch.from_numpy(state[len(network.flat) + self.rank])
             parts = torch.split_with_sizes(local, [part.numel() for part in network.memory])
             copy_all([part.view(-1) for part in network.memory], parts)
+
+
+WORKERS: Mapping[str, type[Worker]] = {"sync": GradientSyncWorker, "local": LocalSgdWorker}
 
 
 def copy_all(tensors: Sequence[Tensor], values: Sequence[Any]) -> None:
     """Copy a value into every tensor."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(torch.as_tensor(value))
-
-
-STRATEGIES: dict[str, Callable[[Worker], SyncStrategy]] = {"sync": GradientSyncStrategy, "local": LocalSgdStrategy}
 
 
 class WeightedLoss(torch.nn.Module):
@@ -335,33 +340,6 @@ class WeightedLoss(torch.nn.Module):
     def forward(self, x: Tensor, y: Tensor, part: float) -> Tensor:
         loss = self._loss(Batch(x, y)) * part
         return loss + self.loss_sum * loss.detach()
-
-
-class GradientSync:
-    """The gradient of the whole batch: the workers' gradients, each weighted by its part of the rows.
-
-    `seconds` is how long the last synchronisation took after this worker's own gradient was known.
-    """
-
-    def __init__(self, network: TorchNetwork) -> None:
-        self._network, self._module = network, WeightedLoss(network)
-        self._distributed = DistributedDataParallel(self._module, gradient_as_bucket_view=True)
-        self._workers = dist.get_world_size()
-        self.part = 1.0 / self._workers
-        self._backward_end = self.seconds = 0.0
-        for first in network.parameters[:2]:  # their gradients are the last to be computed
-            hook = first.register_post_accumulate_grad_hook
-            hook(self._record_backward_end)  # type: ignore[no-untyped-call]  # torch has no types here
-
-    def _record_backward_end(self, _: Tensor) -> None:
-        self._backward_end = time.monotonic()
-
-    def __call__(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        self._distributed.zero_grad()
-        # torch averages over the workers; the sum is needed.
-        self._distributed(batch.x, batch.y, self.part * self._workers).backward()
-        self.seconds = time.monotonic() - self._backward_end
-        return grad_of(self._module.loss_sum), [grad_of(part).view(-1) for part in self._network.parameters]
 
 
 def grad_of(parameter: Tensor) -> Tensor:
