@@ -1,4 +1,4 @@
-"""Where an engine runs: kinds of clusters, all start every process in one way."""
+"""The clusters on which engines start processes, with one interface for all kinds."""
 
 from trainoff.clusters.local import THREADS, Attached, Cluster, Node, Process, Readiness
 

@@ -66,12 +66,6 @@ def _start_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def announce(entry: LabEntry) -> None:
-    """Add a lab to the register."""
-    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    atomic_write(folder() / f"{entry.name}.json", json.dumps(asdict(entry)))
-
-
 def forget(name: str) -> None:
     """Remove a lab from the register."""
     (folder() / f"{name}.json").unlink(missing_ok=True)
@@ -120,22 +114,20 @@ class LabCgroups:
         sweep(self._groups)
         self.plan = LabPlan(new_name(next(_numbers)), self._groups.version, str(self._groups.place), specs)
         try:
-            self._make(specs)
+            for number, spec in enumerate(specs):
+                group = self._groups.make(self.plan.name, f"node-{number}")
+                if spec.memory_bytes:
+                    group.set_memory(spec.memory_bytes)
         except OSError as error:
             self.close()
-            raise TrainoffError(
-                f"the control groups of a lab cannot be made ({error}); see: trainoff doctor"
-            ) from error
+            reason = f"the control groups of a lab cannot be made ({error}); see: trainoff doctor"
+            raise TrainoffError(reason) from error
 
-    def _make(self, specs: Sequence[NodeSpec]) -> None:
-        for number, spec in enumerate(specs):
-            group = self._groups.make(self.plan.name, f"node-{number}")
-            if spec.memory_bytes:
-                group.set_memory(spec.memory_bytes)
-
-    def announce(self, about: str, supervisor: int, folder: Path) -> None:
+    def announce(self, about: str, supervisor: int, place: Path) -> None:
         """Register the lab, once the supervisor has made its network and written the plan into the folder."""
-        announce(LabEntry(LabPlan.read(folder), about, supervisor, str(folder)))
+        entry = LabEntry(LabPlan.read(place), about, supervisor, str(place))
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        atomic_write(folder() / f"{entry.plan.name}.json", json.dumps(asdict(entry)))
 
     def close(self) -> None:
         """Kill the lab's processes and remove its groups; those that are busy yet are removed by the next lab."""

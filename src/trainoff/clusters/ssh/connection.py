@@ -36,7 +36,7 @@ class Connection:
         self.host, self._ssh, self._folder = host, ssh, folder
         self._ssh_log = folder / "logs" / f"ssh-{host.replace('/', '_')}.txt"
         self._popen: subprocess.Popen[bytes] | None = None
-        self._stream: MessageStream | None = None
+        self._stream: MessageStream  # from `connect` on
         self._ids = itertools.count(1)
         self._replies: dict[int, Future[Head]] = {}
         self._processes: dict[int, HostProcess] = {}
@@ -53,8 +53,9 @@ class Connection:
                 )
             except FileNotFoundError as error:
                 raise TrainoffError(f"hosts are reached by ssh, which is not installed; {INSTALL}") from error
+        assert self._popen.stdin
         assert self._popen.stdout
-        self._stream = MessageStream(self._popen.stdout, self._stdin)
+        self._stream = MessageStream(self._popen.stdout, self._popen.stdin)
         timeout = threading.Timer(FACTS_S, self._popen.kill)
         timeout.start()
         try:
@@ -67,18 +68,12 @@ class Connection:
         code = self._popen.wait()
         raise TrainoffError(self._ssh.explain(self.host, code, self._ssh_log.read_text(errors="replace")))
 
-    @property
-    def _stdin(self) -> IO[bytes]:
-        assert self._popen
-        assert self._popen.stdin
-        return self._popen.stdin
-
     def open(self, config: Mapping[str, Any]) -> Head:
         """Start the agent; return its reply when it is ready."""
         ready = self._new_request()
         try:
-            self._stdin.write(json.dumps({**config, "ready": ready}).encode() + b"\n")
-            self._stdin.flush()
+            self._stream.sink.write(json.dumps({**config, "ready": ready}).encode() + b"\n")
+            self._stream.sink.flush()
         except OSError as error:
             raise self._gone() from error
         self._opened = True
@@ -88,7 +83,6 @@ class Connection:
 
     def send(self, kind: str, body: bytes = b"", **head: Any) -> None:
         """Send a message to the agent, if it is still there."""
-        assert self._stream
         with contextlib.suppress(OSError, ValueError):
             self._stream.send(kind, body, **head)
 
@@ -122,7 +116,6 @@ class Connection:
         self.request("sync")
 
     def _send_file(self, path: Path) -> None:
-        assert self._stream
         try:
             self._stream.send_file(path, str(path))
         except (BrokenPipeError, ValueError) as error:
@@ -140,7 +133,7 @@ class Connection:
             self.send("end")
         self._end.set()
         with contextlib.suppress(OSError, ValueError):
-            self._stdin.close()
+            self._stream.sink.close()
         try:
             self._popen.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -172,7 +165,6 @@ class Connection:
 
     def _listen(self) -> None:
         """Handle messages until the agent is gone; run in a thread."""
-        assert self._stream
         try:
             for head, body in self._stream.messages():
                 self._handle(head, body)
@@ -298,15 +290,15 @@ class MessageStream:
     """One end of a connection: any thread may send messages; one receives those of the other end."""
 
     def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
-        self._source, self._sink = source, sink
+        self._source, self.sink = source, sink
         self._lock = threading.Lock()
 
     def send(self, kind: str, body: bytes = b"", **head: Any) -> None:
         """Send one message; raise OSError if the other end is gone."""
         line = json.dumps({"kind": kind, "bytes": len(body), **head}).encode() + b"\n"
         with self._lock:
-            self._sink.write(line + body)
-            self._sink.flush()
+            self.sink.write(line + body)
+            self.sink.flush()
 
     def messages(self) -> Iterator[tuple[Head, bytes]]:
         """Yield the messages of the other end, until it is gone."""

@@ -1,1 +1,1 @@
-"""What several engines share, and what belongs to no single training system."""
+"""What several engines share: reporting, the control channel, recovery, snapshots, storage and local SGD."""
