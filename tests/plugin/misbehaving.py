@@ -308,7 +308,7 @@ class Feet(dict):
 
     def __getitem__(self, name):
         if name == "optimizer":
-            raise LookupError("over its own feet")
+            raise LookupError("no such parameter")
         return super().__getitem__(name)
 
 
