@@ -78,8 +78,8 @@ def test_a_lost_row_is_noticed(optimizer: str, kind: str, monkeypatch: pytest.Mo
 
 
 def test_a_lost_row_of_a_logistic_regression_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = TfLogistic.learn
-    monkeypatch.setattr(TfLogistic, "learn", lambda self, step, rows, rate: right(self, step, rows[:-1], rate))
+    right = TfLogistic.train_step
+    monkeypatch.setattr(TfLogistic, "train_step", lambda self, step, rows, rate: right(self, step, rows[:-1], rate))
     job = make_job(kind="logreg", optimizer="sgd", learning_rate=1.0)
     assert worst_distance(job, train(TensorFlow(), job)) > TOLERATED
 

@@ -1,4 +1,4 @@
-"""jax: the network as a pure function, compiled by XLA, one call per batch on the CPU."""
+"""jax: the network as a pure function, compiled by XLA and called once per batch on the CPU."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from trainoff.models import ConvLayer, DenseLayer, PoolLayer
 
-PREDICT_ROWS = 1024  # so many rows and their hidden layers stay in the cache
-MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # how many numbers an optimiser remembers of each weight
+PREDICT_ROWS = 1024  # at a time, so that the hidden layers fit into the CPU cache
+MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # numbers that the optimiser stores for each weight
 
-Array = Any  # of JAX, or what stands for one while a function is traced
+Array = Any  # of JAX, or a tracer
 
 
 class Jax(Engine):
@@ -34,14 +34,14 @@ class Jax(Engine):
 
     def open(self, job: Job, watch: Watch) -> None:
         data, threads = job.data, ceil(job.cores)
-        os.environ.update(JAX_PLATFORMS="cpu", NPROC=str(threads))  # read as JAX starts: the threads of XLA's pools
+        os.environ.update(JAX_PLATFORMS="cpu", NPROC=str(threads))  # read when JAX starts: the threads of XLA's pools
         with watch.phase("import"):
             import jax
-        jax.config.update("jax_cpu_enable_async_dispatch", False)  # we wait anyway
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # every step is waited for
         watch.count("threads", threads)
-        self._step = jax.jit(partial(make_step, job), donate_argnums=0)  # the new weights may lie where the old were
+        self._step = jax.jit(partial(make_step, job), donate_argnums=0)  # the new weights reuse the memory of the old
         self._labels = jax.jit(lambda weights, x: scores(job.model, weights, x).argmax(1))
-        with watch.phase("compile"):  # XLA compiles for each number of rows
+        with watch.phase("compile"):  # for each number of rows
             for size in job.order.batch_sizes:
                 self._step(start(job), data.x_train[:size], data.y_train[:size], 0.0, 1)[1].block_until_ready()
             self._state = start(job)
@@ -52,11 +52,12 @@ class Jax(Engine):
 
         x, y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
 
-        def learn(step: int, rows: NDArray[np.int64], rate: float) -> float:
+        def train_step(step: int, rows: NDArray[np.int64], rate: float) -> float:
             self._state, loss = self._step(self._state, x[rows], y[rows], rate, step)
             return float(np.asarray(loss))
 
-        train_loop(job, watch, learn, lambda: [np.asarray(self._state[0][each.name]) for each in job.model.parameters])
+        names = [parameter.name for parameter in job.model.parameters]
+        train_loop(job, watch, train_step, lambda: [np.asarray(self._state[0][name]) for name in names])
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         import numpy as np
@@ -75,7 +76,7 @@ def start(job: Job) -> tuple[dict[str, Array], dict[str, list[Array]]]:
 
 
 def make_step(job: Job, state: Any, x: Array, y: Array, rate: Array, step: Array) -> tuple[Any, Array]:
-    """The weights and what the optimiser remembers after one step, and the loss before it."""
+    """Return the weights and the optimiser's state after one step, and the loss before it."""
     import jax
 
     weights, memory = state
@@ -86,7 +87,7 @@ def make_step(job: Job, state: Any, x: Array, y: Array, rate: Array, step: Array
 
 
 def mean_loss(weights: dict[str, Array], model: Any, x: Array, y: Array) -> Array:
-    """The mean cross-entropy with the L2 term."""
+    """Return the mean cross-entropy with the L2 term."""
     import jax
 
     found, rows = scores(model, weights, x), jax.numpy.arange(len(y))
@@ -129,7 +130,7 @@ BUILDERS: Mapping[str, Callable[..., Array]] = {"DenseLayer": dense, "ConvLayer"
 
 
 def update(w: Array, memory: list[Array], g: Array, rate: Array, step: Array, mu: float) -> tuple[Array, list[Array]]:
-    """Return the new weights of one parameter and what the optimiser remembers of them, from their gradient."""
+    """Return the new weights of one parameter, and the optimiser's state for it, from their gradient."""
     from trainoff.models import BETA1, BETA2, EPSILON
 
     if len(memory) < 2:

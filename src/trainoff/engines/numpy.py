@@ -1,7 +1,6 @@
 """numpy: the models in plain numpy and float32, as fast as the matrix products underneath.
 
-Every array is allocated once and every step works in place, so that nearly all the time goes into the
-products of the BLAS, which uses the cores it is given.
+Every array is allocated once and updated in place, so that nearly all time goes into the products of the BLAS.
 """
 
 from __future__ import annotations
@@ -41,14 +40,13 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-PREDICT_ROWS = 1024  # so many rows and their hidden layers stay in the cache
+PREDICT_ROWS = 1024  # at a time, so that the hidden layers fit into the CPU cache
 
 
 class NumpyNetwork:
-    """The weights, their gradient, and room for one batch on its way forward and back.
+    """The weights, their gradient, and buffers for one batch.
 
-    `weights` and `gradient` are views of `flat` and `flat_gradient`: a batch works on the matrices,
-    an update on the vectors.
+    `weights` and `gradient` are views of `flat` and `flat_gradient`: a batch uses the matrices, an update the vectors.
     """
 
     def __init__(self, model: Mlp, weights: Weights, rows: int) -> None:
@@ -57,8 +55,8 @@ class NumpyNetwork:
         self.flat_gradient = np.zeros_like(self.flat)
         self.weights = unflatten(model, self.flat)
         self.gradient = unflatten(model, self.flat_gradient)
-        self._outputs = buffers(model.sizes, rows)  # of each layer; the first is the batch itself
-        self._deltas = buffers(model.sizes[1:], rows)  # the loss by each layer's weighted sums
+        self._outputs = buffers(model.sizes, rows)  # of each layer; the first is the batch
+        self._deltas = buffers(model.sizes[1:], rows)  # the derivatives of the loss by each layer's weighted sums
         self._masks = [np.empty((rows, size), np.bool_) for size in model.sizes[1:-1]]
         self._targets = np.empty((rows, model.sizes[-1]), np.float32)
         self._layers = by_layer(model, self.weights)
@@ -70,7 +68,7 @@ class NumpyNetwork:
         self._one_hot = np.eye(model.sizes[-1], dtype=np.float32)
 
     def differentiate(self, x: NDArray[Any], y: NDArray[np.integer[Any]], rows: NDArray[np.int64]) -> float:
-        """Put the gradient of the loss on these rows into `gradient`; returns the loss."""
+        """Compute the gradient of the loss on these rows in `gradient`; return the loss."""
         count = len(rows)
         outputs = [layer[:count] for layer in self._outputs]
         gather_rows(x, rows, outputs[0])
@@ -82,7 +80,7 @@ class NumpyNetwork:
         return loss + self._add_l2()
 
     def _delta_at_the_end(self, scores: Floats, targets: Floats) -> float:
-        """The softmax less the targets, in the last delta; returns the mean cross-entropy."""
+        """Compute the softmax minus the targets in the last delta; return the mean cross-entropy."""
         delta = self._deltas[-1][: len(scores)]
         scores -= scores.max(axis=1, keepdims=True)
         np.exp(scores, out=delta)
@@ -94,7 +92,7 @@ class NumpyNetwork:
         return loss
 
     def _backward(self, outputs: list[Floats]) -> None:
-        """From the last delta to the first layer. Uses up the hidden layers' outputs."""
+        """Propagate from the last delta to the first layer, overwriting the outputs of the hidden layers."""
         deltas = [delta[: len(outputs[0])] for delta in self._deltas]
         for layer in reversed(range(len(deltas))):
             weight, bias = self._gradients[layer]
@@ -103,10 +101,10 @@ class NumpyNetwork:
             if layer:
                 below = deltas[layer - 1]
                 np.matmul(deltas[layer], self._layers[layer][0].T, out=below)
-                times_slope(self.model.activation, below, outputs[layer], self._masks[layer - 1])
+                multiply_derivative(self.model.activation, below, outputs[layer], self._masks[layer - 1])
 
     def _add_l2(self) -> float:
-        """Add the penalty on the matrices to the gradient; returns its part of the loss."""
+        """Add the gradient of the L2 term; return its part of the loss."""
         l2, loss = self.model.l2, 0.0
         for weight, gradient, scratch in self._regularised:
             gradient += np.multiply(weight, l2, out=scratch)
@@ -115,7 +113,7 @@ class NumpyNetwork:
 
 
 def buffers(sizes: tuple[int, ...], rows: int) -> list[Floats]:
-    """Room for `rows` rows at each of the layers."""
+    """Return a buffer of `rows` rows for each layer."""
     return [np.empty((rows, size), np.float32) for size in sizes]
 
 
@@ -147,8 +145,8 @@ def activate(name: str, sums: Floats) -> None:
         np.reciprocal(sums, out=sums)
 
 
-def times_slope(name: str, delta: Floats, outputs: Floats, mask: NDArray[np.bool_]) -> None:
-    """Multiply `delta` in place by the activation's slope at `outputs`, which are used up."""
+def multiply_derivative(name: str, delta: Floats, outputs: Floats, mask: NDArray[np.bool_]) -> None:
+    """Multiply `delta` in place by the derivative of the activation at `outputs`, which are overwritten."""
     if name == "relu":
         delta *= np.greater(outputs, 0, out=mask[: len(outputs)])
         return
@@ -160,18 +158,18 @@ def times_slope(name: str, delta: Floats, outputs: Floats, mask: NDArray[np.bool
     delta *= outputs
 
 
-SCIPY_ROWS = 4096  # of all rows, so many are looked at at a time
+SCIPY_ROWS = 4096  # at a time
 
 
 class NumpyPerceptron:
-    """The network, its optimiser, and the rows it learns from."""
+    """The network, its optimiser and the training rows."""
 
     def __init__(self, job: Job) -> None:
         whole = job.params["optimizer"] == "l-bfgs"
         rows = min(SCIPY_ROWS if whole else job.order.batch_size, job.order.rows)
         self.network = NumpyNetwork(job.model, job.weights, rows)
         self._optimizer = make_optimizer(job.params, job.model.parameter_count)
-        # Without the memory map's class around them, the arrays are taken from with less ado.
+        # As plain arrays, which are faster to take rows from than memory maps.
         self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
 
     @property
@@ -179,16 +177,16 @@ class NumpyPerceptron:
         return self.network.weights
 
     def put(self, weights: Weights) -> None:
-        """Go on from these weights."""
+        """Set the weights."""
         self.network.flat[...] = flatten(weights)
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
-        """Learn from these rows; returns the loss before."""
+        """Make a step on these rows; return the loss before it."""
         loss = self.network.differentiate(self._x, self._y, rows)
         self._optimizer.step(self.network.flat, self.network.flat_gradient, rate)
         return loss
 
-    def labels(self, x: Floats) -> NDArray[np.int64]:
+    def predict(self, x: Floats) -> NDArray[np.int64]:
         model = self.network.model
         found = np.empty(len(x), np.int64)
         layers = buffers(model.sizes[1:], PREDICT_ROWS)
@@ -201,7 +199,7 @@ class NumpyPerceptron:
 
 
 class NumpyOptimizer(Protocol):
-    """What turns a gradient into a step."""
+    """The rule that turns a gradient into a step."""
 
     def step(self, weights: Floats, gradient: Floats, rate: float) -> None:
         """Move the weights in place by one step. May overwrite the gradient."""
@@ -230,7 +228,7 @@ class NumpyMomentum:
 
 
 class NumpyAdam:
-    """Adam, with both bias corrections drawn out of the vectors and into the rate and epsilon."""
+    """Adam, with both bias corrections applied to the rate and epsilon instead of the vectors."""
 
     def __init__(self, size: int) -> None:
         self._steps = 0
@@ -254,7 +252,7 @@ class NumpyAdam:
 
 
 def make_optimizer(params: Mapping[str, Any], size: int) -> NumpyOptimizer:
-    """The optimiser that the trial names, for so many weights."""
+    """Return the trial's optimiser for a number of weights."""
     if params["optimizer"] == "adam":
         return NumpyAdam(size)
     if params["optimizer"] == "momentum":
@@ -275,12 +273,12 @@ class NumpyLogistic:
         self._y = np.asarray(job.data.y_train)
 
     def put(self, weights: Weights) -> None:
-        """Go on from these weights."""
+        """Set the weights."""
         self.weights: Weights = [part.copy() for part in weights]
         self._weight, self._bias = self.weights
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
-        """Learn from these rows; returns the loss before."""
+        """Make a step on these rows; return the loss before it."""
         x, y = self._x[rows], self._y[rows]
         owners = x.row_numbers()
         z = self._scores(x, owners)
@@ -296,7 +294,7 @@ class NumpyLogistic:
         sums = np.bincount(owners, products, minlength=len(x)).astype(np.float64, copy=False)
         return sums + float(self._bias[0])
 
-    def labels(self, x: Csr) -> NDArray[np.int64]:
+    def predict(self, x: Csr) -> NDArray[np.int64]:
         found = np.empty(len(x), np.int64)
         for start in range(0, len(x), SPARSE_PREDICT_ROWS):
             part = x[start : start + SPARSE_PREDICT_ROWS].compact()
@@ -304,17 +302,17 @@ class NumpyLogistic:
         return found
 
 
-CORRECTIONS = 10  # how many past steps shape the next one
+CORRECTIONS = 10  # past steps that L-BFGS uses for the next one
 
 
 def minimize(learner: NumpyPerceptron, job: Job, watch: Watch) -> None:
-    """As many iterations as there are epochs, or until scipy can get no further."""
+    """Make as many iterations as there are epochs, unless scipy gives up before."""
     from scipy.optimize import minimize as scipy_minimize
 
     network = learner.network
     objective = Objective(network, job)
     progress = Iterations(network, job, watch, objective)
-    # Only the number of iterations ends it, not a loss that changes little.
+    # Only the number of iterations ends it, never a small change of the loss.
     options = {"maxiter": job.order.epochs, "maxfun": 10**9, "maxcor": CORRECTIONS, "ftol": 0.0, "gtol": 0.0}
     start = network.flat.astype(np.float64)
     result = scipy_minimize(objective, start, jac=True, method="L-BFGS-B", callback=progress, options=options)
@@ -326,7 +324,7 @@ def minimize(learner: NumpyPerceptron, job: Job, watch: Watch) -> None:
 
 
 class Objective:
-    """The loss over all rows and its gradient, summed up part by part."""
+    """The loss over all rows and its gradient, computed part by part."""
 
     def __init__(self, network: NumpyNetwork, job: Job) -> None:
         self.evaluations = 0
@@ -348,33 +346,33 @@ class Objective:
 
 
 class Iterations:
-    """Tells the watch of each iteration, and ends the training when it says so."""
+    """Reports each iteration to the watch, and ends the training when the watch says so."""
 
     def __init__(self, network: NumpyNetwork, job: Job, watch: Watch, objective: Objective) -> None:
         self._network, self._rows, self._watch, self._objective = network, job.order.rows, watch, objective
-        self.step = self._seen = self._handed = 0
+        self.step = self._seen = self._stored = 0
         self._last = network.flat.astype(np.float64)
 
     def __call__(self, intermediate_result: Any) -> None:
         self.step += 1
-        self._seen = self._objective.evaluations * self._rows  # each looks at all rows
+        self._seen = self._objective.evaluations * self._rows  # each on all rows
         self._last = intermediate_result.x.copy()
         self._watch.progress(self.step, float(intermediate_result.fun), self._seen)
         if self._watch.due():
-            self._hand_over()
+            self._store_snapshot()
         if self._watch.should_stop:
             raise StopIteration
 
-    def _hand_over(self) -> None:
+    def _store_snapshot(self) -> None:
         self._network.flat[...] = self._last
         self._watch.snapshot(self._seen, self._network.weights)
-        self._handed = self.step
+        self._stored = self.step
 
     def finish(self) -> None:
-        """Leave the network with the last iteration's weights, and hand them over if nobody has."""
+        """Give the network the last iteration's weights, and store a snapshot of them if there is none."""
         self._network.flat[...] = self._last
-        if self.step > self._handed:
-            self._hand_over()
+        if self.step > self._stored:
+            self._store_snapshot()
 
 
 BUILDERS: Mapping[str, Callable[[Job], Any]] = {"Mlp": NumpyPerceptron, "Logreg": NumpyLogistic}
@@ -386,7 +384,7 @@ def make_learner(job: Job) -> Any:
 
 
 class Numpy(Engine):
-    """Plain numpy: the least that training needs, and the yardstick for the others."""
+    """Plain numpy: the simplest training, as a baseline for the others."""
 
     name = "numpy"
     about = "plain numpy in float32, one process"
@@ -413,19 +411,19 @@ class Numpy(Engine):
     def open(self, job: Job, watch: Watch) -> None:
         if job.params["optimizer"] == "l-bfgs":
             with watch.phase("import"):
-                import scipy.optimize  # noqa: F401  # so that its time is booked here and not on training
+                import scipy.optimize  # noqa: F401  # so that its time does not count as training
         self._learner = make_learner(job)
 
     def train(self, job: Job, watch: Watch) -> None:
         import numpy as np
 
         learner = self._learner
-        with np.errstate(over="ignore", invalid="ignore"):  # the watch notices a loss that is no number
+        with np.errstate(over="ignore", invalid="ignore"):  # the watch notices a loss that is not finite
             if job.params["optimizer"] == "l-bfgs":
                 minimize(learner, job, watch)
             else:
                 train_loop(job, watch, learner.step, lambda: learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._learner.labels(x)
+        found: NDArray[np.int64] = self._learner.predict(x)
         return found

@@ -1,4 +1,4 @@
-"""sklearn: scikit-learn's own classifiers, given our initial weights and our batch order."""
+"""sklearn: scikit-learn's classifiers, given the trial's initial weights and batch order."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from trainoff.study import Trial
 
 
-ACTIVATIONS = {"relu": "relu", "sigmoid": "logistic", "tanh": "tanh"}  # ours: theirs
+ACTIVATIONS = {"relu": "relu", "sigmoid": "logistic", "tanh": "tanh"}  # our names: scikit-learn's
 
-# scikit-learn's own switches: do not look for NaN in every batch, nor check the parameters at every call.
+# scikit-learn's options to check neither every batch for NaN nor the parameters at every call.
 UNCHECKED = {"assume_finite": True, "skip_parameter_validation": True}
 
 
@@ -39,11 +39,11 @@ class SklearnPerceptron:
         self._batch = np.empty((min(job.order.batch_size, job.order.rows), job.model.sizes[0]), np.float32)
         self._x, self._y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
         with watch.phase("compile"):
-            self._throw_away(job)
+            self._allocate(job)
         self.put(job.weights)
 
-    def _throw_away(self, job: Job) -> None:
-        """Fit once, for scikit-learn to allocate its weights, and forget what the optimiser remembers."""
+    def _allocate(self, job: Job) -> None:
+        """Fit once, for scikit-learn to allocate its weights, and discard the optimiser's state."""
         import numpy as np
         import sklearn
 
@@ -60,35 +60,34 @@ class SklearnPerceptron:
         return [arrays[parameter.name].copy() for parameter in self._job.model.parameters]
 
     def put(self, weights: Weights) -> None:
-        """Go on from these weights."""
+        """Set the weights."""
         arrays = self._arrays()
         for name, part in self._job.model.by_name(weights).items():
             arrays[name][...] = part
 
     def _arrays(self) -> dict[str, NDArray[np.float32]]:
-        """Return the classifier's own arrays by the names of our parameters."""
+        """Return the classifier's arrays by the names of the model's parameters."""
         layers, classifier = self._job.model.layers, self._classifier
         weights = {f"{layer.name}.weight": part for layer, part in zip(layers, classifier.coefs_, strict=True)}
         biases = {f"{layer.name}.bias": part for layer, part in zip(layers, classifier.intercepts_, strict=True)}
         return weights | biases
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
-        """Learn from these rows; returns the loss before."""
-
+        """Make a step on these rows; return the loss before it."""
         batch = self._batch[: len(rows)]
         gather_rows(self._x, rows, batch)
         set_rows(self._classifier, len(rows), self._job.model.l2)
         set_step(self._classifier, self._job, step)
         return fit(self._classifier, batch, self._y[rows])
 
-    def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         import numpy as np
 
         return np.asarray(self._classifier.predict(x), np.int64)
 
 
 def arguments(job: Job) -> dict[str, Any]:
-    """What MLPClassifier is made with; the rate and epsilon are those of the first step."""
+    """Return MLPClassifier's arguments; the rate and epsilon are those of the first step."""
     import numpy as np
 
     from trainoff.models import BETA1, BETA2
@@ -105,19 +104,19 @@ def arguments(job: Job) -> dict[str, Any]:
         "beta_2": BETA2,
         "epsilon": epsilon(1),
         "shuffle": False,
-        # Only for the weights that are thrown away; from a seed it would be made anew at every step.
+        # Only for the weights that are discarded; a seed would make a new generator at every step.
         "random_state": np.random.RandomState(0),
     }
 
 
 def set_rows(classifier: Any, rows: int, l2: float) -> None:
-    """Prepare for a batch of so many rows; scikit-learn divides its alpha by them, the reference does not."""
+    """Prepare for a batch of some rows; scikit-learn divides its alpha by them, the reference does not."""
     classifier.batch_size = rows
     classifier.alpha = l2 * rows
 
 
 def set_step(classifier: Any, job: Job, step: int) -> None:
-    """Give scikit-learn's optimiser the rate of this step, in its own form; the first fit makes it."""
+    """Set the rate of this step in scikit-learn's optimiser, which the first fit makes."""
     rate = float(job.rates[step - 1])
     optimizer = getattr(classifier, "_optimizer", None)
     if optimizer is None:
@@ -132,7 +131,7 @@ def set_step(classifier: Any, job: Job, step: int) -> None:
 
 
 def momentum(job: Job, step: int) -> float:
-    """The momentum of a step. scikit-learn keeps the rate inside the velocity, so it grows with the rate."""
+    """Return the momentum of a step, which grows with the rate: scikit-learn's velocity contains the rate."""
     if job.params["optimizer"] != "momentum":
         return 0.0
     previous = job.rates[max(step - 2, 0)]
@@ -140,14 +139,14 @@ def momentum(job: Job, step: int) -> float:
 
 
 def epsilon(step: int) -> float:
-    """Adam's epsilon of a step. scikit-learn adds it before the second moment's bias is corrected."""
+    """Return Adam's epsilon of a step; scikit-learn adds it before it corrects the bias of the second moment."""
     from trainoff.models import BETA2, EPSILON
 
     return EPSILON * sqrt(1 - BETA2**step)
 
 
 def fit(classifier: Any, x: NDArray[np.float32], y: NDArray[np.integer[Any]]) -> float:
-    """Make one step; returns the loss, which is not a number when the weights no longer are."""
+    """Make one step; return the loss, or NaN if the weights are no longer finite."""
     import numpy as np
 
     try:
@@ -162,8 +161,8 @@ def fit(classifier: Any, x: NDArray[np.float32], y: NDArray[np.integer[Any]]) ->
 class SklearnLogistic:
     """An SGDClassifier, one `partial_fit` per batch.
 
-    The bias is the weight of one more column that is always 1, because scikit-learn slows its own intercept down to a
-    hundredth where rows are sparse.
+    The bias is the weight of an additional column of ones, because scikit-learn divides the steps of its intercept by
+    a hundred if rows are sparse.
     """
 
     def __init__(self, job: Job, watch: Phases) -> None:
@@ -173,7 +172,7 @@ class SklearnLogistic:
             from scipy.sparse import csr_matrix
             from sklearn.linear_model import SGDClassifier
         self._matrix = csr_matrix
-        self._told = bool(job.params["stop"])
+        self._needs_loss = bool(job.params["stop"])
         self._x, self._y = job.data.x_train, np.asarray(job.data.y_train)
         self._classifier = SGDClassifier(
             loss="log_loss", penalty=None, fit_intercept=False, shuffle=False, learning_rate="constant", eta0=1.0
@@ -184,11 +183,11 @@ class SklearnLogistic:
         self.put(job.weights)
 
     def put(self, weights: Weights) -> None:
-        """Go on from these weights."""
+        """Set the weights."""
         self._classifier.coef_[0, :-1], (self._classifier.coef_[0, -1],) = weights
 
     def _with_ones(self, rows: Csr) -> Any:
-        """The rows as scipy has them, each with a last entry of 1 in a column of its own."""
+        """Return the rows as a scipy matrix with an additional column of ones."""
         import numpy as np
 
         part = rows.compact()
@@ -206,9 +205,9 @@ class SklearnLogistic:
         return [coefficients[:-1], coefficients[-1:]]
 
     def step(self, step: int, rows: NDArray[np.int64], rate: float) -> float | None:
-        """Learn from these rows; returns the loss before, if the trial may stop early by it."""
+        """Make a step on these rows; return the loss before it, if the trial may stop early by it."""
         batch = self._with_ones(self._x[rows])
-        loss = self._loss(batch, self._y[rows]) if self._told else None
+        loss = self._loss(batch, self._y[rows]) if self._needs_loss else None
         self._classifier.eta0 = rate / len(rows)
         self._classifier.partial_fit(batch, self._y[rows])
         return loss
@@ -219,7 +218,7 @@ class SklearnLogistic:
         z = self._classifier.decision_function(batch)
         return float(np.logaddexp(0, np.where(y == 1, -z, z)).mean())
 
-    def labels(self, x: Csr) -> NDArray[np.int64]:
+    def predict(self, x: Csr) -> NDArray[np.int64]:
         import numpy as np
 
         return np.asarray(self._classifier.predict(self._with_ones(x)), np.int64)
@@ -229,7 +228,7 @@ BUILDERS: Mapping[str, Any] = {"Mlp": SklearnPerceptron, "Logreg": SklearnLogist
 
 
 def check_classes(job: Job) -> None:
-    """Refuse data for which scikit-learn has another network than the model."""
+    """Refuse data for which scikit-learn's network differs from the model."""
     if not job.model.sparse and job.model.classes < 3:
         raise Refused(
             "scikit-learn trains two classes with one logistic output where the model has a softmax; "
@@ -273,4 +272,4 @@ class Sklearn(Engine):
             train_loop(job, watch, self._learner.step, lambda: self._learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        return self._learner.labels(x)
+        return self._learner.predict(x)

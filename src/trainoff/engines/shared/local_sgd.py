@@ -134,7 +134,7 @@ class LocalSgdEngine(Engine):
         job, weights = self._trained
         learner = self.predictor(job)
         learner.put(weights)
-        return learner.labels(x)
+        return learner.predict(x)
 
     def predictor(self, job: Job) -> LocalLearner:
         """Return the driver's learner, which predicts."""
@@ -247,7 +247,7 @@ class LocalLearner(Protocol):
     @property
     def weights(self) -> Weights: ...
 
-    def labels(self, x: Any) -> NDArray[np.int64]:
+    def predict(self, x: Any) -> NDArray[np.int64]:
         """Return the class of each row."""
 
 
@@ -397,7 +397,7 @@ def train_candidate(make_learner: LearnerFactory, job: Job, factor: float) -> Ra
     if not len(held_out) or not np.isfinite(weights).all():
         return RateCandidate(factor, 0.0, weights)
     x = data.x_train[held_out]
-    right = learner.labels(x if data.sparse else expand(np.asarray(x))) == data.y_train[held_out]
+    right = learner.predict(x if data.sparse else expand(np.asarray(x))) == data.y_train[held_out]
     return RateCandidate(factor, float(np.mean(right)), weights)
 
 

@@ -1,7 +1,7 @@
 """tensorflow: the model in plain TensorFlow, one compiled step per batch.
 
-A step is a `tf.function` for batches of one size: the gradient by TensorFlow's tape, the update by TensorFlow's own
-kernels. Keras is not used; its momentum keeps the rate inside the velocity, which is another optimiser.
+A step is a `tf.function` for batches of one size: the gradient by TensorFlow's tape, the update by its kernels. Keras
+is not used; its momentum contains the rate in the velocity, which is another optimiser.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from trainoff.study import Trial
 
 
-DISTRIBUTIONS = ("tensorflow-cpu", "tensorflow")  # without and with the parts for a GPU
-PREDICT_ROWS = 1024  # so many rows and their hidden layers stay in the cache
+DISTRIBUTIONS = ("tensorflow-cpu", "tensorflow")  # without and with GPU support
+PREDICT_ROWS = 1024  # at a time, so that the hidden layers fit into the CPU cache
 NO_GPU = (
     'device = "cuda" needs a GPU and a TensorFlow that can use it; '
     "pip install 'tensorflow[and-cuda]' on a machine with an NVIDIA GPU, or use device = \"cpu\""
@@ -56,7 +56,7 @@ BUILDERS: Mapping[str, Callable[[Any, Job], TfNetwork | TfLogistic]] = {
 
 
 class TensorFlow(Engine):
-    """TensorFlow without Keras, a compiled step at a time."""
+    """TensorFlow without Keras, one compiled step per batch."""
 
     name = "tensorflow"
     about = "TensorFlow in float32 on the CPU or one GPU, one process"
@@ -94,14 +94,14 @@ class TensorFlow(Engine):
 
     def train(self, job: Job, watch: Watch) -> None:
         learner = self._learner
-        train_loop(job, watch, learner.learn, lambda: [part.numpy() for part in learner.weights])
+        train_loop(job, watch, learner.train_step, lambda: [part.numpy() for part in learner.weights])
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        return predict(self._learner.labels, x)
+        return predict(self._learner.predict, x)
 
 
 def predict(labels: Callable[[Matrix], NDArray[np.int64]], x: Matrix) -> NDArray[np.int64]:
-    """The class of each row, some rows at a time."""
+    """Return the class of each row, some rows at a time."""
     import numpy as np
 
     found = np.empty(len(x), np.int64)
@@ -111,7 +111,7 @@ def predict(labels: Callable[[Matrix], NDArray[np.int64]], x: Matrix) -> NDArray
 
 
 def installed() -> dict[str, str]:
-    """Which distributions of TensorFlow there are, and their versions."""
+    """Return the installed distributions of TensorFlow and their versions."""
     found = {}
     for name in DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
@@ -120,7 +120,7 @@ def installed() -> dict[str, str]:
 
 
 def set_threads(tf: Any, threads: int) -> None:
-    """Let TensorFlow share one operation among so many threads, and run one operation at a time."""
+    """Run one operation at a time, on a number of threads."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -133,7 +133,7 @@ def set_threads(tf: Any, threads: int) -> None:
 
 
 def find_device(tf: Any, name: str) -> str:
-    """TensorFlow's name of the device. On the CPU the GPUs are hidden, so that none is started."""
+    """Return TensorFlow's name of the device. For the CPU, hide the GPUs, so that none is started."""
     if name == "cpu":
         tf.config.set_visible_devices([], "GPU")
         return "/CPU:0"
@@ -143,28 +143,25 @@ def find_device(tf: Any, name: str) -> str:
 
 
 def warm_up(job: Job, learner: TfNetwork | TfLogistic) -> None:
-    """Make a step of each size that a batch has and label a few rows, for TensorFlow to compile; forget what came."""
+    """Make a step of each batch size and a prediction, for TensorFlow to compile; then restore the initial state."""
     import numpy as np
 
     for size in job.order.batch_sizes:
-        learner.learn(1, np.arange(size), 0.0)
-    learner.labels(job.data.x_train[:1])
+        learner.train_step(1, np.arange(size), 0.0)
+    learner.predict(job.data.x_train[:1])
     started = [*job.weights, *(np.zeros(part.shape, np.float32) for part in learner.state[len(job.weights) :])]
     for part, value in zip(learner.state, started, strict=True):
         part.assign(value)
 
 
-NEIGHBOURS = ("jax", "sklearn")  # which TensorFlow loads where they are installed, for a converter and for Keras
+NEIGHBOURS = ("jax", "sklearn")  # imported by TensorFlow if installed, for a converter and for Keras
 
 
 @contextmanager
 def without_neighbours() -> Iterator[None]:
-    """While this lasts, TensorFlow does not find other frameworks, and loads in two thirds of the time.
-
-    It makes no use of them here, and should not take longer because they are compared with it.
-    """
+    """Hide other frameworks from TensorFlow, which makes no use of them here and loads in two thirds of the time."""
     hidden = [name for name in NEIGHBOURS if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: Python will not find them
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: cannot be imported
     try:
         yield
     finally:
@@ -173,9 +170,9 @@ def without_neighbours() -> Iterator[None]:
 
 
 def light_tensorflow() -> None:
-    """Let TensorFlow's modules be imported one by one, without all that `import tensorflow` brings along.
+    """Make single modules of TensorFlow importable without `import tensorflow`, for processes that need few of them.
 
-    For processes that need but a few of them; nothing changes where it is loaded already.
+    Has no effect if TensorFlow is imported already.
     """
     if "tensorflow" in sys.modules:
         return
@@ -188,6 +185,6 @@ def light_tensorflow() -> None:
     sys.modules["tensorflow"] = package
     try:
         importlib.import_module("tensorflow.python.training.server_lib")
-    except ImportError:  # another TensorFlow, laid out in another way
+    except ImportError:  # another version of TensorFlow with another layout
         for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
             del sys.modules[name]

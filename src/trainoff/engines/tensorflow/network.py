@@ -1,4 +1,4 @@
-"""Perceptrons and convolutional networks in TensorFlow: a compiled step for each size of a batch."""
+"""Networks and logistic regression in TensorFlow: a compiled step for each batch size."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trainoff.data import Csr, Matrix
 from trainoff.engines.contract import Job
 from trainoff.models import BETA1, BETA2, EPSILON, ConvLayer, DenseLayer, Layer, Network, PoolLayer
 
-MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # how many numbers an optimiser remembers of each weight
-ALIGNMENT = 64  # bytes; where an array begins at a multiple of it, TensorFlow takes it without a copy
+MEMORY = {"sgd": 0, "momentum": 1, "adam": 2}  # numbers that the optimiser stores for each weight
+ALIGNMENT = 64  # bytes; TensorFlow uses an array without a copy if it begins at a multiple of it
 
 Tensor = Any  # TensorFlow has no types that mypy could use
 
 
 class TfNetwork:
-    """A perceptron or convolutional network: variables, and a compiled step for each size of a batch."""
+    """A network: its variables, and a compiled step for each batch size."""
 
     def __init__(self, tf: Any, job: Job) -> None:
         self._tf, self._model = tf, job.model
@@ -30,19 +30,19 @@ class TfNetwork:
         self._memory = [[tf.Variable(tf.zeros_like(part)) for _ in range(copies)] for part in job.weights]
         self.state = [*self.weights, *(part for parts in self._memory for part in parts)]  # all that a step changes
         self._steps = {size: self._compile(job, rows) for size, rows in self._sizes(job).items()}
-        self.labels = labeller(tf, job.model, self.weights)
+        self.predict = make_predictor(tf, job.model, self.weights)
 
     def _sizes(self, job: Job) -> dict[int, int]:
-        """The sizes that batches have, and how many rows of such a batch are learnt from here."""
+        """Return the batch sizes, each with the number of rows that this process computes."""
         return {size: size for size in job.order.batch_sizes}
 
     def _compile(self, job: Job, size: int) -> Callable[..., float]:
-        """The step for batches of one size, with arrays of its own for the batch and what the update needs."""
-        # Without the memory map's class around them, the arrays are taken from with less ado.
+        """Return the step for one batch size, with arrays for the batch and for the numbers of the update."""
+        # As plain arrays, which are faster to take rows from than memory maps.
         all_x, all_y = np.asarray(job.data.x_train), np.asarray(job.data.y_train)
         x, x_tensor = shared(self._tf, (size, all_x.shape[1]), np.float32)
         y, y_tensor = shared(self._tf, (size,), np.int64)
-        # The rate, Adam's epsilon, and which share of a batch these rows are.
+        # The rate, Adam's epsilon, and the share of the batch that these rows are.
         numbers, numbers_tensor = shared(self._tf, (3,), np.float32)
         inputs = [x_tensor, y_tensor, numbers_tensor]
         function = self._tf.function(self._step, jit_compile=job.params.get("xla", False), autograph=False)
@@ -56,23 +56,23 @@ class TfNetwork:
 
         return step
 
-    def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
-        """Make one step on these rows; returns the loss before it."""
+    def train_step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+        """Make one step on these rows; return the loss before it."""
         return self._steps[len(rows)](rows, *step_numbers(self._optimizer, rate, step), 1.0)
 
     def _step(self, x: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
         loss, gradient = self._gradients(x, y, numbers)
-        for weights, memory, slope in zip(self.weights, self._memory, gradient, strict=True):
-            update(self._tf, weights, memory, slope, numbers, self._momentum)
+        for weights, memory, part in zip(self.weights, self._memory, gradient, strict=True):
+            update(self._tf, weights, memory, part, numbers, self._momentum)
         return loss
 
     def _gradients(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The loss, and the gradient of the whole batch."""
+        """Return the loss and the gradient of the whole batch."""
         return differentiate(self._tf, self._model, self.weights, x, y)
 
 
-def labeller(tf: Any, model: Network, weights: Sequence[Tensor]) -> Callable[[Matrix], NDArray[np.int64]]:
-    """What finds the class of each row, by weights that may change from call to call."""
+def make_predictor(tf: Any, model: Network, weights: Sequence[Tensor]) -> Callable[[Matrix], NDArray[np.int64]]:
+    """Return a function that predicts the class of each row by the weights, which may change between calls."""
     rows = tf.TensorSpec([None, None])
     find = tf.function(lambda x: tf.argmax(scores(tf, model, weights, x), 1), [rows], autograph=False)
 
@@ -84,7 +84,7 @@ def labeller(tf: Any, model: Network, weights: Sequence[Tensor]) -> Callable[[Ma
 
 
 def shared(tf: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Tensor]:
-    """An array, and a tensor that lies in the same memory: what is written to the one is read from the other."""
+    """Return an array and a tensor that share their memory."""
     size = prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + ALIGNMENT, np.uint8)
     first = -raw.ctypes.data % ALIGNMENT
@@ -140,23 +140,22 @@ def differentiate(
     return loss, tape.gradient(loss, weights)
 
 
-def update(tf: Any, weights: Tensor, memory: Sequence[Tensor], slope: Tensor, numbers: Tensor, mu: float) -> Tensor:
-    """Move one layer's weights in place, by the kernel that suits what the optimiser remembers of it.
+def update(tf: Any, weights: Tensor, memory: Sequence[Tensor], gradient: Tensor, numbers: Tensor, mu: float) -> Tensor:
+    """Update one parameter in place by the kernel of its optimiser, which the number of its state variables implies.
 
-    Returns the operation, where a graph is being built. `numbers` are the rate and Adam's epsilon, with the bias
-    corrections of Adam in them already.
+    Returns the operation, if a graph is being built. `numbers` are the rate and Adam's epsilon, both bias-corrected.
     """
     var, rate, places = weights.handle, numbers[0], [part.handle for part in memory]
     if not places:
-        return tf.raw_ops.ResourceApplyGradientDescent(var=var, alpha=rate, delta=slope)
+        return tf.raw_ops.ResourceApplyGradientDescent(var=var, alpha=rate, delta=gradient)
     if len(places) == 1:
-        return tf.raw_ops.ResourceApplyMomentum(var=var, accum=places[0], lr=rate, grad=slope, momentum=mu)
+        return tf.raw_ops.ResourceApplyMomentum(var=var, accum=places[0], lr=rate, grad=gradient, momentum=mu)
     betas = {"beta1_power": 0.0, "beta2_power": 0.0, "beta1": BETA1, "beta2": BETA2, "epsilon": numbers[1]}
-    return tf.raw_ops.ResourceApplyAdam(var=var, m=places[0], v=places[1], lr=rate, grad=slope, **betas)
+    return tf.raw_ops.ResourceApplyAdam(var=var, m=places[0], v=places[1], lr=rate, grad=gradient, **betas)
 
 
 def step_numbers(optimizer: str, rate: float, step: int) -> tuple[float, float]:
-    """The rate and Adam's epsilon of a step, with both bias corrections drawn into them: the same formula."""
+    """Return the rate and Adam's epsilon of a step, both bias-corrected."""
     if optimizer != "adam":
         return rate, 0.0
     unbias = sqrt(1 - BETA2**step)
@@ -170,39 +169,39 @@ class TfLogistic:
         self._tf, self._x, self._y = tf, job.data.x_train, job.data.y_train
         self.weights = self.state = [tf.Variable(part) for part in job.weights]
         self._weight, self._bias = self.weights
-        # Batches differ in their non-zeros, so the lengths stay open and nothing is compiled anew.
+        # Batches differ in their non-zeros; with open lengths the step is compiled once.
         ints, floats = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None])
         sparse = [ints, floats, tf.TensorSpec([None], tf.int64)]
         self._compiled = tf.function(self._step, [*sparse, floats, tf.TensorSpec([2])], autograph=False)
         self._compiled_scores = tf.function(self._scores, input_signature=[*sparse, tf.TensorSpec([], tf.int32)])
 
-    def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
-        """Make one step on these rows; returns the loss before it."""
-        return self._learn(rows, rate, 1.0)
+    def train_step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+        """Make one step on these rows; return the loss before it."""
+        return self._train_on(rows, rate, 1.0)
 
-    def _learn(self, rows: NDArray[np.int64], rate: float, part: float) -> float:
-        """Learn from rows that are a part of a batch."""
+    def _train_on(self, rows: NDArray[np.int64], rate: float, part: float) -> float:
+        """Make a step on rows that are a part of a batch."""
         return float(self._compiled(*parts(self._x[rows]), self._y[rows].astype("float32"), [rate, part]))
 
-    def labels(self, x: Csr) -> NDArray[np.int64]:
-        """The class of each row: 1 where the odds are better than even."""
+    def predict(self, x: Csr) -> NDArray[np.int64]:
+        """Return the class of each row: 1 if its log-odds are positive."""
         odds: NDArray[np.float32] = self._compiled_scores(*parts(x.compact()), len(x)).numpy()
         return (odds > 0).astype("int64")
 
     def _scores(self, columns: Tensor, values: Tensor, owners: Tensor, rows: Tensor) -> Tensor:
-        """The log-odds of each row; those of a row without non-zeros are the bias."""
+        """Return the log-odds of each row."""
         products = self._tf.gather(self._weight, columns) * values
         return self._tf.math.unsorted_segment_sum(products, owners, rows) + self._bias
 
     def _step(self, columns: Tensor, values: Tensor, owners: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
-        """Make a step; `numbers` are the rate, and which part of the batch these rows are."""
+        """Make a step; `numbers` are the rate and the share of the batch that these rows are."""
         loss, columns, changes, change = self._changes(columns, values, owners, y, numbers)
         self._tf.raw_ops.ResourceScatterSub(resource=self._weight.handle, indices=columns, updates=changes)
         self._bias.assign_sub(change)
         return loss
 
     def _changes(self, columns: Tensor, values: Tensor, owners: Tensor, y: Tensor, numbers: Tensor) -> list[Tensor]:
-        """The loss, the features whose weights change, by how much each, and by how much the bias."""
+        """Return the loss, the features whose weights change, their changes, and the change of the bias."""
         tf = self._tf
         z = self._scores(columns, values, owners, tf.size(y))
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(y, z))
@@ -211,5 +210,5 @@ class TfLogistic:
 
 
 def parts(x: Csr) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-    """The non-zeros' columns and values, and the row each belongs to."""
+    """Return the columns, values and row numbers of the non-zeros."""
     return x.columns, x.values, x.row_numbers()

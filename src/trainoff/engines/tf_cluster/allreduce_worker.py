@@ -109,7 +109,7 @@ class MirroredNetwork(TfNetwork):
         # By the size of the whole batch: all workers must make the same step, however many rows they have.
         return {size: len(self._allreduce.share(np.arange(size))[0]) for size in job.order.batch_sizes}
 
-    def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+    def train_step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         mine, fraction = self._allreduce.share(rows)
         return self._steps[len(rows)](mine, *step_numbers(self._optimizer, rate, step), fraction)
 
@@ -129,9 +129,9 @@ class MirroredLogistic(TfLogistic):
         self._allreduce = allreduce
         super().__init__(tf, job)
 
-    def learn(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
+    def train_step(self, step: int, rows: NDArray[np.int64], rate: float) -> float:
         mine, fraction = self._allreduce.share(rows)
-        return self._learn(mine, rate, fraction)
+        return self._train_on(mine, rate, fraction)
 
     def _step(self, *inputs: Tensor) -> Tensor:
         return self._allreduce.run(super()._step, inputs)
@@ -157,7 +157,7 @@ def main() -> None:
     assignment, rank = read_assignment(sys.argv[1]), int(sys.argv[2])
     network, control = run_worker(prepare_tensorflow(assignment.job.cores), assignment, rank)
     if control:
-        control.serve_requests(lambda rows: predict(network.labels, rows.mapped()))
+        control.serve_requests(lambda rows: predict(network.predict, rows.mapped()))
 
 
 def run_worker(
@@ -203,7 +203,7 @@ def train(
         control.wait_for_start()
     for step in range(done + 1, job.order.steps + 1):
         start = time.monotonic()
-        loss = network.learn(step, job.order.batch(step), float(job.rates[step - 1]))
+        loss = network.train_step(step, job.order.batch(step), float(job.rates[step - 1]))
         times[step - done - 1] = time.monotonic() - start, allreduce.seconds
         if control:
             assignment.checkpoints.step_done(

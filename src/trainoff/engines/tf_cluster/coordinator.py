@@ -115,11 +115,11 @@ def build_mode(tf: Any, assignment: TfAssignment, control: ControlClient) -> tup
 def predict_labels(tf: Any, job: Job, weights: Any, rows: Rows) -> Any:
     """Return the class of each row by the weights, computed in this process."""
     from trainoff.engines.tensorflow import predict
-    from trainoff.engines.tensorflow.network import TfLogistic, labeller
+    from trainoff.engines.tensorflow.network import TfLogistic, make_predictor
 
     if job.model.sparse:
-        return predict(TfLogistic(tf, replace(job, weights=weights)).labels, rows.mapped())
-    return predict(labeller(tf, job.model, [tf.constant(part) for part in weights]), rows.mapped())
+        return predict(TfLogistic(tf, replace(job, weights=weights)).predict, rows.mapped())
+    return predict(make_predictor(tf, job.model, [tf.constant(part) for part in weights]), rows.mapped())
 
 
 class TensorBoardWriter(ControlClient):

@@ -181,11 +181,11 @@ def reply_to(
 ) -> Callable[..., Any]:
     """Reply to a request; returns the function that predicts by its weights, for the next one."""
     from trainoff.engines.tensorflow import predict
-    from trainoff.engines.tensorflow.network import labeller
+    from trainoff.engines.tensorflow.network import make_predictor
     from trainoff.models import unflatten
 
     if request.weights is not None:
-        labels = labeller(tf, model, [tf.constant(part) for part in unflatten(model, request.weights)])
+        labels = make_predictor(tf, model, [tf.constant(part) for part in unflatten(model, request.weights)])
     assert labels
     feed.reply(predict(labels, request.x))
     return labels

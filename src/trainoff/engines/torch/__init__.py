@@ -1,6 +1,6 @@
-"""torch: PyTorch on the CPU, a step at a time, or on one GPU, with the whole step captured as a CUDA graph.
+"""torch: PyTorch on the CPU, one step at a time, or on one GPU, with the whole step captured as a CUDA graph.
 
-The other files here import torch as they are loaded, so only `open` loads them.
+The other modules of this package import torch, so only `open` imports them.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from trainoff.models import Weights
     from trainoff.study import Trial
 
-PREDICT_ROWS = 256  # so many at a time take less memory than the batches of most trainings
+PREDICT_ROWS = 256  # at a time; they take less memory than the batches of most trainings
 
 
 class TorchLearner(Protocol):
-    """A model on its way: it makes steps, and tells what it has learnt."""
+    """A model in training."""
 
     state: list[Tensor]  # all that a step changes
 
-    def learn(self, batch: Any, rate: Any) -> Tensor:
-        """Make one step; returns the loss before it. The rate is a float, or one number in a vector on the GPU."""
+    def train_step(self, batch: Any, rate: Any) -> Tensor:
+        """Make one step; return the loss before it. The rate is a float, or a vector of one number on the GPU."""
 
-    def labels(self, batch: Any) -> Tensor:
-        """The class of each row."""
+    def predict(self, batch: Any) -> Tensor:
+        """Return the class of each row."""
 
     def weights(self) -> Weights:
-        """The weights as the model has them."""
+        """Return the weights in the order and layout of the model."""
 
 
 class TorchRows(Protocol):
-    """The training set, from which batches are taken."""
+    """The training rows."""
 
     def take(self, rows: Tensor) -> Any:
-        """The batch of these rows, as the learner wants it."""
+        """Return the batch of these rows, as the learner expects it."""
 
 
 def build_network(job: Job, device: str) -> TorchLearner:
@@ -119,16 +119,16 @@ class Torch(Engine):
 
         learner, source = self._learner, self._source
 
-        def learn(step: int, rows: NDArray[np.int64], rate: float) -> float:
-            return learner.learn(source.take(torch.from_numpy(rows)), rate).item()
+        def train_step(step: int, rows: NDArray[np.int64], rate: float) -> float:
+            return learner.train_step(source.take(torch.from_numpy(rows)), rate).item()
 
-        train_loop(job, watch, learn, learner.weights)
+        train_loop(job, watch, train_step, learner.weights)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         return predict(self._learner, x, self._device)
 
     def close(self) -> None:
-        """Let go of the weights, the data and the graphs."""
+        """Release the weights, the data and the graphs."""
         self.__dict__.clear()
 
 
@@ -140,7 +140,7 @@ def make_learner(job: Job, device: str) -> TorchLearner:
 
 
 def predict(learner: TorchLearner, x: Matrix, device: str) -> NDArray[np.int64]:
-    """The class of each row, some rows at a time."""
+    """Return the class of each row, some rows at a time."""
     import numpy as np
     import torch
 
@@ -151,16 +151,16 @@ def predict(learner: TorchLearner, x: Matrix, device: str) -> NDArray[np.int64]:
         for start in range(0, len(x), PREDICT_ROWS):
             part = x[start : start + PREDICT_ROWS]
             source = network.rows_of(part, np.zeros(len(part), np.int64), device)
-            found[start : start + len(part)] = learner.labels(source.all()).cpu().numpy()
+            found[start : start + len(part)] = learner.predict(source.all()).cpu().numpy()
     return found
 
 
 def warm_up(sizes: Iterable[int], learner: TorchLearner, source: TorchRows) -> None:
-    """Make a step of each size that a batch has here, for torch to prepare its kernels, and forget what was learnt."""
+    """Make a step of each batch size, for torch to prepare its kernels, and restore the initial state."""
     import torch
 
     before = [part.clone() for part in learner.state]
     for size in sizes:
-        learner.learn(source.take(torch.arange(size)), 0.0)
+        learner.train_step(source.take(torch.arange(size)), 0.0)
     for part, value in zip(learner.state, before, strict=True):
         part.copy_(value)

@@ -1,8 +1,8 @@
-"""The whole training on the GPU: data, batch order, rates and weights lie there, and a step is one CUDA graph.
+"""The whole training on the GPU: data, batch order, rates and weights are there, and a step is one CUDA graph.
 
-A graph repeats the same kernels on the same memory, so nothing in a step may come from Python. The number of the step
-is a number on the GPU; the rows of the batch and the rate are looked up by it. The code asks nothing of a GPU but to
-capture its graphs, so that without capture it trains on the CPU too, which is how it is tested where no GPU is.
+A graph repeats the same kernels on the same memory, so nothing in a step may come from Python. The step's index is a
+tensor on the GPU, by which the rows of the batch and the rate are looked up. Without capture the code also trains on
+the CPU, which is how it is tested without a GPU.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 cuda: Any = torch.cuda  # half of it has no types
 
 MOST_ORDER_BYTES = 8 * 10**9
-WARM_UPS = 3  # steps before a capture, for the libraries underneath to choose kernels and take memory
-TIMED_STEPS = 200  # of the training, from which the GPU's share of it is told
+WARM_UPS = 3  # steps before a capture, for the libraries to choose kernels and allocate memory
+TIMED_STEPS = 200  # of the training, from which the GPU's share of the time is estimated
 
 
 def prepare(tf32: bool) -> None:
-    """Start the GPU and set how torch computes on it; refuses where there is none."""
+    """Start the GPU and configure torch for it; raise `Refused` without a GPU."""
     if not cuda.is_available():
         lacks = "finds no GPU on this machine" if torch.version.cuda else "has no CUDA"
         raise Refused(
@@ -44,72 +44,72 @@ def prepare(tf32: bool) -> None:
 
 
 class CudaGraphTraining:
-    """A training that needs nothing from Python but to be told to make the next step."""
+    """A training that Python only tells to make the next step."""
 
     def __init__(self, job: Job, learner: TorchLearner, source: TorchRows) -> None:
         self._learner, self._source = learner, source
-        check_room(job.order)
+        check_memory(job.order)
         device = learner.state[0].device
         self._order = padded(job.order).to(device)
         self._rates = torch.tensor(job.rates, dtype=torch.float32, device=device)
-        self._number = torch.zeros(1, dtype=torch.int64, device=device)  # of the step, counted from 0
+        self._index = torch.zeros(1, dtype=torch.int64, device=device)  # of the step, counted from 0
         self._loss = torch.zeros((), device=device)
         if isinstance(source, SparseRows):
             source.nonzeros = most_nonzeros(np.diff(job.data.x_train.starts), job.order)
         self._sizes = job.order.batch_sizes
-        self._plays: list[Callable[[], None]] = [partial(self.step, size) for size in self._sizes]
+        self._runs: list[Callable[[], None]] = [partial(self.step, size) for size in self._sizes]
         self._meter: Meter | None = None
 
     def step(self, size: int) -> None:
-        """Make the next step, whose batch has so many rows."""
-        rows = self._order.index_select(0, self._number)[0, :size]
-        rate = self._rates.index_select(0, self._number)
-        self._loss.copy_(self._learner.learn(self._source.take(rows), rate))
-        self._number += 1
+        """Make the next step, on a batch of some size."""
+        rows = self._order.index_select(0, self._index)[0, :size]
+        rate = self._rates.index_select(0, self._index)
+        self._loss.copy_(self._learner.train_step(self._source.take(rows), rate))
+        self._index += 1
 
     def capture(self) -> None:
-        """From now on replay a graph for each step; what warming up has changed is put back."""
+        """Capture a graph for each batch size, to be replayed by each step; restore the state after warming up."""
         before = [part.clone() for part in self._learner.state]
-        self._plays = [self._capture(size).replay for size in self._sizes]
-        for play in self._plays:  # the first replay uploads the graph
-            self._number.zero_()
-            play()
+        self._runs = [self._capture(size).replay for size in self._sizes]
+        for run in self._runs:  # the first replay uploads the graph
+            self._index.zero_()
+            run()
         for part, value in zip(self._learner.state, before, strict=True):
             part.copy_(value)
-        self._number.zero_()
+        self._index.zero_()
         cuda.synchronize()
         self._meter = Meter(len(self._rates))
 
     def _capture(self, size: int) -> Any:
-        """The graph of a step on a batch of so many rows."""
-        aside = cuda.Stream()
-        aside.wait_stream(cuda.current_stream())
-        with cuda.stream(aside):
+        """Return the graph of a step on a batch of some size."""
+        stream = cuda.Stream()
+        stream.wait_stream(cuda.current_stream())
+        with cuda.stream(stream):
             for _ in range(WARM_UPS):
-                self._number.zero_()
+                self._index.zero_()
                 self.step(size)
-        cuda.current_stream().wait_stream(aside)
+        cuda.current_stream().wait_stream(stream)
         graph = cuda.CUDAGraph()
         with cuda.graph(graph):
             self.step(size)
         return graph
 
     def train(self, job: Job, watch: Watch) -> None:
-        """Make every step, and be done when the last is done on the GPU too.
+        """Make every step, and wait for the last.
 
-        To read a loss is to wait for it, so it is read only if the training may stop by it.
+        Reading a loss waits for it, so it is read only if the training may stop by it.
         """
-        play, last = self._plays[0], self._plays[-1]
+        full, last = self._runs[0], self._runs[-1]
         settle = cuda.synchronize if self._loss.is_cuda else None
-        told, per_epoch, meter = bool(job.params["stop"]), job.order.steps_per_epoch, self._meter
+        needs_loss, per_epoch, meter = bool(job.params["stop"]), job.order.steps_per_epoch, self._meter
         start, paused = time.perf_counter(), 0.0
         for step in range(1, job.order.steps + 1):
-            now = play if step % per_epoch else last
+            run = full if step % per_epoch else last
             if meter and meter.wants(step):
-                meter.time(now)
+                meter.time(run)
             else:
-                now()
-            watch.progress(step, self._loss.item() if told else None)
+                run()
+            watch.progress(step, self._loss.item() if needs_loss else None)
             if watch.due(settle):
                 pause = time.perf_counter()
                 if meter:
@@ -127,7 +127,7 @@ class CudaGraphTraining:
 
 
 class Meter:
-    """Tells how long a step takes on the GPU, from events on its own clock before and after some of the steps."""
+    """Measures how long a step takes on the GPU, by events before and after some of the steps."""
 
     def __init__(self, steps: int) -> None:
         self._every = max(1, steps // TIMED_STEPS)
@@ -137,16 +137,16 @@ class Meter:
     def wants(self, step: int) -> bool:
         return step % self._every == 0
 
-    def time(self, play: Callable[[], None]) -> None:
-        """Play a step between two events."""
+    def time(self, run: Callable[[], None]) -> None:
+        """Run a step between two events."""
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         start.record()
-        play()
+        run()
         end.record()
         self._pairs.append((start, end))
 
     def read(self) -> None:
-        """Read the events, once the GPU is past them. This takes a while, so it is done while the clock stands."""
+        """Read the events. This takes a while, so it is done while the clock stands still."""
         self._times += [start.elapsed_time(end) for start, end in self._pairs]
         self._pairs.clear()
 
@@ -155,8 +155,8 @@ class Meter:
         return sum(self._times) / len(self._times) / 1000 if self._times else 0.0
 
 
-def check_room(order: Order) -> None:
-    """Refuse a training whose order alone would fill the GPU."""
+def check_memory(order: Order) -> None:
+    """Refuse a training whose batch order alone would fill the GPU's memory."""
     size = order.steps * order.batch_size * 4
     if size > MOST_ORDER_BYTES:
         raise Refused(
@@ -166,15 +166,15 @@ def check_room(order: Order) -> None:
 
 
 def padded(order: Order) -> torch.Tensor:
-    """The rows of every step of the training, one step per line; short batches are filled up with row 0."""
+    """Return the rows of every step, one step per row of the tensor; short batches are padded with row 0."""
     per_epoch = order.steps_per_epoch
     size = min(order.batch_size, order.rows)
-    lines = torch.zeros(order.epochs, per_epoch * size, dtype=torch.int32)
+    steps = torch.zeros(order.epochs, per_epoch * size, dtype=torch.int32)
     for epoch in range(order.epochs):
-        lines[epoch, : order.rows] = torch.from_numpy(order.epoch(epoch))
-    return lines.view(order.epochs * per_epoch, size)
+        steps[epoch, : order.rows] = torch.from_numpy(order.epoch(epoch))
+    return steps.view(order.epochs * per_epoch, size)
 
 
 def most_nonzeros(counts: np.ndarray[Any, Any], order: Order) -> int:
-    """How many non-zeros the largest batch of the training has, from how many each row has."""
+    """Return the number of non-zeros of the largest batch, from those of each row."""
     return max(int(counts[rows].sum()) for _, rows in order.batches())

@@ -215,7 +215,7 @@ class Worker:
 
     def step(self, step: int, rows: Tensor) -> float:
         """Make a step on these rows; return the loss before it."""
-        return self.network.learn(self._rows.take(rows), float(self.job.rates[step - 1])).item()
+        return self.network.train_step(self._rows.take(rows), float(self.job.rates[step - 1])).item()
 
     def warm_up(self) -> None:
         """Make a step of every size that a share can have, as many on all workers."""

@@ -1,7 +1,6 @@
-"""Perceptrons and convolutional networks in torch: the gradient by autograd, the update by torch's fused kernels.
+"""Networks and logistic regression in torch: the gradient by autograd, the update by torch's fused kernels.
 
-Both are called without the modules and optimiser classes around them, which nearly double the time of a small
-network's step.
+Both are called without torch's modules and optimiser classes, which nearly double the time of a small network's step.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class SparseBatch:
-    """The non-zeros of some rows, each with the row of the batch that owns it, and the labels.
+    """The non-zeros of some rows, each with its row of the batch, and the labels.
 
-    Where the owner is the row after the last, a non-zero belongs to no row: it only fills the batch up.
+    Non-zeros of the row after the last belong to no row and only pad the batch.
     """
 
     columns: Tensor
@@ -50,26 +49,26 @@ class SparseBatch:
 
 
 class DenseRows:
-    """Rows of a matrix; a batch is gathered into the same memory every time."""
+    """Rows of a matrix; every batch is gathered into the same memory."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self._x, self._y = x, y
-        self._room = x.new_empty(0)
+        self._buffer = x.new_empty(0)
 
     def take(self, rows: Tensor) -> Batch:
-        """The batch of these rows; it is overwritten by the next."""
-        if len(rows) > len(self._room):
-            self._room = self._x.new_empty(len(rows), self._x.shape[1])
-        x = torch.index_select(self._x, 0, rows, out=self._room[: len(rows)])
+        """Return the batch of these rows, which the next call overwrites."""
+        if len(rows) > len(self._buffer):
+            self._buffer = self._x.new_empty(len(rows), self._x.shape[1])
+        x = torch.index_select(self._x, 0, rows, out=self._buffer[: len(rows)])
         return Batch(x, self._y.index_select(0, rows))
 
     def all(self) -> Batch:
-        """Every row, as they lie."""
+        """Return all rows."""
         return Batch(self._x, self._y)
 
 
 class SparseRows:
-    """Sparse rows. `nonzeros` makes all batches the same size, which must hold those of any one."""
+    """Sparse rows. With `nonzeros`, all batches are padded to that size, which must suffice for each."""
 
     def __init__(self, x: tuple[Tensor, Tensor, Tensor], y: Tensor) -> None:
         self.starts, self._columns, self._values = x
@@ -81,7 +80,7 @@ class SparseRows:
         counts = self.starts.index_select(0, rows + 1) - begins
         ends = counts.cumsum(0)
         size = int(ends[-1]) if self.nonzeros is None else self.nonzeros
-        # One more row, after the last, owns what is left over.
+        # An additional row after the last owns the padding.
         counts = torch.cat([counts, size - ends[-1:]])
         owners = torch.repeat_interleave(counts, output_size=size)
         shifts = torch.cat([begins - ends + counts[:-1], -ends[-1:]])
@@ -90,12 +89,12 @@ class SparseRows:
         return SparseBatch(columns, self._values.index_select(0, places), owners, self._y.index_select(0, rows))
 
     def all(self) -> SparseBatch:
-        """Every row."""
+        """Return all rows."""
         return self.take(torch.arange(len(self._y), device=self._y.device))
 
 
 def rows_of(x: Matrix, y: NDArray[np.integer[Any]], device: str) -> DenseRows | SparseRows:
-    """The rows on that device; on the CPU neither features nor labels are copied."""
+    """Return the rows on a device; on the CPU neither features nor labels are copied."""
     if isinstance(x, Csr):
         x = x.compact()
         return SparseRows(
@@ -106,7 +105,7 @@ def rows_of(x: Matrix, y: NDArray[np.integer[Any]], device: str) -> DenseRows | 
 
 
 def on_device(array: NDArray[Any], device: str) -> Tensor:
-    """The array on that device. Mapped arrays are read-only, which torch would warn of; nothing here writes to them."""
+    """Return the array on a device, without torch's warning that mapped arrays are read-only."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return torch.from_numpy(array).to(device)
@@ -115,12 +114,12 @@ def on_device(array: NDArray[Any], device: str) -> Tensor:
 ACTIVATIONS = {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}  # in place
 
 Part = Callable[[Tensor], Tensor]
-Slopes = Callable[[Batch], tuple[Tensor, list[Tensor]]]  # the loss of a batch, and its gradient as vectors
-Rate = Any  # a float, or a vector of one number where the rate lies on a GPU
+Gradients = Callable[[Batch], tuple[Tensor, list[Tensor]]]  # the loss of a batch, and its gradient as vectors
+Rate = Any  # a float, or a vector of one number on the GPU
 
 
 class TorchNetwork:
-    """The weights in torch's layouts, the layers, and what updates the one by the other."""
+    """The weights in torch's layout, the layers and the optimiser."""
 
     def __init__(self, job: Job, device: str) -> None:
         self.parameters = [torch.nn.Parameter(to_torch(part, device)) for part in job.weights]
@@ -132,10 +131,10 @@ class TorchNetwork:
         self._update = make_update(job.params, self.flat, groups)
         self.memory = self._update.state
         self.state = [*self.flat, *self.memory]  # all that a step changes
-        self.gradients: Slopes = self._own_gradients  # workers that learn together agree on others
+        self.gradients: Gradients = self._local_gradients  # data-parallel workers replace it by synchronised gradients
 
-    def learn(self, batch: Batch, rate: Rate) -> Tensor:
-        """Make one step; returns the loss before it."""
+    def train_step(self, batch: Batch, rate: Rate) -> Tensor:
+        """Make one step; return the loss before it."""
         loss, gradient = self.gradients(batch)
         if self._l2:
             for weight in self._regularised:
@@ -143,21 +142,21 @@ class TorchNetwork:
         self._update.step(gradient, rate)
         return loss
 
-    def _own_gradients(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+    def _local_gradients(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
         loss = self.loss(batch)
         # As vectors, because a gradient need not lie in memory in the order of its weights.
         return loss.detach(), [part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)]
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean cross-entropy of a batch, without the L2 term."""
+        """Return the mean cross-entropy of a batch, without the L2 term."""
         return F.cross_entropy(self._scores(batch.x), batch.y)
 
-    def labels(self, batch: Batch) -> Tensor:
-        """The class of each row."""
+    def predict(self, batch: Batch) -> Tensor:
+        """Return the class of each row."""
         return self._scores(batch.x).argmax(1)
 
     def weights(self) -> Weights:
-        """The weights as the model has them."""
+        """Return the weights in the order and layout of the model."""
         return [to_numpy(part.detach()) for part in self.parameters]
 
     def _scores(self, x: Tensor) -> Tensor:
@@ -167,13 +166,13 @@ class TorchNetwork:
 
 
 def to_torch(part: NDArray[Any], device: str) -> Tensor:
-    """A copy in the layout that torch is fastest with: outputs first, so that each output's weights lie together."""
+    """Return a copy in torch's fastest layout: outputs first, so that the weights of an output are adjacent."""
     axes = {4: (3, 0, 1, 2), 2: (1, 0), 1: (0,)}[part.ndim]
     return torch.tensor(np.ascontiguousarray(part.transpose(axes)), device=device)
 
 
 def to_numpy(part: Tensor) -> NDArray[np.float32]:
-    """The weights as the model has them: inputs first."""
+    """Return the weights in the layout of the model: inputs first."""
     axes = {4: (1, 2, 3, 0), 2: (1, 0), 1: (0,)}[part.ndim]
     found: NDArray[np.float32] = part.cpu().numpy().transpose(axes)
     return found
@@ -275,7 +274,7 @@ class TorchSgd:
 
 
 class TorchAdam:
-    """Adam; the count of its steps is a tensor too, so that a captured step counts on."""
+    """Adam; the number of its steps is a tensor, so that a captured step increments it."""
 
     def __init__(self, weights: list[Tensor], groups: Sequence[Group]) -> None:
         mean = [torch.zeros_like(part) for part in weights]
@@ -315,32 +314,32 @@ def make_update(params: Mapping[str, Any], weights: list[Tensor], groups: Sequen
 
 
 class TorchLogistic:
-    """One weight per feature and a bias. The gradient of one layer is short enough to be written down."""
+    """Logistic regression, with its gradient written out."""
 
     def __init__(self, job: Job, device: str) -> None:
         self.state = [torch.tensor(part, device=device) for part in job.weights]  # all that a step changes
         self._weights, self._bias = self.state
 
-    def learn(self, batch: SparseBatch, rate: Rate) -> Tensor:
-        """Make one step; returns the loss before it."""
+    def train_step(self, batch: SparseBatch, rate: Rate) -> Tensor:
+        """Make one step; return the loss before it."""
         z = self._scores(batch)
         y = batch.y.to(z.dtype)
         loss = F.binary_cross_entropy_with_logits(z, y)
-        moves = F.pad(y.sub_(z.sigmoid_()).mul_(rate).div_(len(y)), (0, 1))  # what only fills up moves nothing
+        moves = F.pad(y.sub_(z.sigmoid_()).mul_(rate).div_(len(y)), (0, 1))  # padding has no effect
         self._weights.scatter_add_(0, batch.columns, moves.index_select(0, batch.owners).mul_(batch.values))
         self._bias.add_(moves.sum())
         return loss
 
-    def labels(self, batch: SparseBatch) -> Tensor:
-        """The class of each row: 1 where the odds are better than even."""
+    def predict(self, batch: SparseBatch) -> Tensor:
+        """Return the class of each row: 1 if its log-odds are positive."""
         return self._scores(batch) > 0
 
     def weights(self) -> Weights:
-        """The weights and the bias."""
+        """Return the weights and the bias."""
         return [part.cpu().numpy() for part in self.state]
 
     def _scores(self, batch: SparseBatch) -> Tensor:
-        """The log-odds of each row."""
+        """Return the log-odds of each row."""
         products = self._weights.index_select(0, batch.columns).mul_(batch.values)
         sums = products.new_zeros(len(batch.y) + 1).scatter_add_(0, batch.owners, products)
         return sums[:-1].add_(self._bias)
