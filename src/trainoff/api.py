@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from trainoff import engines, study
 from trainoff.analysis import newest
-from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.records import Record, Store, table
 from trainoff.report.progress import ProgressFile
 from trainoff.reproductions.published import read_records
-from trainoff.runner.estimate import Clock
+from trainoff.runner.estimate import Clock, Estimator
 from trainoff.runner.runner import Observers, Runner, get_data, prepare
 from trainoff.study import Study
 
@@ -78,7 +77,7 @@ def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequ
     get_data(planned, None)
     store.prepare()
     tasks = prepare(planned, store, retry)
-    clock = Clock(tasks, estimator_for(Path(out)))
+    clock = Clock(tasks, Estimator.from_records_in(Path(out)))
     with ProgressFile(store, clock) as progress:
         result = Runner(store, Observers(clock, progress)).run(tasks)
     return Results(store.folder, result.records)

@@ -12,7 +12,7 @@ from trainoff.analysis import varying_keys
 from trainoff.analysis.format import about, count, seconds, value_text
 from trainoff.cli import common
 from trainoff.cli.common import Row
-from trainoff.records import Store, scan
+from trainoff.records import Store
 from trainoff.report.tables import Column, heading, setting, table
 from trainoff.runner.estimate import Estimator
 from trainoff.runner.runner import prepare
@@ -27,7 +27,7 @@ _KEYS = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster
 
 def plan_of(study: Study, out: Path) -> dict[str, Any]:
     """Return the trials in the order they run; `seconds` is an estimate, `status` that of an earlier record."""
-    estimator = estimator_for(out)
+    estimator = Estimator.from_records_in(out)
     trials = []
     for task in prepare(study, Store(out / study.name)):
         refusal = check_preconditions(task.trial, task.engine)
@@ -45,11 +45,6 @@ def plan_of(study: Study, out: Path) -> dict[str, Any]:
         )
     left = sum(trial["seconds"] for trial in trials if trial["to_run"])
     return {"study": study.name, "trials": trials, "seconds": left, "from_records": estimator.known}
-
-
-def estimator_for(out: Path) -> Estimator:
-    """Return an estimator that knows the records below a folder."""
-    return Estimator(scan(out)[0] if out.is_dir() else [])
 
 
 def print_plan(plan: dict[str, Any], console: Console) -> None:

@@ -22,7 +22,6 @@ from rich.text import Text
 from trainoff.analysis import by_workload, groups, headline_target
 from trainoff.analysis.format import about, count, quality, seconds, size
 from trainoff.cli import common
-from trainoff.cli.plan import estimator_for
 from trainoff.cli.show import print_board
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
@@ -30,7 +29,7 @@ from trainoff.records import STUDY_COPY, Record, Store
 from trainoff.report.progress import PlainLines, ProgressFile, keys_of, setting_of
 from trainoff.report.tables import ALWAYS, Column, heading, table
 from trainoff.runner import machine
-from trainoff.runner.estimate import Clock
+from trainoff.runner.estimate import Clock, Estimator
 from trainoff.runner.events import TrialState
 from trainoff.runner.runner import Observers, Runner, RunResult, Task, get_data, prepare
 from trainoff.runner.status import STATUSES
@@ -73,7 +72,7 @@ def _run(study: Study, out: Path, retry: Sequence[str], console: Console) -> tup
         get_data(study, bars)
     _copy_study(study, store.folder)
     tasks = prepare(study, store, retry)
-    clock = Clock(tasks, estimator_for(out))
+    clock = Clock(tasks, Estimator.from_records_in(out))
     workloads = ", ".join(dict.fromkeys(task.trial.workload for task in tasks))
     left = sum(task.to_run for task in tasks)
     duration = f"about {about(clock.left())}" if left else "all done already"

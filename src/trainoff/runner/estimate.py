@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from math import isqrt
+from pathlib import Path
+from typing import Self
 
 from trainoff import data
 from trainoff.data import DatasetEntry
 from trainoff.errors import TrainoffError
 from trainoff.models import FAMILIES, DataShape
-from trainoff.records import Record
+from trainoff.records import Record, scan
 from trainoff.runner import machine
 from trainoff.runner.events import TrialState
 from trainoff.runner.runner import NullObserver, Task
@@ -34,6 +36,11 @@ class Estimator:
                 self._similar.setdefault(_similarity_key(record), []).append(record)
         self.known = 0
         self._control_s = machine.seconds()
+
+    @classmethod
+    def from_records_in(cls, folder: Path) -> Self:
+        """Return an estimator that knows the records below a folder."""
+        return cls(scan(folder)[0] if folder.is_dir() else [])
 
     def seconds(self, trial: Trial) -> float:
         """Return the median of similar records, scaled by the samples to be seen; else a rough estimate.
