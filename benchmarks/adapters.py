@@ -1,14 +1,13 @@
-"""What an adapter costs: samples per second through trainoff's engine against a bare script of the same framework.
+"""The cost of an adapter: samples per second through trainoff's engine against a bare script of the same framework.
 
     python benchmarks/adapters.py [--processes 3] [--rounds 7] [--engine torch]... [--cores 1]
 
-The bare scripts in benchmarks/bare/ are the leanest that we could write: the framework, the model, a loop. Both train
-the same model on the same rows in the same batches with the same threads, in one process, in turns of a few tenths of
-a second, and change places from round to round. Where the weights of the two happen to lie in memory can make a
-difference of several per cent that lasts as long as the process; so there are several processes, and the figure is the
-median over them of the median over the rounds of the ratio of their speeds: 1 means that the adapter costs nothing,
-and it must be at least 0.95. The adapter is told of by a real watch, as in a trial; only the snapshots, whose time a
-trial takes off its clock, are left out.
+The scripts in benchmarks/bare/ contain only the framework, the model and a loop. Both train the same model on the same
+rows in the same batches with the same threads, in one process, in turns of a few tenths of a second, and change the
+order from round to round. Where the weights lie in memory can make a difference of several per cent that lasts as long
+as the process. So there are several processes, and the figure is the median over them of the median over the rounds of
+the ratio of speeds: 1 means that the adapter costs nothing, and it must be at least 0.95. The adapter reports to a real
+watch, as in a trial, but takes no snapshots, whose time a trial does not count either.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Turn = Callable[[], object]
 
 
 def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> tuple[Turn, Turn]:
-    """The adapter's turn and the bare script's, on the same job."""
+    """Return the adapter's turn and the bare script's, on the same job."""
     from trainoff import data, engines, study
     from trainoff.clusters import Cluster
     from trainoff.engines.shared.watch import Channel, TrialWatch
@@ -57,8 +56,8 @@ def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> 
 
     path = folder / "adapters.toml"
     path.write_text(f'workload = "mnist-{kind}"\nengines = ["{name}"]\n')
-    sets = [f"batch_size={batch}", "epochs=1", "train_rows=20000", "schedule=constant", "learning_rate=0.01"]
-    (trial,) = study.read(path, engines.facts(), overrides=[*sets, f"cores={cores}"]).trials()
+    overrides = [f"batch_size={batch}", "epochs=1", "train_rows=20000", "schedule=constant", "learning_rate=0.01"]
+    (trial,) = study.read(path, engines.facts(), overrides=[*overrides, f"cores={cores}"]).trials()
     data.get("mnist")
     job = make_job(trial, cast(Cluster, None), folder)
     (folder / "events").touch()
@@ -74,7 +73,7 @@ def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> 
 
 
 def fitting_rows(run: Callable[[Any], object], job: Any, batch: int) -> int:
-    """How many rows, in whole batches, keep the bare loop busy for one turn."""
+    """Return how many rows, in whole batches, keep the bare loop busy for one turn."""
     few = replace(job, order=replace(job.order, rows=batch * 4))
     run(few)
     start = time.perf_counter()
@@ -90,7 +89,7 @@ def timed(turn: Turn) -> float:
 
 
 def compare(name: str, kind: str, batch: int, cores: float, rounds: int) -> float:
-    """The median ratio of speeds, adapter to bare."""
+    """Return the median ratio of speeds, adapter to bare script."""
     with tempfile.TemporaryDirectory() as folder:
         adapter, bare = make_turns(name, kind, batch, cores, Path(folder))
         timed(adapter), timed(bare)
@@ -103,8 +102,8 @@ def compare(name: str, kind: str, batch: int, cores: float, rounds: int) -> floa
 
 
 def in_own_process(name: str, kind: str, batch: int, cores: float, rounds: int) -> float:
-    """The same, pinned and with memory kept as in a trial, in a process that nothing else has touched."""
-    words = [
+    """Compare in a new process, pinned and with the allocator's settings of a trial."""
+    argv = [
         sys.executable,
         __file__,
         "--one",
@@ -115,7 +114,7 @@ def in_own_process(name: str, kind: str, batch: int, cores: float, rounds: int) 
         str(rounds),
     ]
     environment = {**KEEP_MEMORY, **os.environ, **{variable: str(threads(cores)) for variable in THREADS}}
-    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.split()[-1])
 
 
@@ -146,8 +145,11 @@ def main() -> int:
                 ratio = statistics.median(ratios)
                 worst = min(worst, ratio)
                 verdict = "ok" if ratio >= LEAST else "TOO SLOW"
-                told = ", ".join(f"{one:.3f}" for one in sorted(ratios))
-                print(f"{name:<12} {kind:<4} batch {batch:<6,} {ratio:.3f}  {verdict} (processes: {told})", flush=True)
+                sorted_ratios = ", ".join(f"{one:.3f}" for one in sorted(ratios))
+                print(
+                    f"{name:<12} {kind:<4} batch {batch:<6,} {ratio:.3f}  {verdict} (processes: {sorted_ratios})",
+                    flush=True,
+                )
     return 0 if worst >= LEAST else 1
 
 

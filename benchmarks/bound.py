@@ -1,11 +1,11 @@
-"""How close training comes to what the machine could do: time to 97 % on mnist-mlp against its matrix products alone.
+"""How close training comes to the machine's limit: time to 97 % on mnist-mlp against its matrix products alone.
 
     python benchmarks/bound.py [--cores 1] [--repeat 3]
 
-Runs real trials of every engine that has the perceptron, and before and after each measures how fast this machine
-multiplies large float32 matrices on the same cores, by the faster of the libraries that are here. The bound is the time
-that the multiplications of the epochs which the engine needed would take at that speed, and nothing else. The best
-engine must stay within 1.5 times its bound.
+It runs trials of every engine that has the perceptron, and before and after each measures how fast this machine
+multiplies large float32 matrices on the same cores, with the faster of the installed libraries. The bound is the time
+that the matrix products of the epochs which the engine needed take at that speed. The best engine must stay within 1.5
+times its bound.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ TIMED = "import timeit; f(); print(min(timeit.repeat(f, number=5, repeat=20)) / 
 
 
 def speed(cores: float) -> float:
-    """Operations per second of the fastest matrix product here."""
+    """Return the operations per second of the fastest matrix product."""
     count = threads(cores)
     environment = {**os.environ, **{name: str(count) for name in THREADS}}
     found = []
-    for module, words in PRODUCT.items():
+    for module, code in PRODUCT.items():
         if find_spec(module):
             pinned = f"import os; os.sched_setaffinity(0, {cpus()[:count]}); "
-            script = pinned + words.format(size=SIZE, threads=count) + "; " + TIMED
+            script = pinned + code.format(size=SIZE, threads=count) + "; " + TIMED
             done = subprocess.run([sys.executable, "-c", script], env=environment, stdout=-1, text=True, check=True)
             found.append(2 * SIZE**3 / float(done.stdout))
     return max(found)
 
 
 def operations(model: Mlp) -> int:
-    """Of the matrix products for one row: forward, the gradient by the weights, and by the hidden layers."""
+    """Return the operations of one row's matrix products: forward, gradients by weights and by hidden layers."""
     layers = [layer for layer in model.layers if isinstance(layer, DenseLayer)]
     return sum(2 * layer.products * (2 if index == 0 else 3) for index, layer in enumerate(layers))
 
 
 def samples_at_target(folder: Path, record: Record) -> int:
-    """How many samples the engine had seen when it reached the target."""
+    """Return how many samples the engine had seen when it reached the target."""
     import polars
 
     curve = polars.read_parquet(folder_of(folder, record) / "curve.parquet")
@@ -71,14 +71,14 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     data.get("mnist")
-    able = [
+    available = [
         name for name in engines.names() if not engines.get(name).missing() and engines.get(name).modes[0] == "single"
     ]
     model = Mlp((784, 800, 10))
-    ratios: dict[str, list[float]] = {name: [] for name in able}
+    ratios: dict[str, list[float]] = {name: [] for name in available}
     with tempfile.TemporaryDirectory() as place:
         folder, path = Path(place).resolve(), Path(place) / "bound.toml"
-        path.write_text(f'workload = "mnist-mlp"\nengines = {able}\nrepeat = {options.repeat}\n')
+        path.write_text(f'workload = "mnist-mlp"\nengines = {available}\nrepeat = {options.repeat}\n')
         planned = study.read(path, engines.facts(), overrides=[f"cores={options.cores}"])
         store = Store(folder)
         for task in prepare(planned, store):

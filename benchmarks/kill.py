@@ -1,10 +1,9 @@
-"""How long after a `kill -9` of trainoff something of its trial still lives.
+"""How long processes of a trial live after a `kill -9` of trainoff.
 
     python benchmarks/kill.py [--kills 20] [--engine torch-ddp]
 
-A training on two workers is started as a user starts it; once it trains, the process of `trainoff run` is killed. The
-time is taken from the kill until no process of the trial is left: not the workers, nor what they have started, nor the
-processes that watch over it.
+It starts a training on two workers as a user does and kills the process of `trainoff run` once it trains. The time is
+from the kill until no process of the trial is left: workers, their children and the supervisors.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ epochs = 100000
 """
 
 
-def living(folder: Path) -> int:
-    """How many processes work for a trial below a folder."""
+def count_processes(folder: Path) -> int:
+    """Return how many processes work for trials below a folder."""
     found = 0
     for process in psutil.process_iter(["cmdline", "environ"]):
-        words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
+        argv, variables = process.info["cmdline"] or [], process.info["environ"] or {}
         found += variables.get("TRAINOFF_EVENTS", "").startswith(str(folder)) or (
-            any(str(folder) in word for word in words) and "trainoff.runner" in " ".join(words)
+            any(str(folder) in argument for argument in argv) and "trainoff.runner" in " ".join(argv)
         )
     return found
 
 
 def kill(engine: str, folder: Path) -> tuple[int, float]:
-    """Kill one run in its training; returns how many processes its trial had, and the seconds until none was left."""
+    """Kill one run in its training; return its number of processes and the seconds until none was left."""
     path, out = folder / "kill.toml", folder / "out"
     path.write_text(STUDY.format(engine=engine))
-    words = [sys.executable, "-m", "trainoff", "run", str(path), "--out", str(out)]
-    run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    argv = [sys.executable, "-m", "trainoff", "run", str(path), "--out", str(out)]
+    run = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     while not any(folder.glob("out/kill/.staging/*/snapshot-0001.f32")):
         if run.poll() is not None:
-            raise SystemExit(f"the run ended before it trained; `trainoff show {out}` would say why")
+            raise SystemExit(f"the run ended before it trained; `trainoff show {out}` says why")
         time.sleep(0.02)
-    there = living(folder)
+    processes = count_processes(folder)
     run.kill()
     start = time.monotonic()
     run.wait()
-    while living(folder):
+    while count_processes(folder):
         pass
-    return there, time.monotonic() - start
+    return processes, time.monotonic() - start
 
 
 def main() -> int:

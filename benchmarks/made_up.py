@@ -1,4 +1,4 @@
-"""Made-up studies, of which the truth is known: are the probabilities of advice as often right as they say?"""
+"""Made-up studies with a known truth, and the calibration of the probabilities that advice gives for them."""
 
 from __future__ import annotations
 
@@ -11,86 +11,86 @@ from trainoff.analysis.advice.posterior import ALIKE, Array, Posterior, RunEvide
 from trainoff.analysis.statistics import LEVEL
 
 SETTINGS, RUNS = (2, 9), (1, 6)
-APART, NOISE = (0.03, 1.0), (0.02, 0.12)  # settings lie so far apart, and runs of one setting; from study to study
-UNLIKE = 0.4  # how much noise differs from setting to setting, in logarithms
-SHAKY = 0.2  # of the settings get there in a part of their runs only
-LOST = 2.0  # times a typical run: what one takes that does not get there
+APART, NOISE = (0.03, 1.0), (0.02, 0.12)  # the spread of settings and of runs of one setting, as ranges over studies
+UNLIKE = 0.4  # the spread of the noise of settings, in logarithms
+UNRELIABLE = 0.2  # of the settings reach the target only in some of their runs
+LOST = 2.0  # the time of a run that misses the target, in typical runs
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of the settings of a made-up study, each in the same place."""
+    """The true times, noise and reliability of the settings of a made-up study."""
 
     middles: Array  # logarithms of typical times
     noise: Array
-    reach: Array
+    reached: Array  # the share of runs that reach the target
 
     @property
     def whole(self) -> Array:
-        """What each takes, runs that are begun again included."""
-        return np.asarray(np.exp(self.middles) * (1 + (1 / self.reach - 1) * LOST))
+        """Return the expected time of each setting, repeated runs included."""
+        return np.asarray(np.exp(self.middles) * (1 + (1 / self.reached - 1) * LOST))
 
     def chosen(self, places: Sequence[int]) -> Truth:
-        """Of these settings alone."""
-        own = list(places)
-        return Truth(self.middles[own], self.noise[own], self.reach[own])
+        """Return the truth about these settings."""
+        chosen = list(places)
+        return Truth(self.middles[chosen], self.noise[chosen], self.reached[chosen])
 
 
 @dataclass
 class Score:
-    """What was said with which probability, and whether it came true."""
+    """Claims with their probabilities, and whether they came true."""
 
     best: list[tuple[float, bool]] = field(default_factory=list)
-    near: list[tuple[float, bool]] = field(default_factory=list)
+    near_best: list[tuple[float, bool]] = field(default_factory=list)
     kept: list[tuple[float, bool]] = field(default_factory=list)
     covered: list[bool] = field(default_factory=list)
     chosen: list[tuple[float, bool]] = field(
         default_factory=list
     )  # the choice of each study: probability, whether best
-    regret: list[tuple[float, float]] = field(default_factory=list)  # the same: what was said, and what it was
+    regret: list[tuple[float, float]] = field(default_factory=list)  # of each choice: claimed, true
 
     @property
     def coverage(self) -> float:
-        """How often an interval held the next run."""
+        """Return how often an interval held the next run."""
         return float(np.mean(self.covered))
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Statements of about the same probability: how many, what they said on average, how often they came true."""
+    """Claims of about the same probability: their number, their mean, and how often they came true."""
 
     number: int
-    said: float
+    claimed: float
     came_true: float
 
 
 def made_up(random: np.random.Generator) -> tuple[Truth, list[RunEvidence]]:
-    """One study: how settings really are, and what a few runs of each show."""
+    """Return a made-up study: the truth about its settings, and the evidence of a few runs of each."""
     number, runs = int(random.integers(*SETTINGS, endpoint=True)), int(random.integers(*RUNS, endpoint=True))
     apart, noise = (np.exp(random.uniform(*np.log(bounds))) for bounds in (APART, NOISE))
     noises = noise * np.exp(UNLIKE * random.standard_normal(number))
-    reach = np.where(random.random(number) < SHAKY, random.beta(3, 1, number), 1.0)
-    truth = Truth(random.normal(2.0, apart, number), noises, np.maximum(reach, 0.05))
+    reached = np.where(random.random(number) < UNRELIABLE, random.beta(3, 1, number), 1.0)
+    truth = Truth(random.normal(2.0, apart, number), noises, np.maximum(reached, 0.05))
     return truth, [_runs(truth, place, runs, random) for place in range(number)]
 
 
 def _runs(truth: Truth, place: int, runs: int, random: np.random.Generator) -> RunEvidence:
-    there = int(random.binomial(runs, truth.reach[place]))
-    logs = truth.middles[place] + truth.noise[place] * random.standard_normal(there)
-    return RunEvidence(tuple(map(float, np.exp(logs))), runs - there, LOST * float(np.exp(truth.middles[place])))
+    successes = int(random.binomial(runs, truth.reached[place]))
+    logs = truth.middles[place] + truth.noise[place] * random.standard_normal(successes)
+    return RunEvidence(tuple(map(float, np.exp(logs))), runs - successes, LOST * float(np.exp(truth.middles[place])))
 
 
 def score(studies: int, seed: int, each: Callable[[int], None] = lambda done: None) -> Score:
-    """Advise on so many made-up studies, and hold what is said against what is true."""
+    """Advise on made-up studies and compare the claims with the truth."""
     random = np.random.default_rng(seed)
     found = Score()
     for done in range(studies):
         truth, evidence = made_up(random)
-        there = [place for place, one in enumerate(evidence) if one.seconds]
-        if len(there) > 1:
+        possible = [place for place, one in enumerate(evidence) if one.seconds]
+        if len(possible) > 1:
             never = [one for one in evidence if not one.seconds]
-            beliefs = fit_posteriors([evidence[place] for place in there], random, never)
-            _judge(found, truth.chosen(there), beliefs, random)
+            beliefs = fit_posteriors([evidence[place] for place in possible], random, never)
+            _judge(found, truth.chosen(possible), beliefs, random)
         each(done)
     return found
 
@@ -100,30 +100,30 @@ def _judge(found: Score, truth: Truth, beliefs: Sequence[Posterior], random: np.
     least, first = truth.whole.min(), int(truth.whole.argmin())
     for place, (belief, standing) in enumerate(zip(beliefs, standings, strict=True)):
         found.best.append((standing.best, place == first))
-        found.near.append((standing.near_best, bool(truth.whole[place] <= least * (1 + ALIKE))))
+        found.near_best.append((standing.near_best, bool(truth.whole[place] <= least * (1 + ALIKE))))
         low, high = np.quantile(belief.single, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         run = np.exp(truth.middles[place] + truth.noise[place] * random.standard_normal())
         found.covered.append(bool(low <= run <= high))
         limit = float(np.exp(random.normal(truth.middles[place], 0.1)))
-        got_there = random.random() < truth.reach[place]
-        found.kept.append((belief.kept(limit), bool(got_there and run <= limit)))
+        has_reached = random.random() < truth.reached[place]
+        found.kept.append((belief.kept(limit), bool(has_reached and run <= limit)))
     choice = min(range(len(standings)), key=lambda place: standings[place].regret)
     found.chosen.append((standings[choice].best, choice == first))
     found.regret.append((standings[choice].regret, float(truth.whole[choice] / least - 1)))
 
 
 def reliability(pairs: Sequence[tuple[float, bool]], bins: int = 10) -> list[Bin]:
-    """Statements by their probability, in equal steps; steps without a statement are left out."""
-    said, true = np.array([one for one, _ in pairs]), np.array([came for _, came in pairs])
-    steps = np.minimum((said * bins).astype(int), bins - 1)
+    """Return claims by probability, in equal steps; steps without a claim are left out."""
+    claimed, true = np.array([one for one, _ in pairs]), np.array([came for _, came in pairs])
+    steps = np.minimum((claimed * bins).astype(int), bins - 1)
     return [
-        Bin(int(own.sum()), float(said[own].mean()), float(true[own].mean()))
+        Bin(int(inside.sum()), float(claimed[inside].mean()), float(true[inside].mean()))
         for step in range(bins)
-        if (own := steps == step).any()
+        if (inside := steps == step).any()
     ]
 
 
-def off(pairs: Sequence[tuple[float, bool]]) -> float:
-    """How far probabilities are from what came true, on average over all statements (the calibration error)."""
+def calibration_error(pairs: Sequence[tuple[float, bool]]) -> float:
+    """Return how far probabilities are from what came true, on average over all claims."""
     found = reliability(pairs)
-    return sum(one.number * abs(one.said - one.came_true) for one in found) / len(pairs)
+    return sum(one.number * abs(one.claimed - one.came_true) for one in found) / len(pairs)

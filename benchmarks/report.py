@@ -1,6 +1,6 @@
-"""What the report costs: time and size for 1,000 and 10,000 records with curves, and how the page feels in Chromium.
+"""The cost of the report: time and size for 1,000 and 10,000 records with curves, and its speed in Chromium.
 
-Prints seconds, bytes, the first paint, and the time from a click to the picture that answers it.
+It prints seconds, bytes, the first paint, and the time from a click to the changed chart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from helpers.records import many_records, write_study_folder  # the tests' maker of records
+from helpers.records import many_records, write_study_folder  # made-up records of the tests
 from trainoff.report.html import gather, render  # after the path is set
 
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -27,7 +27,7 @@ CLICK = """async () => {
 
 
 def main() -> None:
-    """Make folders of both sizes, report on them, open the pages."""
+    """Make reports of folders of both sizes and open them."""
     for count, points in ((1000, 40), (10_000, 10)):
         with tempfile.TemporaryDirectory() as scratch:
             folder = write_study_folder(
@@ -37,17 +37,17 @@ def main() -> None:
             text = render(gather(folder))
             spent = time.perf_counter() - start
             (folder / "report.html").write_text(text)
-            paint, click = opened(folder / "report.html")
-        felt = f"first paint {paint:.0f} ms, a click {click:.0f} ms"
-        print(f"{count:6,} records: {spent:.1f} s, {len(text) / 1e6:.1f} MB; {felt}")
+            paint, click = open_page(folder / "report.html")
+        timing = f"first paint {paint:.0f} ms, a click {click:.0f} ms"
+        print(f"{count:6,} records: {spent:.1f} s, {len(text) / 1e6:.1f} MB; {timing}")
 
 
-def opened(path: Path) -> tuple[float, float]:
-    """Milliseconds to the first paint, and from a click on an engine to the chart without it."""
+def open_page(path: Path) -> tuple[float, float]:
+    """Return the milliseconds to the first paint, and from a click on an engine to the chart without it."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = chromium.new_page()
         page.goto(path.as_uri())
         page.locator("figure.chart").first.scroll_into_view_if_needed()

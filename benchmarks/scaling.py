@@ -1,10 +1,10 @@
-"""How well a scaling model sees ahead: fitted on 1, 2, 4 and 8 nodes of a lab, it predicts 17, which then are measured.
+"""The accuracy of scaling models: fitted on 1, 2, 4 and 8 nodes of a lab, they predict 17, which are measured, too.
 
     python benchmarks/scaling.py [--engine E]... [--out DIR] [--only-read]
 
-Runs what is missing of studies/scaling.toml into DIR (results), fits the training time of every engine without its runs
-on 17 nodes, and prints what was predicted beside what was measured. The aim is an error of at most 20 % for at least
-three engines. Takes about three quarters of an hour; with --only-read it only looks at what is there.
+It runs the remaining trials of studies/scaling.toml into DIR (results), fits the training time of every engine without
+its runs on 17 nodes, and prints the prediction and the measurement. The aim is an error of at most 20 % for at least
+three engines. Takes about three quarters of an hour; with --only-read it only reads records.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from trainoff.analysis.scaling import Curve, curves, fit, formula_text, graded
 from trainoff.records import scan
 
 STUDY = Path(__file__).parent.parent / "studies" / "scaling.toml"
-AHEAD = 17
+HELD_OUT = 17
 AIM = 0.2
-WANTED = 3
+FEWEST = 3
 
 
 def main() -> int:
-    """Run, fit, predict, compare; 0 if enough engines were predicted well enough."""
-    asking = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asking.add_argument("--engine", action="append", default=[], metavar="E", help="only this one; may be given again")
-    asking.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results go (results)")
-    asking.add_argument("--only-read", action="store_true", help="run nothing")
-    options = asking.parse_args()
+    """Run, fit, predict and compare; return 0 if enough engines were predicted well enough."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", action="append", default=[], metavar="E", help="only this one; may be given again")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results go (results)")
+    parser.add_argument("--only-read", action="store_true", help="run nothing")
+    options = parser.parse_args()
     if not options.only_read:
-        chosen = [word for engine in options.engine for word in ("--engine", engine)]
+        chosen = [argument for engine in options.engine for argument in ("--engine", engine)]
         subprocess.run([sys.executable, "-m", "trainoff", "run", STUDY, "--out", options.out, *chosen], check=False)
     records, _ = scan(options.out / "scaling")
     wanted = [one for one in curves(records) if not options.engine or one.engine in options.engine]
-    errors = [error for one in wanted if (error := ahead(one)) is not None]
+    errors = [error for one in wanted if (error := compare(one)) is not None]
     good = sum(abs(error) <= AIM for error in errors)
-    print(f"{good} of {len(errors)} engines were predicted within {AIM:.0%} at {AHEAD} nodes")
-    return 0 if good >= WANTED else 1
+    print(f"{good} of {len(errors)} engines were predicted within {AIM:.0%} at {HELD_OUT} nodes")
+    return 0 if good >= FEWEST else 1
 
 
-def ahead(curve: Curve) -> float | None:
-    """Print the prediction beside the measurement; the error, or None where either is missing."""
-    known, unseen = curve.split([AHEAD])
+def compare(curve: Curve) -> float | None:
+    """Print the prediction and the measurement; return the error, or None if either is missing."""
+    known, unseen = curve.split([HELD_OUT])
     if len({config.nodes for config in known}) < 2 or not unseen:
         print(f"{curve.name}: measured with {curve.counts} nodes only ({len(curve.censored)} failed)")
         return None
     model = graded(fit(known), unseen)
     (error,) = model.grade.held_out.values()
-    one = model.predict(AHEAD)
+    one = model.predict(HELD_OUT)
     inside = "inside" if one.low <= unseen[0].seconds <= one.high else "outside"
     left_out = ", ".join(f"{nodes}: {value:+.0%}" for nodes, value in model.grade.left_out.items())
-    print(f"{curve.name}: {formula_text(model)}, from {model.counts} nodes (off by {left_out or 'nobody knows'})")
+    print(f"{curve.name}: {formula_text(model)}, from {model.counts} nodes (off by {left_out or 'an unknown error'})")
     print(
-        f"    {AHEAD} nodes: predicted {seconds(one.middle)} ({span(one.low, one.high)}), measured "
+        f"    {HELD_OUT} nodes: predicted {seconds(one.middle)} ({span(one.low, one.high)}), measured "
         f"{seconds(unseen[0].seconds)}, {inside} the interval: {error:+.1%}"
     )
     return error

@@ -1,4 +1,4 @@
-"""How many updates a second tf-ps makes, against a bare loop over TensorFlow's own coordinator, turn by turn.
+"""Updates per second of tf-ps against a bare loop over TensorFlow's own coordinator, turn by turn.
 
     python benchmarks/servers.py [--rounds 3] [--workers 2] [--batch 128]
 
@@ -42,13 +42,13 @@ seed = {seed}
 
 
 def ours(folder: Path, workers: int, batch: int, seed: int) -> Record:
-    """One trial of tf-ps."""
+    """Run one trial of tf-ps."""
     (record,) = run(folder, f"study-{seed}", STUDY.format(workers=workers, batch=batch, seed=seed))
     return record
 
 
 def bare(workers: int, batch: int, updates: int) -> float:
-    """Updates per second of the bare loop, under the same conditions."""
+    """Return the updates per second of the bare loop under the same conditions."""
     argv = [sys.executable, str(BARE), str(workers), str(batch), str(updates)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env={**KEEP_MEMORY, **os.environ})
     return float(done.stdout.split()[-1])
@@ -59,17 +59,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=128)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(asked.rounds):
-            record = ours(Path(folder), asked.workers, asked.batch, number)
-            own = (record.steps or 0) / (record.train_s or 1.0)
-            other = bare(asked.workers, asked.batch, record.steps or 0)
-            ratios.append(own / other)
+        for number in range(options.rounds):
+            record = ours(Path(folder), options.workers, options.batch, number)
+            speed = (record.steps or 0) / (record.train_s or 1.0)
+            other = bare(options.workers, options.batch, record.steps or 0)
+            ratios.append(speed / other)
             parts = {name: sum(values.values()) for name, values in record.breakdowns.items() if name.endswith("_s")}
-            told = ", ".join(f"{name[:-2]} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.items())
-            print(f"tf-ps {own:5.1f} updates/s ({told}); bare loop {other:5.1f}; ratio {ratios[-1]:.2f}", flush=True)
+            shares = ", ".join(f"{name[:-2]} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.items())
+            print(
+                f"tf-ps {speed:5.1f} updates/s ({shares}); bare loop {other:5.1f}; ratio {ratios[-1]:.2f}", flush=True
+            )
     ratio = statistics.median(ratios)
     print(f"median ratio {ratio:.2f}, at least {LEAST} wanted: {'ok' if ratio >= LEAST else 'TOO SLOW'}")
     return 0 if ratio >= LEAST else 1

@@ -1,10 +1,10 @@
-"""How much faster a network reaches 97 % on Spark than with Spark's own MLlib, on the same cluster.
+"""How much faster the other engines on Spark reach 97 % than Spark's MLlib on the same cluster.
 
     python benchmarks/spark.py [--workers 2] [--minutes 10]
 
-Runs real trials of mnist-mlp on the engines on Spark. Where an engine does not get there, it is censored: its time is
-at least that of its training. The best must be at least 20 times as fast as MLlib. Also prints what a round moves over
-the network, against the least it must.
+It runs trials of mnist-mlp on the engines on Spark. An engine that does not reach the target is censored: its time is
+at least that of its training. The best must be at least 20 times as fast as MLlib. It also prints the bytes that a
+round transfers, relative to the least possible.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ stall_s = 300
 
 
 def run(folder: Path, workers: int, minutes: float) -> dict[str, Record]:
-    """One trial of each engine, by engine."""
+    """Run one trial of each engine; return the records by engine."""
     path = folder / "study.toml"
     path.write_text(STUDY.format(workers=workers, seconds=minutes * 60 + 90))
     plan = study.read(path, engines.facts())
@@ -48,7 +48,7 @@ def run(folder: Path, workers: int, minutes: float) -> dict[str, Record]:
 
 
 def to_target(record: Record) -> tuple[float, bool]:
-    """Seconds of training to the target, and whether it was reached; else the seconds that were not enough."""
+    """Return the seconds of training to the target and True, or those that were not enough and False."""
     reached = record.time_to_target.get(TARGET)
     return (reached, True) if reached is not None else (record.train_s or 0.0, False)
 
@@ -57,19 +57,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=10.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        records = run(Path(folder), asked.workers, asked.minutes)
+        records = run(Path(folder), options.workers, options.minutes)
     failed = False
     for name, record in sorted(records.items(), key=lambda item: to_target(item[1])):
-        seconds, there = to_target(record)
-        how = f"{seconds:6.1f} s to {TARGET}" if there else f"more than {seconds:.0f} s (ended at {record.status})"
+        seconds, has_reached = to_target(record)
+        how = (
+            f"{seconds:6.1f} s to {TARGET}" if has_reached else f"more than {seconds:.0f} s (ended at {record.status})"
+        )
         moved = record.counts.get("bytes_per_round", 0) / (record.counts.get("least_bytes_per_round") or 1)
-        moved = moved if record.workers > 1 else 0.0  # alone, nobody has anything to tell
+        moved = moved if record.workers > 1 else 0.0  # a single worker transfers nothing
         failed |= moved > MOST_BYTES
         print(f"{name:15} {how}" + (f", a round moves {moved:.3f} times the least" if moved else ""))
     slow = records.pop("spark-mllib")
-    reached = [seconds for seconds, there in map(to_target, records.values()) if there]
+    reached = [seconds for seconds, has_reached in map(to_target, records.values()) if has_reached]
     if slow.status not in ("ok", "timeout") or not reached:
         print(f"nothing to compare: spark-mllib ended as {slow.status}, {len(reached)} others reached {TARGET}")
         return 1

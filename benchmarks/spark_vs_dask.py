@@ -1,11 +1,11 @@
-"""What a round of training costs on Spark and on Dask: the same algorithm, the same cores, the same tau, turn by turn.
+"""The cost of a round of training on Spark and on Dask: the same algorithm, cores and tau, turn by turn.
 
     python benchmarks/spark_vs_dask.py [--rounds 30] [--workers 4] [--tau 10]
 
-Both clusters are up at the same time, and rounds of three kinds alternate between them: one in which nothing travels
-and nobody works (what it takes is the system's own scheduling), one in which the weights travel there and back (the
-rest is transfer), and one in which every worker makes its tau steps (the rest is computing). The network is mnist-mlp,
-of 636,010 weights. On Dask a round of the first kind may take at most 30 ms, one of the second at most 60 ms.
+Both clusters run at the same time, and rounds of three kinds alternate between them: empty tasks (the time is
+scheduling), the weights transferred there and back (the difference is transfer), and tau steps of every worker (the
+difference is computing). The network is mnist-mlp with 636,010 weights. On Dask a round of the first kind may take at
+most 30 ms, one of the second at most 60 ms.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENGINES = ("spark-average", "dask-average")
 MOST_MS = {"scheduling": 30.0, "with the weights": 60.0}
 
 
-class Contender:
+class Subject:
     """An engine on its cluster, ready to make rounds."""
 
     def __init__(self, name: str, workers: int, tau: int, folder: Path, stack: ExitStack) -> None:
@@ -53,7 +53,7 @@ class Contender:
         self._weights = flatten(job.weights)
 
     def round_ms(self) -> dict[str, float]:
-        """The milliseconds of a round of each kind."""
+        """Return the milliseconds of a round of each kind."""
         first, self._step = self._step, self._step + self._tau
         return {
             "scheduling": timed(self._pool.rest),
@@ -77,18 +77,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--tau", type=int, default=10)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ.update(dict.fromkeys(THREADS, "1"))  # for the workers of both
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        both = [Contender(name, asked.workers, asked.tau, Path(folder) / name, stack) for name in ENGINES]
+        both = [Subject(name, options.workers, options.tau, Path(folder) / name, stack) for name in ENGINES]
         for each in both:
             each.round_ms()
         found: dict[str, list[dict[str, float]]] = {name: [] for name in ENGINES}
-        for number in range(asked.rounds):
+        for number in range(options.rounds):
             for each in both if number % 2 else reversed(both):
                 found[each.name].append(each.round_ms())
     medians = {name: {kind: median(kind, times) for kind in times[0]} for name, times in found.items()}
-    print(f"milliseconds of a round, {asked.workers} workers of one core, tau {asked.tau}, medians of {asked.rounds}")
+    print(
+        f"milliseconds of a round, {options.workers} workers of one core, tau {options.tau}, "
+        f"medians of {options.rounds}"
+    )
     print(f"{'':<14} {'scheduling':>10} {'transfer':>10} {'computing':>10} {'in all':>10}")
     for name, kinds in medians.items():
         empty, weights, whole = kinds.values()

@@ -1,4 +1,4 @@
-"""How long 10,000 records take to become a table: read every folder, check every field, build the frame.
+"""The time to make a table of 10,000 records: read every folder, check every field, build the frame.
 
 python benchmarks/table.py [--records 10000]
 """
@@ -20,7 +20,7 @@ STUDY = 'name = "table"\nworkload = "digits-mlp"\nengines = ["numpy"]\n[params]\
 
 
 def multiply(record: Path, folder: Path, times: int) -> None:
-    """Copies of one real record, each with a name and a seed of its own."""
+    """Copy one real record, each time with another name and seed."""
     values = json.loads(record.read_text())
     for number in range(times):
         values["trial_id"], values["seed"] = f"numpy-{number:012x}", number
@@ -30,7 +30,7 @@ def multiply(record: Path, folder: Path, times: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How long many records take to become a table.")
+    parser = argparse.ArgumentParser(description="The time to make a table of many records.")
     parser.add_argument("--records", type=int, default=10_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

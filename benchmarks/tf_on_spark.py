@@ -1,4 +1,4 @@
-"""What Spark costs TensorFlow while it trains: tf-on-spark with both feeds against tf-allreduce, turn by turn.
+"""The cost of Spark for TensorFlow's training: tf-on-spark with both feeds against tf-allreduce, turn by turn.
 
     python benchmarks/tf_on_spark.py [--rounds 3] [--workers 2] [--epochs 3]
 
@@ -34,7 +34,7 @@ feed = ["tensorflow", "spark"]
 
 
 def name(record: Record) -> str:
-    """What is compared: the feed, or nothing."""
+    """Return the feed of a record, or `alone` without Spark."""
     return str(record.params.get("feed", "alone"))
 
 
@@ -43,17 +43,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     ratios: dict[str, list[float]] = {feed: [] for feed in MOST}
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(asked.rounds):
-            text = STUDY.format(workers=asked.workers, epochs=asked.epochs, seed=seed)
+        for seed in range(options.rounds):
+            text = STUDY.format(workers=options.workers, epochs=options.epochs, seed=seed)
             took = {name(record): record.train_s or 0.0 for record in run(Path(folder), f"study-{seed}", text)}
-            told = []
+            texts = []
             for feed, found in ratios.items():
                 found.append(took[feed] / took["alone"])
-                told.append(f"feed {feed} {took[feed]:.1f} s, ratio {found[-1]:.2f}")
-            print(f"tf-allreduce {took['alone']:.1f} s; {'; '.join(told)}", flush=True)
+                texts.append(f"feed {feed} {took[feed]:.1f} s, ratio {found[-1]:.2f}")
+            print(f"tf-allreduce {took['alone']:.1f} s; {'; '.join(texts)}", flush=True)
     medians = {feed: statistics.median(found) for feed, found in ratios.items()}
     for feed, most in MOST.items():
         verdict = "ok" if medians[feed] <= most else "TOO SLOW"

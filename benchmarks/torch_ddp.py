@@ -1,8 +1,8 @@
-"""What a second worker brings PyTorch: torch-ddp with two workers of one thread against torch with one thread.
+"""The gain of a second worker: torch-ddp with two workers of one thread against torch with one thread.
 
     python benchmarks/torch_ddp.py [--rounds 3] [--rows 1024] [--epochs 3]
 
-The network is mnist-mlp with so many rows per worker and step. Both train turn by turn, and only the training is
+The network is mnist-mlp; --rows are those of a worker and step. Both train turn by turn, and only the training is
 compared, not the start. Two workers must make at least 1.5 times the samples per second of one.
 """
 
@@ -37,11 +37,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(asked.rounds):
-            text = STUDY.format(epochs=asked.epochs, seed=seed, rows=asked.rows, both=2 * asked.rows)
+        for seed in range(options.rounds):
+            text = STUDY.format(epochs=options.epochs, seed=seed, rows=options.rows, both=2 * options.rows)
             records = run(Path(folder), f"study-{seed}", text)
             speed = {record.engine: record.samples_per_s or 0.0 for record in records}
             ratios.append(speed["torch-ddp"] / speed["torch"])

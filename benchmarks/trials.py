@@ -10,7 +10,7 @@ from trainoff.runner.runner import NullObserver, Runner, prepare
 
 
 def run(folder: Path, name: str, text: str) -> list[Record]:
-    """The records of a study's trials, all of which must end well."""
+    """Run a study; return its records, all of which must have ended well."""
     path = folder / f"{name}.toml"
     path.write_text(text)
     plan = study.read(path, engines.facts())

@@ -1,12 +1,12 @@
-"""What tuning brings: each engine's best parameters against the shipped recipe, by the time to target.
+"""The gain of tuning: each engine's best parameters against the shipped recipe, by the time to target.
 
     python benchmarks/tune.py [--minutes 40] [--engines numpy sklearn torch tensorflow jax] [--workload mnist-mlp]
                               [--target 0.97] [--candidates N] [--rounds 5] [--out DIR]
 
 Every engine gets an equal part of the minutes. The gain is that of the race between the best candidate and the recipe,
-on validation rows and fresh seeds, with its 95 % interval. At least four engines must be faster than by the recipe, or
-have a recipe that is proven to be within 5 % of the best that was found. With --out the records stay, and the same
-command goes on from them.
+on validation rows and new seeds, with its 95 % interval. At least four engines must be faster than with the recipe, or
+have a recipe that is proven to be within 5 % of the best candidate. With --out the records are kept, and the same
+command continues from them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The leanest training loops we could write, one per framework: what an adapter is held against.
+"""Minimal training loops, one per framework, with which adapters are compared.
 
-Each file has `make(model, weights, x, y, batch, threads)`, which returns a function that trains once over the rows it
-is given, by momentum at a constant rate.
+Each module has `make(model, weights, x, y, batch, threads)`, which returns a function that trains once over given rows,
+by momentum with a constant learning rate.
 """
 
 RATE, MOMENTUM = 0.01, 0.9

@@ -1,6 +1,6 @@
-"""JAX at its leanest: one compiled function from the old weights to the new, and no look at the loss until the end.
+"""A minimal loop in JAX: one compiled function for the step; the loss is read only at the end.
 
-It runs in the adapter's process and so with its settings: as many threads, and calls that wait for their end.
+It runs in the adapter's process and so with its settings: the same number of threads, and synchronous calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""numpy at its leanest: the gradient by hand, and no array made anew that is large."""
+"""A minimal loop in numpy: the gradient written out, and no large array allocated in a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bare import MOMENTUM, RATE
 def make(model: Any, weights: Any, x: Any, y: Any, batch: int, threads: int) -> Callable[[Any], None]:
     x, y = np.asarray(x), np.asarray(y)
     w1, b1, w2, b2 = (part.copy() for part in weights)
-    images, slope = np.empty((batch, x.shape[1]), np.float32), np.empty_like(w1)
+    images, gradient_w1 = np.empty((batch, x.shape[1]), np.float32), np.empty_like(w1)
     hidden, below = np.empty((2, batch, len(b1)), np.float32)
     velocity = [np.zeros_like(part) for part in (w1, b1, w2, b2)]
 
@@ -32,8 +32,8 @@ def make(model: Any, weights: Any, x: Any, y: Any, batch: int, threads: int) -> 
             delta /= len(rows)
             np.matmul(delta, w2.T, out=below)
             np.multiply(below, hidden > 0, out=below)
-            np.matmul(images.T, below, out=slope)
-            gradient = slope, below.sum(axis=0), hidden.T @ delta, delta.sum(axis=0)
+            np.matmul(images.T, below, out=gradient_w1)
+            gradient = gradient_w1, below.sum(axis=0), hidden.T @ delta, delta.sum(axis=0)
             for part, v, g in zip((w1, b1, w2, b2), velocity, gradient, strict=True):
                 v *= MOMENTUM
                 v += g

@@ -2,8 +2,8 @@
 
     python benchmarks/bare/servers_loop.py WORKERS BATCH UPDATES
 
-Starts its own servers, trains a 784-800-10 perceptron on one batch that is always the same, and prints updates per
-second. The batch lies in the graph: nothing is read, so that all there is to do is pull, compute and push.
+It starts its own servers, trains a 784-800-10 perceptron on one constant batch, and prints updates per second. The
+batch is part of the graph, so that an update only pulls, computes and pushes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SERVE = "trainoff.engines.tf_cluster.serve"
 
 
 def start_servers(workers: int) -> tuple[list[subprocess.Popen[str]], dict[str, list[str]]]:
-    """Workers and a parameter server, and where they listen."""
+    """Start workers and a parameter server; return them and their addresses."""
     processes: list[subprocess.Popen[str]] = []
     addresses: dict[str, list[str]] = {"worker": [], "ps": []}
     for kind, number in [*(("worker", at) for at in range(workers)), ("ps", 0)]:
@@ -39,11 +39,11 @@ def main() -> None:
         for process in processes:
             process.kill()
             process.wait()
-    os._exit(0)  # the coordinator's threads wait for servers that are gone
+    os._exit(0)  # the coordinator's threads would wait for the ended servers
 
 
 def measure(addresses: dict[str, list[str]], batch: int, updates: int) -> float:
-    """Updates per second, after some to warm up."""
+    """Return the updates per second, after some to warm up."""
     import tensorflow as tf
 
     from trainoff.clusters.local import free_ports
@@ -66,8 +66,8 @@ def measure(addresses: dict[str, list[str]], batch: int, updates: int) -> float:
             hidden = tf.nn.relu(tf.matmul(x, weights[0]) + weights[1])
             scores = tf.matmul(hidden, weights[2]) + weights[3]
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, scores))
-        for weight, slope in zip(weights, tape.gradient(loss, weights), strict=True):
-            weight.assign_sub(0.01 * slope)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.01 * gradient)
         return loss
 
     for count in (20, updates):

@@ -1,4 +1,4 @@
-"""scikit-learn, as its documentation has it: partial_fit per batch."""
+"""A minimal loop in scikit-learn: partial_fit per batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow at its leanest: one compiled function for the step, TensorFlow's own kernel for the update."""
+"""A minimal loop in TensorFlow: one compiled function for the step, and TensorFlow's kernel for the update."""
 
 from __future__ import annotations
 

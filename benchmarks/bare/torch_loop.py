@@ -1,4 +1,4 @@
-"""torch at its leanest: no modules, no optimiser class, channels last from the first pixel on, the fused update."""
+"""A minimal loop in torch: no modules, no optimiser class, channels last throughout, and the fused update."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from bare import MOMENTUM, RATE
 def make(model: Any, weights: Any, x: Any, y: Any, batch: int, threads: int) -> Callable[[Any], None]:
     torch.set_num_threads(threads)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the arrays are read-only, and are only read
+        warnings.simplefilter("ignore")  # the arrays are read-only and only read
         images, labels = torch.from_numpy(np.asarray(x)), torch.from_numpy(np.asarray(y))
     parts = [torch.tensor(np.moveaxis(part, -1, 0).copy()).requires_grad_() for part in weights]
     flat = [part.detach().view(-1) for part in parts]
     velocity = [torch.zeros_like(part) for part in flat]
-    room = torch.empty(batch, images.shape[1])
+    buffer = torch.empty(batch, images.shape[1])
     scores = cnn if model.kind == "cnn" else mlp
 
     def loop(order: Any) -> None:
         rows = torch.from_numpy(order)
         for start in range(0, len(order), batch):
             chosen = rows[start : start + batch]
-            torch.index_select(images, 0, chosen, out=room)
-            loss = F.cross_entropy(scores(room, parts), labels[chosen])
+            torch.index_select(images, 0, chosen, out=buffer)
+            loss = F.cross_entropy(scores(buffer, parts), labels[chosen])
             gradient = [part.reshape(-1) for part in torch.autograd.grad(loss, parts)]
             torch._fused_sgd_(
                 flat,

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from made_up import off, reliability, score
+from made_up import calibration_error, reliability, score
 
 from helpers.records import record, store
 from helpers.running import error_line
@@ -439,12 +439,12 @@ def made_up_studies():
     return score(400, seed=7)
 
 
-@pytest.mark.parametrize(("figure", "most"), [("best", 0.03), ("near", 0.06), ("kept", 0.04)])
+@pytest.mark.parametrize(("figure", "most"), [("best", 0.03), ("near_best", 0.06), ("kept", 0.04)])
 def test_probabilities_are_calibrated(made_up_studies, figure, most):
     pairs = getattr(made_up_studies, figure)
-    assert off(pairs) < most
+    assert calibration_error(pairs) < most
     for one in reliability(pairs):
-        assert one.number < 100 or one.came_true == pytest.approx(one.said, abs=0.12)
+        assert one.number < 100 or one.came_true == pytest.approx(one.claimed, abs=0.12)
 
 
 def test_intervals_and_regret_are_calibrated(made_up_studies):
@@ -457,7 +457,7 @@ def test_intervals_and_regret_are_calibrated(made_up_studies):
 def test_overconfidence_is_noticed():
     """Claims of 90 % that come true in 60 % of cases are off by 30 %."""
     pairs = [(0.9, came) for came in [True] * 60 + [False] * 40]
-    assert off(pairs) == pytest.approx(0.3)
+    assert calibration_error(pairs) == pytest.approx(0.3)
     (only,) = reliability(pairs)
     assert (only.number, only.came_true) == (100, 0.6)
 

@@ -1,4 +1,4 @@
-"""Engines that do what engines should not, installed the way a third party's would be: by entry points."""
+"""Engines that misbehave, installed by entry points like those of a third party."""
 
 import contextlib
 import dataclasses
@@ -24,11 +24,11 @@ from trainoff.engines.torch_ddp import TorchDdp
 from trainoff.runner.sampler import LONGEST_S
 
 HANGS_S = 300.0
-FOREVER_S = 100_000  # until it is ended from outside, which is what the test is about
+FOREVER_S = 100_000  # until it is killed
 
 
 class Steady(Numpy):
-    """Behaves, but takes its time: long enough to be killed in any phase."""
+    """Train correctly, but slowly enough to be killed in any phase."""
 
     name = "steady"
 
@@ -40,7 +40,7 @@ class Steady(Numpy):
 
 
 class Family(Steady):
-    """Steady, with a worker and a daemon beside it."""
+    """Steady with a worker and a daemon."""
 
     name = "family"
     modes = ("sync",)
@@ -56,7 +56,7 @@ DAEMON = f"import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep({
 
 
 class Gossip(Numpy):
-    """Writes things into the pipe that are no events, and raises with brackets in its text."""
+    """Write lines to the events that are not events, and raise an error with brackets in its text."""
 
     name = "gossip"
 
@@ -67,7 +67,7 @@ class Gossip(Numpy):
 
 
 class Unknown(Numpy):
-    """Does not know its own version."""
+    """Fail to tell the version."""
 
     name = "unknown-version"
 
@@ -76,7 +76,7 @@ class Unknown(Numpy):
 
 
 class Crasher(Numpy):
-    """Raises in the middle of training."""
+    """Raise in the middle of training."""
 
     name = "crasher"
 
@@ -86,7 +86,7 @@ class Crasher(Numpy):
 
 
 class Exiter(Numpy):
-    """Leaves without a word."""
+    """Exit without an exception or an event."""
 
     name = "exiter"
 
@@ -95,7 +95,7 @@ class Exiter(Numpy):
 
 
 class Sleeper(Numpy):
-    """Makes one step and then hangs."""
+    """Make one step and hang."""
 
     name = "sleeper"
 
@@ -105,7 +105,7 @@ class Sleeper(Numpy):
 
 
 class Scripter(Sleeper):
-    """Says something that a browser would run if it were let, and then hangs."""
+    """Print a script that a browser must not run, and hang."""
 
     name = "scripter"
 
@@ -115,7 +115,7 @@ class Scripter(Sleeper):
 
 
 class Hog(Numpy):
-    """Takes more memory than it was given."""
+    """Use more memory than allowed."""
 
     name = "hog"
 
@@ -129,7 +129,7 @@ class Hog(Numpy):
 
 
 class Leaver(Numpy):
-    """Leaves a daemon behind that nobody waits for."""
+    """Leave a daemon running."""
 
     name = "leaver"
 
@@ -139,7 +139,7 @@ class Leaver(Numpy):
 
 
 class Liar(Numpy):
-    """Predicts something else than its weights do."""
+    """Predict other labels than the weights do."""
 
     name = "liar"
 
@@ -148,7 +148,7 @@ class Liar(Numpy):
 
 
 class Mute(Numpy):
-    """Never hands over its weights."""
+    """Make no snapshot."""
 
     name = "mute"
 
@@ -158,7 +158,7 @@ class Mute(Numpy):
 
 
 class OffByAPercent(Numpy):
-    """Gets every gradient wrong by one percent."""
+    """Compute every gradient wrong by one per cent."""
 
     name = "off-by-a-percent"
     models = frozenset({"mlp"})
@@ -179,17 +179,17 @@ class WrongNetwork(NumpyNetwork):
 
 
 class Needy(Numpy):
-    """Misses something until the file that $NEEDY names is there."""
+    """Report a missing dependency until the file $NEEDY exists."""
 
     name = "needy"
 
     def missing(self):
-        there = Path(os.environ.get("NEEDY", "/nowhere")).exists()
-        return [] if there else [Missing("a left-handed screwdriver", "touch $NEEDY")]
+        exists = Path(os.environ.get("NEEDY", "/nowhere")).exists()
+        return [] if exists else [Missing("a left-handed screwdriver", "touch $NEEDY")]
 
 
 class Picky(Numpy):
-    """Takes no batch of more than eight rows."""
+    """Refuse batches of more than eight rows."""
 
     name = "picky"
 
@@ -217,7 +217,7 @@ print("done", flush=True)
 
 
 class Talker(Numpy):
-    """Sends twenty million bytes to a worker, which then wants CPU for as long as the sampler may look away."""
+    """Send twenty million bytes to a worker, which then computes for longer than the sampler's longest interval."""
 
     name = "talker"
     modes = ("sync",)
@@ -241,7 +241,7 @@ class Talker(Numpy):
 
 
 class Unlucky(Numpy):
-    """Has a worker that dies."""
+    """Lose a worker to an exception."""
 
     name = "unlucky"
     modes = ("sync",)
@@ -253,7 +253,7 @@ class Unlucky(Numpy):
 
 
 class Blunderer(DaskAverage):
-    """Fails on the workers of a Dask cluster, in the third round."""
+    """Fail on the workers of a Dask cluster, in the third round."""
 
     name = "blunderer"
 
@@ -270,11 +270,11 @@ def blunder(step, number, rows, rate):
     return step(number, rows, rate)
 
 
-ENOUGH = 600 * 2**20  # bytes that a glutton eats, besides what Python and its libraries take
+ENOUGH = 600 * 2**20  # bytes that it allocates, besides what Python and its libraries use
 
 
 class Glutton(DaskAverage):
-    """Takes ever more memory on the workers of a Dask cluster, up to a point, and then waits to be ended."""
+    """Allocate memory on the workers of a Dask cluster, up to a limit, and hang."""
 
     name = "glutton"
 
@@ -294,17 +294,17 @@ def eat(step, eaten, number, rows, rate):
 
 
 class Clumsy(SparkAverage):
-    """Fails on the executors of a Spark cluster."""
+    """Fail on the executors of a Spark cluster."""
 
     name = "clumsy"
 
     @staticmethod
     def maker(job):
-        raise LookupError("the desk is gone")
+        raise LookupError("no worker can be made")
 
 
-class Feet(dict):
-    """Parameters that TensorFlow's processes stumble over."""
+class BrokenParams(dict):
+    """Parameters whose optimizer cannot be read."""
 
     def __getitem__(self, name):
         if name == "optimizer":
@@ -313,16 +313,16 @@ class Feet(dict):
 
 
 class Stumbler(TfOnSpark):
-    """Fails in the TensorFlow processes on the executors."""
+    """Fail in the TensorFlow processes on the executors."""
 
     name = "stumbler"
 
     def _assignment(self, job, watch):
-        return super()._assignment(dataclasses.replace(job, params=Feet(job.params)), watch)
+        return super()._assignment(dataclasses.replace(job, params=BrokenParams(job.params)), watch)
 
 
 class Twice(TfOnSpark):
-    """Forms two TensorFlow clusters one after the other, and counts the processes of each."""
+    """Start two TensorFlow clusters one after the other, and count the processes of each."""
 
     name = "twice"
 
@@ -348,71 +348,71 @@ class Twice(TfOnSpark):
 
 
 class Tripper(TorchDdp):
-    """Fails in the workers of torchrun."""
+    """Fail in the workers of torchrun."""
 
     name = "tripper"
 
     def open(self, job, watch):
-        super().open(dataclasses.replace(job, params=Feet(job.params)), watch)
+        super().open(dataclasses.replace(job, params=BrokenParams(job.params)), watch)
 
 
 class Slipper(RayTorch):
-    """Fails in the workers of Ray Train."""
+    """Fail in the workers of Ray Train."""
 
     name = "slipper"
 
     def open(self, job, watch):
-        super().open(dataclasses.replace(job, params=Feet(job.params)), watch)
+        super().open(dataclasses.replace(job, params=BrokenParams(job.params)), watch)
 
 
 class Gated(Numpy):
-    """Waits in its training until it is given a ticket: however fast the machine is, it is under way until then."""
+    """Wait for a permit in the training, so that it is running until the test gives one."""
 
     name = "gated"
 
     def train(self, job, watch):
-        wait_for_a_ticket(lambda: watch.progress(1))
+        wait_for_permit(lambda: watch.progress(1))
         super().train(job, watch)
 
 
 class GatedFamily(Family):
-    """The family, which waits for a ticket in its training, or with $PERMITS_AT = close at its very end."""
+    """Family that waits for a permit in the training, or with $PERMITS_AT = close when it is closed."""
 
     name = "gated-family"
 
     def train(self, job, watch):
         if os.environ.get("PERMITS_AT") != "close":
-            wait_for_a_ticket(lambda: watch.progress(1))
+            wait_for_permit(lambda: watch.progress(1))
         Numpy.train(self, job, watch)
 
     def close(self):
         if os.environ.get("PERMITS_AT") == "close":
-            wait_for_a_ticket(lambda: None)
+            wait_for_permit(lambda: None)
         super().close()
 
 
-def wait_for_a_ticket(beat):
-    """Beat until there is a file in the folder $PERMITS, and take that away; without a gate, go on at once.
+def wait_for_permit(beat):
+    """Call `beat` until the folder $PERMITS holds a file, and remove that file; without $PERMITS, return at once.
 
-    Fails where the folder is gone: then the test is over.
+    It fails if the folder does not exist: then the test is over.
     """
     start = time.monotonic()
-    while "PERMITS" in os.environ and not ticket_taken(Path(os.environ["PERMITS"])):
+    while "PERMITS" in os.environ and not take_permit(Path(os.environ["PERMITS"])):
         beat()
         time.sleep(0.02)
-        assert time.monotonic() - start < 1800, "nobody has brought a ticket"
+        assert time.monotonic() - start < 1800, "no permit was given"
 
 
-def ticket_taken(gate):
-    for ticket in gate.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
-            ticket.unlink()
+def take_permit(permits):
+    for permit in permits.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another trial has taken it
+            permit.unlink()
             return True
     return False
 
 
 class Deaf(Sleeper):
-    """Makes one step and then hangs, whoever asks it to end; the file that $HEARD names says that somebody did."""
+    """Make one step and hang, also on SIGTERM, which makes the file $HEARD."""
 
     name = "deaf"
 
