@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import VectorUDT
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from trainoff.clusters import THREADS, Attached
@@ -35,10 +35,6 @@ from trainoff.engines.contract import Job, Refused, Watch, WorkerFailed
 from trainoff.engines.shared.shipping import inspect_python, pack_rows, source_archive
 from trainoff.engines.spark import fit_executors
 from trainoff.errors import TrainoffError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 FIRST_S, NEXT_S = 90.0, 30.0  # how long the first executor may take to register, and each after it
 ATTACHED_FACTOR = 2  # for a cluster that others use, too
@@ -124,8 +120,6 @@ class SparkConnection:
     @cached_property
     def sql(self) -> SparkSession:
         """The application's session for data frames."""
-        from pyspark.sql import SparkSession
-
         return SparkSession(self.context)
 
     def run_on_each(self, work: Callable[[], Any]) -> list[Any]:
@@ -368,7 +362,12 @@ def _sparse(session: SparkConnection, x: Csr, labels: Any) -> Any:
         ],
         ["type", "size", "indices", "values"],
     )
-    return _as_vectors(session, session.sql.createDataFrame(pa.table({"label": labels, "features": vectors})))
+    structs = session.sql.createDataFrame(pa.table({"label": labels, "features": vectors}))
+    # Only an internal function makes vectors of structs, and none makes them of Arrow's arrays.
+    schema = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
+    java_schema = session.context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    java_rows = structs._jdf.queryExecution().toRdd()
+    return DataFrame(session.sql._jsparkSession.internalCreateDataFrame(java_rows, java_schema, False), session.sql)
 
 
 def _offsets(starts: Any) -> Any:
@@ -376,11 +375,3 @@ def _offsets(starts: Any) -> Any:
     if starts[-1] > MAX_VALUES:
         raise Refused(f"{starts[-1]:,} values do not fit into the columns that Spark takes; at most {MAX_VALUES:,} do")
     return pa.array(starts.astype(np.int32))
-
-
-def _as_vectors(session: SparkConnection, structs: Any) -> Any:
-    """Return a data frame with structs as vectors, which Spark cannot make from Arrow by a public function."""
-    schema = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
-    java_schema = session.context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
-    rows = structs._jdf.queryExecution().toRdd()
-    return DataFrame(session.sql._jsparkSession.internalCreateDataFrame(rows, java_schema, False), session.sql)

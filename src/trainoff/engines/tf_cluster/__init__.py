@@ -58,7 +58,7 @@ HEARTBEAT_LOST = "stopped sending heartbeats"  # TensorFlow logs it after 10 s o
 
 
 class TfClusterEngine(Engine):
-    """TensorFlow on several processes. A subclass says which processes there are."""
+    """TensorFlow on several processes, which a subclass starts."""
 
     package = TensorFlow.package
     extra = TensorFlow.extra
@@ -167,9 +167,8 @@ class TfClusterEngine(Engine):
         """End the other processes for a restart from the last checkpoint; raise if a restart would not help."""
         noticed = time.monotonic()
         self._lost_workers.record_loss(self._heartbeat.last)
-        if self._lost_workers.count > MAX_RESTARTS or not (
-            isinstance(error, TrainingStuck) or self._process_was_killed()
-        ):
+        lost = isinstance(error, TrainingStuck) or self._process_was_killed()
+        if self._lost_workers.count > MAX_RESTARTS or not lost:
             raise self._explain(error) from error
         gone = next((each.role for each in self._processes if each.exit_code not in (None, 0)), "worker")
         self._stop()
@@ -260,12 +259,7 @@ class TfPs(TfClusterEngine):
     chief = "coordinator"
     knobs: ClassVar[Mapping[str, Knob]] = {
         "ps": Knob(int, 1, "how many parameter servers hold the weights", minimum=1),
-        "max_staleness": Knob(
-            int,
-            None,
-            "async: how many updates a gradient may have missed at most; no bound by default",
-            minimum=0,
-        ),
+        "max_staleness": Knob(int, None, "async: updates that a gradient may miss; no limit by default", minimum=0),
         "staleness_aware": Knob(bool, False, "async: whether the rate is divided by 1 + the updates a gradient missed"),
         "backup_workers": Knob(int, 0, "sync: how many of the slowest workers are left out of every step", minimum=0),
         "checkpoint_every": CHECKPOINT,
@@ -287,7 +281,7 @@ class TfPs(TfClusterEngine):
         if trial.params["backup_workers"] >= trial.workers:
             return f"backup_workers = {trial.params['backup_workers']} leaves none of {trial.workers} workers"
         if trial.mode == "model-parallel" and trial.model not in LAYERED:
-            return "logistic regression is one layer with one output, so there is nothing to lay on several workers"
+            return "logistic regression is one layer with one output, so it cannot be split over several workers"
         if trial.mode == "model-parallel" and (refused := refuses_split(trial)):
             return refused
         return super().refuses(trial)
@@ -326,5 +320,5 @@ ASYNC_DIFFERS = "each worker's gradient is of weights that others may have chang
 def refuses_split(trial: Trial) -> str | None:
     """Return why a network cannot be split over the workers, or None."""
     if trial.workers > sum(trial.params["hidden"]):
-        return f"{trial.workers} workers are more than the network has outputs to divide"
+        return f"{trial.workers} workers are more than the network has outputs to divide among them"
     return None

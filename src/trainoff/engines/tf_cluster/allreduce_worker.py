@@ -69,7 +69,7 @@ class AllReduce:
 
     @property
     def seconds(self) -> float:
-        """The seconds that the last sum took on this worker."""
+        """The seconds of the last sum on this worker."""
         return float(self._seconds)
 
     def all_gather(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -165,7 +165,7 @@ def run_worker(
 ) -> tuple[Any, ControlClient | None]:
     """Join the other workers and train; returns the network, and worker 0's connection to the driver.
 
-    `fetch` brings the rows to where the assignment says that they are.
+    `fetch` writes the rows to the files that the assignment names.
     """
     allreduce, control = join(tf, assignment, rank)
     fetch()

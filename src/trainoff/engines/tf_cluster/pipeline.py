@@ -1,4 +1,4 @@
-"""The mode model-parallel: the layers of the network lie on different workers, and each row passes them all.
+"""The mode model-parallel: the layers of the network are on different workers, and each row passes through all.
 
 With more workers than layers, the outputs of the costliest layers are divided among several workers.
 """

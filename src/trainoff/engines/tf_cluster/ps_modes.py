@@ -144,7 +144,7 @@ class AsyncTraining:
                 scheduler.resume()
 
     def _run_worker(self, index: int) -> None:
-        """Have one worker make updates until none is left. Runs in a thread of its own."""
+        """Have one worker make updates until none is left. Run in its own thread."""
         scheduler = self._scheduler
         try:
             while self._wait_for_rows(index) and (turn := scheduler.next_batch(index)):
@@ -376,7 +376,7 @@ class SyncTraining:
         for step in range(first, order.steps + 1):
             loss = self._step(step, order.batch(step))
             if context.pause_due(step, order.samples_after(step)):
-                while self._busy:  # no worker computes while the clock stands
+                while self._busy:  # no worker may compute while the clock is stopped
                     self._next_result()
             context.step_done(step, loss)
         counts = {"gradients_dropped": float(self._dropped)} if self._needed < self._workers else {}
@@ -415,7 +415,7 @@ class SyncTraining:
         return index, step, loss
 
     def _run_worker(self, index: int) -> None:
-        """Have one worker do its tasks. Runs in a thread of its own."""
+        """Have one worker do its tasks. Run in its own thread."""
         tf = self._context.tf
         while True:
             step, rows = self._tasks[index].get()

@@ -53,14 +53,14 @@ class TfOnSpark(SparkEngine):
         "feed": Knob(
             str,
             "tensorflow",
-            "how the rows come to TensorFlow: Spark pushes to each process its own, or every process reads them",
+            "how TensorFlow gets the rows: Spark pushes to each process its own, or every process reads all of them",
             choices=("tensorflow", "spark"),
         ),
         "storage": Knob(
             str,
             None,
-            "where TensorFlow or Spark reads the rows: a folder at file://, s3://, gs://, hdfs:// or an address of "
-            "fsspec's; written there first if they are not. By default Spark brings them from the driver",
+            "where TensorFlow or Spark reads the rows: a folder at file://, s3://, gs://, hdfs:// or another fsspec "
+            "address; written there first if they are missing. By default Spark sends them from the driver",
         ),
         "format": Knob(str, "parquet", "the files in storage", choices=("parquet", "tfrecord")),
         "tensorboard": Knob(bool, False, "whether to write event files and show them in a TensorBoard while it trains"),
@@ -70,7 +70,7 @@ class TfOnSpark(SparkEngine):
     properties: ClassVar[Mapping[str, str]] = {
         "spark.task.maxFailures": "1",  # a TensorFlow cluster does not survive the loss of a member
         "spark.stage.maxConsecutiveAttempts": "1",
-        "spark.locality.wait": "0s",  # all parts of an epoch are pushed at once, each where it lies if it can be
+        "spark.locality.wait": "0s",  # all partitions are pushed at once, from their own executors if possible
     }
 
     def settle(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class TfOnSpark(SparkEngine):
         if refused := refuses_storage(trial.params["storage"]):
             return refused
         if trial.params.get("executor_cores"):
-            return "every worker of TensorFlow has an executor of its own; leave `executor_cores` out"
+            return "every TensorFlow worker needs its own executor; leave `executor_cores` out"
         if trial.mode == "model-parallel":
             if trial.params["feed"] == "spark":
                 return 'in model-parallel mode only the first worker needs rows; use feed = "tensorflow"'
@@ -114,7 +114,7 @@ class TfOnSpark(SparkEngine):
         return None
 
     def others(self, job: Job) -> int:
-        """Parameter servers have executors of their own, and so has the coordinator."""
+        """Every parameter server has its own executor, and so has the coordinator."""
         return 0 if job.mode == "sync" else int(job.params["ps"]) + 1
 
     def open(self, job: Job, watch: Watch) -> None:
@@ -144,7 +144,7 @@ class TfOnSpark(SparkEngine):
         counts = [steps] * len(self._sizes) if job.mode == "sync" else apportion(steps, self._sizes)
         if any(size and not count for size, count in zip(self._sizes, counts, strict=True)):
             raise Refused(
-                f"the {steps} steps of an epoch cannot be shared by {job.workers} workers with rows of their own; "
+                f"the {steps} steps of an epoch cannot be shared by {job.workers} workers with separate rows; "
                 "take a smaller batch_size or fewer workers"
             )
         return counts

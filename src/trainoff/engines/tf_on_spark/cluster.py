@@ -79,7 +79,7 @@ class TfOnSparkCluster:
                 reservation_timeout=FORM_S,
                 release_port=False,  # the node launchers hold the ports until the end
             )
-        except SystemExit:  # its way to say that a task has failed
+        except SystemExit:  # so it reports that a task has failed
             raise self._failure() from None
         self._nodes = self._cluster.cluster_info
 
@@ -162,7 +162,7 @@ class NodeEnded:
 
 
 class Membership:
-    """The driver's connections to all node launchers, by which it learns that a process has ended or was lost."""
+    """The driver's connections to all node launchers, through which it notices that a process has ended or was lost."""
 
     def __init__(self, host: str) -> None:
         self._listener = Listener((host, 0))
@@ -200,7 +200,7 @@ class Membership:
             self._failed = self._failed or WorkerFailed(role, text, ended.log)
 
     def check(self) -> None:
-        """Raise if a process has failed and said why."""
+        """Raise if a process has reported its failure."""
         if self._failed:
             raise self._failed
 

@@ -44,7 +44,7 @@ def load() -> types.SimpleNamespace:
         sys.modules["tensorflow"] = types.ModuleType("tensorflow")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pkg_resources is deprecated, and says so
+            warnings.simplefilter("ignore")  # importing pkg_resources warns that it is deprecated
             package = types.SimpleNamespace(**{name: import_module(f"tensorflowonspark.{name}") for name in MODULES})
     finally:
         if replaced:
@@ -62,7 +62,7 @@ def patch(host: str, secret: bytes) -> types.SimpleNamespace:
     # Any host that could reach the driver's port could have it execute a pickle. Now messages are signed.
     package.reservation.MessageSocket.send = _send(secret)
     package.reservation.MessageSocket.receive = _receive(secret)
-    # It listened on every interface, and took for its address the one on the way to a host on the Internet.
+    # It listened on every interface, and reported the address of the one towards a host on the Internet.
     package.reservation.Server.start_listening_socket = lambda server: socket.create_server((host, 0))
     package.util.get_ip_address = partial(address_towards, host)
     return package
