@@ -89,35 +89,22 @@ def staleness(record: Record) -> tuple[float, int] | None:
 
 def worker_lines(groups: Sequence[SettingGroup]) -> list[tuple[str, list[str]]]:
     """Return what the workers of every distributed setting that ended well did, as a name and the parts of a line."""
-    found = []
-    for group in groups:
-        if group.good and (times := worker_times(group.good[0])):
-            found.append((group.name, [*_shares(times), *_by_worker(group.good[0]), *_traffic(group.good[0])]))
-    return found
+    known = [(group, times) for group in groups if group.good and (times := worker_times(group.good[0]))]
+    return [(group.name, _worker_parts(group.good[0], times)) for group, times in known]
 
 
-def _shares(times: WorkerTimes) -> list[str]:
+def _worker_parts(record: Record, times: WorkerTimes) -> list[str]:
     shares = {
         "computing": times.computing,
         "communicating": times.communicating,
         "waiting for rows": times.fed,
         "waiting": times.waiting,
     }
-    return [f"{name} {_whole(share)}" for name, share in shares.items() if share is not None]
-
-
-def _by_worker(record: Record) -> list[str]:
-    """Return which worker waited most and which least, if they differ by more than a tenth of the training."""
-    waited = record.breakdowns["waiting_s"]
+    parts = [f"{name} {_whole(share)}" for name, share in shares.items() if share is not None]
+    waited, train = record.breakdowns["waiting_s"], record.train_s or 1.0
     most, least = max(waited, key=waited.__getitem__), min(waited, key=waited.__getitem__)
-    train = record.train_s or 1.0
-    if waited[most] - waited[least] < train / 10:
-        return []
-    return [f"{most} waited {_whole(waited[most] / train)} and {least} {_whole(waited[least] / train)}"]
-
-
-def _traffic(record: Record) -> list[str]:
-    parts = []
+    if waited[most] - waited[least] >= train / 10:
+        parts.append(f"{most} waited {_whole(waited[most] / train)} and {least} {_whole(waited[least] / train)}")
     if stale := staleness(record):
         parts.append(f"gradients missed {stale[0]:.1f} updates, at most {stale[1]}")
     if rate := record.training.get("network_bytes_per_s"):

@@ -11,7 +11,7 @@ from typing import Any
 from trainoff.analysis.figures import TIME_TO_TARGET, Figure, time_to
 from trainoff.analysis.format import count, p_value_text, percent, ratio_text
 from trainoff.analysis.groups import SettingGroup, as_key, setting_of
-from trainoff.analysis.statistics import LEVEL, quantile, rank_test, two_sided
+from trainoff.analysis.statistics import LEVEL, pooled_squares, quantile, rank_test, two_sided
 from trainoff.records import Record
 
 RANKING = 5  # pairs below which a result is only indicative
@@ -121,28 +121,16 @@ DEFAULT = Band(UNTIL_KNOWN)
 
 def band_of(groups: Iterable[SettingGroup], figure: Figure) -> Band:
     """Return how far apart two runs of one setting lie, from repetitions in one study on one machine; else 5 %."""
-    squares, freedom = 0.0, 0
-    for logs in (_logs(runs, figure) for group in groups for runs in _same_conditions(group)):
-        if len(logs) > 1:
-            mean = math.fsum(logs) / len(logs)
-            squares += math.fsum((log - mean) ** 2 for log in logs)
-            freedom += len(logs) - 1
+    samples: dict[tuple[int, str, object], list[float]] = {}
+    for i, group in enumerate(groups):
+        for record in group.records:
+            if (value := figure.value(record)) is not None and 0 < value < math.inf:
+                samples.setdefault((i, record.study, record.environment.get("host")), []).append(math.log(value))
+    squares, freedom = pooled_squares(samples.values())
     if freedom < ENOUGH:
         return DEFAULT
     width = math.expm1(REPEATABILITY * math.sqrt(squares / freedom))
     return Band(min(WIDEST, max(NARROWEST, width)), "repetitions")
-
-
-def _same_conditions(group: SettingGroup) -> Iterable[list[Record]]:
-    found: dict[tuple[str, object], list[Record]] = {}
-    for record in group.records:
-        found.setdefault((record.study, record.environment.get("host")), []).append(record)
-    return found.values()
-
-
-def _logs(runs: Iterable[Record], figure: Figure) -> list[float]:
-    values = [value for record in runs if (value := figure.value(record)) is not None]
-    return [math.log(value) for value in values if 0 < value < math.inf]
 
 
 Adjust = Callable[[Sequence[Ratio]], list[Ratio]]
@@ -219,16 +207,15 @@ def compare_all(matches: Sequence[Match], adjust: Adjust = adjusted) -> list[Com
     """Run several comparisons that are read together, so that their chances of error add up."""
     values = [pairs(match) for match in matches]
     ratios = adjust([measure_ratio(each) for each in values])
-    return [_comparison(match, each, ratio) for match, each, ratio in zip(matches, values, ratios, strict=True)]
-
-
-def _comparison(match: Match, both: Sequence[tuple[float, float]], found: Ratio) -> Comparison:
-    return Comparison(
-        match.a, match.b, match.figure, match.band, match.names or (match.a.name, match.b.name),
-        found.ratio, found.low, found.high, len(both), found.p, found.test,
-        verdict_of(found, match.band, match.figure.higher_is_better),
-        (sum(math.isfinite(first) for first, _ in both), sum(math.isfinite(second) for _, second in both)),
-    )  # fmt: skip
+    return [
+        Comparison(
+            match.a, match.b, match.figure, match.band, match.names or (match.a.name, match.b.name),
+            found.ratio, found.low, found.high, len(both), found.p, found.test,
+            verdict_of(found, match.band, match.figure.higher_is_better),
+            (sum(math.isfinite(first) for first, _ in both), sum(math.isfinite(second) for _, second in both)),
+        )
+        for match, both, found in zip(matches, values, ratios, strict=True)
+    ]  # fmt: skip
 
 
 def comparisons(groups: Sequence[SettingGroup], target: float | None) -> list[Comparison]:

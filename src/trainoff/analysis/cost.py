@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from trainoff.analysis.figures import time_to
 from trainoff.analysis.format import count, node_size
 from trainoff.analysis.groups import SettingGroup
+from trainoff.analysis.statistics import median_of
 from trainoff.records import Record
 from trainoff.study.machines import PriceBook
 
@@ -52,8 +52,7 @@ def _cost(group: SettingGroup, target: float | None) -> Cost:
     run, trial = group.median(lambda record: record.usd(record.train_s)), group.median(cost_of_trial)
     if target is None:
         return Cost(group, run, trial)
-    values = [found for record in group.records if (found := cost_to(record, target)) is not None]
-    return Cost(group, run, trial, target, median(values) if values else None)
+    return Cost(group, run, trial, target, median_of(cost_to(record, target) for record in group.records))
 
 
 def priced(records: Sequence[Record], book: PriceBook) -> list[Record]:

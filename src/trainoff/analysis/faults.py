@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trainoff.analysis.format import fault_text
 from trainoff.analysis.groups import SettingGroup, as_key, setting_of
+from trainoff.analysis.statistics import median_of
 from trainoff.records import METRICS, Record
 from trainoff.study.keys import FIELDS
 
@@ -69,17 +69,14 @@ def _effect(group: SettingGroup, baselines: Mapping[str, Record]) -> FaultEffect
     good = [record for record in records if record.status == "ok"]
     pairs = [(record, baselines[key]) for record in good if (key := _key(record)) in baselines]
 
-    def median(name: str) -> float | None:
-        return _median(value for record in records if (value := record.fault.get(name)) is not None)
-
     return FaultEffect(
         group,
-        median("detected_s"),
-        median("recovered_s"),
-        median("longest_gap_s"),
-        median("samples_redone"),
-        _median(hit.train_s / base.train_s for hit, base in pairs if hit.train_s and base.train_s),
-        _median(lost for hit, base in pairs if (lost := _quality_lost(hit, base)) is not None),
+        median_of(record.fault.get("detected_s") for record in records),
+        median_of(record.fault.get("recovered_s") for record in records),
+        median_of(record.fault.get("longest_gap_s") for record in records),
+        median_of(record.fault.get("samples_redone") for record in records),
+        median_of(hit.train_s / base.train_s for hit, base in pairs if hit.train_s and base.train_s),
+        median_of(_quality_lost(hit, base) for hit, base in pairs),
         Counter(record.fault["state"] for record in records),
     )
 
@@ -87,11 +84,6 @@ def _effect(group: SettingGroup, baselines: Mapping[str, Record]) -> FaultEffect
 def _key(record: Record) -> str:
     setting = {key: value for key, value in setting_of(record).items() if key != "fault"}
     return as_key([record.study, record.seed, setting])
-
-
-def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return statistics.median(found) if found else None
 
 
 def _quality_lost(hit: Record, base: Record) -> float | None:

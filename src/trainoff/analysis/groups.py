@@ -13,7 +13,7 @@ from typing import Any
 
 from trainoff.analysis.figures import time_to
 from trainoff.analysis.format import count, display_value, join_names, key_text
-from trainoff.analysis.statistics import Interval, interval
+from trainoff.analysis.statistics import Interval, interval, median_of
 from trainoff.records import Record
 
 _FIELDS = ("kind", "workload", "engine", "mode", "workers", "cores", "memory_gb", "cluster")
@@ -62,8 +62,7 @@ class SettingGroup:
 
     def median(self, value: Callable[[Record], float | None]) -> float | None:
         """Return the median of a figure over the repetitions that have it."""
-        values = [found for record in self.good or self.records if (found := value(record)) is not None]
-        return statistics.median(values) if values else None
+        return median_of(value(record) for record in self.good or self.records)
 
     def phases_s(self) -> dict[str, float]:
         """Return the median seconds of each phase."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,6 +22,23 @@ class Interval:
     high: float
     level: float | None  # the exact probability that the true median lies inside; None: smallest and largest value
     n: int
+
+
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def pooled_squares(samples: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Return the sum of squared distances from the mean of each sample, and the degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for sample in samples:
+        if len(sample) > 1:
+            mean = math.fsum(sample) / len(sample)
+            squares += math.fsum((value - mean) ** 2 for value in sample)
+            freedom += len(sample) - 1
+    return squares, freedom
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -52,17 +69,12 @@ def rank_test(a: Sequence[float], b: Sequence[float]) -> float:
     Only the order counts: an infinite value, a run that never reached the target, is simply the last, and equal values
     share their rank. The exact test of scipy assumes that no values are equal.
     """
-    ranks = _doubled_ranks([*a, *b])
+    ordered = sorted([*a, *b])
+    ranks = [2 * ordered.index(value) + ordered.count(value) + 1 for value in (*a, *b)]  # twice the rank, ties shared
     rank_sum, expected = sum(ranks[: len(a)]), len(a) * (len(ranks) + 1)
     sums = _sums(ranks, len(a))
     distance = abs(rank_sum - expected)
     return sum(count for total, count in sums.items() if abs(total - expected) >= distance) / sum(sums.values())
-
-
-def _doubled_ranks(values: Sequence[float]) -> list[int]:
-    """Return twice the rank of each value, so that shared ranks are whole numbers."""
-    ordered = sorted(values)
-    return [2 * ordered.index(value) + ordered.count(value) + 1 for value in values]
 
 
 def _sums(ranks: Sequence[int], size: int) -> Counter[int]:

@@ -51,7 +51,9 @@ def headline(groups: Sequence[SettingGroup]) -> tuple[str, str]:
         return f"No engine reached a target; {best.name} came closest with {_result_text(best)}", "."
     time, goal = best.time_to(target) or 0.0, target_text(best.first.metric, target)
     found = [each for each in comparisons(groups, target) if each.a.good]
-    runs = _runs_that_reached(best, target)
+    times = best.times_to(target)
+    reached = sum(math.isfinite(each) for each in times)
+    runs = f" in {reached} of {len(times)} runs" if reached < len(times) else ""
     if not found:
         return f"{best.name} reached {goal} after {seconds(time)} of training{runs}", "."
     clauses = sorted((_other(each, target, time) for each in found[:MOST_NAMED]), key=lambda clause: clause[0])
@@ -60,13 +62,6 @@ def headline(groups: Sequence[SettingGroup]) -> tuple[str, str]:
     first = all(each.verdict == "slower" or each.indicative or not each.reached[0] for each in found)
     when = f"first: {seconds(time)}" if first else f"after {seconds(time)}"
     return f"{best.name} reached {goal} {when} of training{runs}", others
-
-
-def _runs_that_reached(best: SettingGroup, target: float) -> str:
-    """Return how many of its runs reached the target, if not all did."""
-    times = best.times_to(target)
-    reached = sum(math.isfinite(time) for time in times)
-    return f" in {reached} of {len(times)} runs" if reached < len(times) else ""
 
 
 def _best_result(best: SettingGroup) -> str:

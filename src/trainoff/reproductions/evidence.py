@@ -44,7 +44,12 @@ class Evidence:
 
     def of(self, **wanted: Any) -> Evidence:
         """Return the records with these values of fields or parameters; None is a missing parameter or null."""
-        return self.where(lambda record: all(_has(record, key, value) for key, value in wanted.items()))
+        return self.where(
+            lambda record: all(
+                field_of(record, key) in (value if isinstance(value, tuple) else (value,))
+                for key, value in wanted.items()
+            )
+        )
 
     def where(self, test: Callable[[Record], bool]) -> Evidence:
         """Return the records that pass a test."""
@@ -88,11 +93,6 @@ def rows_of_a_worker(record: Record) -> int:
     """Return how many rows a worker takes at a time: in sync its share of the batch, unless the record is published."""
     batch = int(record.params["batch_size"])
     return batch // record.workers if record.mode == "sync" and record.kind == MEASURED else batch
-
-
-def _has(record: Record, key: str, wanted: Any) -> bool:
-    value = field_of(record, key)
-    return bool(value in wanted if isinstance(wanted, tuple) else value == wanted)
 
 
 def finding(true: bool, measured: str, reason: str = "") -> ClaimFinding:

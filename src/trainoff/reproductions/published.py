@@ -92,8 +92,14 @@ def _record(
     values["params"] = {"document": document.id, **values.get("params", {})}
     for heading, field in runs.columns.items():
         if cell := row[table.columns.index(heading)]:
-            _fill(values, field, _PARSERS.get(field, parse_number)(cell))
-    _add_size(values)
+            name, _, key = field.partition(".")  # `params.epochs` is a key of the field `params`
+            place, name = (values.setdefault(name, {}), key) if key else (values, name)
+            place[name] = _PARSERS.get(field, parse_number)(cell)
+    if machine := values.pop("machine", None):
+        size = shipped()[machine]
+        values["params"]["machine"] = machine
+        values["cores"], values["memory_gb"] = size["cores"], size["memory_gb"]
+        values["usd_per_hour"] = size["usd_per_hour"] * values["workers"]
     cells = ", ".join([row[0], *(heading for heading in runs.columns if len(runs.columns) == 1)])
     source = f"{document.id}, {table.name}: {cells}"
     notes = {"source": source} | ({"workload": document.why_workload} if document.why_workload else {})
@@ -122,24 +128,6 @@ def _blank(engine: str, study: str, source: str) -> dict[str, Any]:
         "limits": {},
         "equivalence": dict(UNCHECKED),
     }
-
-
-def _add_size(values: dict[str, Any]) -> None:
-    """Replace the name of a machine by its cores, memory and price in the catalogue."""
-    if name := values.pop("machine", None):
-        facts = shipped()[name]
-        values["params"]["machine"] = name
-        values["cores"], values["memory_gb"] = facts["cores"], facts["memory_gb"]
-        values["usd_per_hour"] = facts["usd_per_hour"] * values["workers"]
-
-
-def _fill(values: dict[str, Any], field: str, value: float) -> None:
-    """Set a field; `params.epochs` is a key of the field `params`."""
-    name, _, key = field.partition(".")
-    if key:
-        values.setdefault(name, {})[key] = value
-    else:
-        values[name] = value
 
 
 class PublishedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,7 +26,7 @@ from trainoff.analysis.format import count, node_size, seconds, target_text
 from trainoff.analysis.groups import SettingGroup, groups
 from trainoff.analysis.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
 from trainoff.analysis.scaling.model import WIDEST
-from trainoff.analysis.statistics import LEVEL
+from trainoff.analysis.statistics import LEVEL, median_of
 from trainoff.records import Record
 
 BEYOND = 2  # times the largest node count that was run: the range of predictions without --nodes
@@ -98,7 +98,7 @@ def evidence_of(group: SettingGroup, target: float, cold: bool) -> RunEvidence:
     pairs = [(record, found) for record in group.records if (found := value(record)) is not None]
     good = [found for _, found in pairs if 0 < found < math.inf]
     bad = [record for record, found in pairs if math.isinf(found)]
-    lost = _median(_whole_time(record, cold) for record in bad or group.records)
+    lost = median_of(_whole_time(record, cold) for record in bad or group.records)
     return RunEvidence(tuple(good), len(bad), max(good, default=0.0) if lost is None else lost)
 
 
@@ -129,7 +129,7 @@ def _predicted(
         places = _places(curve, filters)
         if places and (model := model_of(curve)):
             draws = _Draws(model, random.integers(model.draws.noise.size, size=DRAWS), random.standard_normal(DRAWS))
-            lost = _median(_whole_time(record, cold) for record in _missed(curve) or curve.records) or 0.0
+            lost = median_of(_whole_time(record, cold) for record in _missed(curve) or curve.records) or 0.0
             for place in places:
                 typical, single = (part * share.drawn(i, *place) for part in draws.times(place))
                 single = single * np.exp(share.noise * random.standard_normal(DRAWS))
@@ -226,12 +226,7 @@ def _usd_per_hour(curve: Curve, nodes: int) -> float | None:
 
 
 def _overhead(records: Iterable[Record]) -> float | None:
-    return _median(overhead_seconds(record) for record in records)
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    return median_of(overhead_seconds(record) for record in records)
 
 
 @dataclass(frozen=True)
@@ -332,12 +327,9 @@ COLD = "cold_to_target"
 
 
 def clock(target: float, metric: str, cold: bool) -> Figure:
-    """Return the seconds until a target is reached, of training or from cold."""
-    return cold_time_to(target, metric) if cold else time_to(target, metric)
-
-
-def cold_time_to(target: float, metric: str) -> Figure:
-    """Return the time of a trial that ends at the target: start, rows, training until then, test and end."""
+    """Return the training time to a target; with `cold`, that of a trial that ends there, start and end included."""
+    if not cold:
+        return time_to(target, metric)
     trained = time_to(target, metric).value
 
     def value(record: Record) -> float | None:
@@ -397,9 +389,10 @@ class TargetShares:
 def fit_shares(curves: Sequence[Curve], random: np.random.Generator) -> TargetShares:
     """Fit how the share depends on rows and nodes, to the runs that reached the target."""
     points = [
-        (i, math.log(record.workers or 1), math.log(rows_of(record)), _log_share(curve, record))
+        (i, math.log(record.workers or 1), math.log(rows_of(record)), min(math.log(reached / record.train_s), 0.0))
         for i, curve in enumerate(curves)
         for record in curve.records
+        if (reached := curve.seconds(record)) and record.train_s
     ]
     which = np.array([point[0] for point in points])
     nodes, rows, logs = (np.array([point[column] for point in points]) for column in (1, 2, 3))
@@ -415,11 +408,6 @@ def fit_shares(curves: Sequence[Curve], random: np.random.Generator) -> TargetSh
     noise = math.sqrt((WEIGHT * FIRST_GUESS**2 + float(left @ left)) / (WEIGHT + freedom))
     common, per_curve = random.standard_normal(DRAWS), random.standard_normal((len(curves), DRAWS))
     return TargetShares(means, exponents, known, steps, noise, common, per_curve)
-
-
-def _log_share(curve: Curve, record: Record) -> float:
-    reached = curve.seconds(record)
-    return min(math.log(reached / max(record.train_s or 0.0, reached)), 0.0)
 
 
 def _exponent(nodes: Array, rows: Array, logs: Array, chosen: NDArray[np.bool_]) -> float:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainoff.analysis.statistics import pooled_squares
+
 Array = NDArray[np.float64]
 
 DRAWS = 4000
@@ -75,8 +77,7 @@ def fit_posteriors(
 
 def pooled_noise(logs: Sequence[Array]) -> tuple[float, int]:
     """Return how far apart runs of one setting lie, from all repetitions, and its degrees of freedom."""
-    squares = sum(float(np.sum((values - values.mean()) ** 2)) for values in logs)
-    freedom = sum(len(values) - 1 for values in logs)
+    squares, freedom = pooled_squares([values.tolist() for values in logs])
     return math.sqrt((WEIGHT * UNTIL_KNOWN**2 + squares) / (WEIGHT + freedom)), freedom
 
 

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analysis.statistics import LEVEL
+from trainoff.analysis.statistics import LEVEL, pooled_squares
 
 Array = NDArray[np.float64]
 Columns = tuple[int, ...]  # of the design matrix
@@ -56,8 +56,10 @@ class Fit:
 
     @property
     def noise(self) -> float:
-        """The relative distance of a measurement from the model."""
-        return residual_noise(self.formula, self.measurements)
+        """The relative noise of one measurement around the model."""
+        residuals = np.log(median_seconds(self.measurements) / predicted_seconds(self.formula, self.measurements))
+        first = _noise_of_median(self.measurements, _repeatability(self.measurements))
+        return _noise_estimate(residuals, len(self.formula.terms), first)[0]
 
     @property
     def horizon(self) -> int:
@@ -430,13 +432,6 @@ def _centres(random: np.random.Generator, measurements: Sequence[Measurement], n
     return np.stack([predicted_seconds(formula, measurements) for formula, _ in found], axis=1)[:, picked]
 
 
-def residual_noise(formula: Formula, measurements: Sequence[Measurement]) -> float:
-    """Estimate the relative noise of one measurement around the model."""
-    residuals = np.log(median_seconds(measurements) / predicted_seconds(formula, measurements))
-    first = _noise_of_median(measurements, _repeatability(measurements))
-    return _noise_estimate(residuals, len(formula.terms), first)[0]
-
-
 def _noise_estimate(residuals: Array, terms: int, first: float) -> tuple[float, int]:
     """Return the noise and its degrees of freedom, the first guess included."""
     freedom = WEIGHT + max(len(residuals) - terms, 0)
@@ -446,11 +441,7 @@ def _noise_estimate(residuals: Array, terms: int, first: float) -> tuple[float, 
 
 def _repeatability(measurements: Sequence[Measurement]) -> float | None:
     """Return the standard deviation of the logarithms of repeated runs; None without repetitions."""
-    squares, freedom = 0.0, 0
-    for each in measurements:
-        logs = np.log(each.runs)
-        squares += float(np.sum((logs - logs.mean()) ** 2))
-        freedom += len(logs) - 1
+    squares, freedom = pooled_squares([[math.log(run) for run in each.runs] for each in measurements])
     return math.sqrt((squares + UNTIL_KNOWN**2) / (freedom + 1)) if freedom else None
 
 
