@@ -9,23 +9,22 @@ CLASSES := .venv/.spark-classes
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 JAVA := $(BIN)/python -c 'from trainoff.clusters.java import find_java; java = find_java(); raise SystemExit(not java or bool(java.lacks))'
 
-# Two that set up at the same time take turns, but whoever holds the lock cannot keep others waiting for ever.
+# Two set-ups at the same time take turns; the timeouts keep one that hangs from blocking the other for ever.
 APT := flock --timeout 600 /var/lib/apt apt-get -qq -o DPkg::Lock::Timeout=600
 
-# torch with CUDA is gigabytes that a machine without a GPU cannot use. Where no GPU is found and pip is not told to look
-# elsewhere anyway, PyTorch's own index of CPU builds is asked first, if it can be reached. TORCH_INDEX= turns that off.
+# torch with CUDA has gigabytes that a machine without a GPU cannot use. If no GPU is found and pip has no other source,
+# PyTorch's index of CPU builds is tried first, if it can be reached. TORCH_INDEX= turns that off.
 TORCH_INDEX ?= $(shell test -n "$$PIP_FIND_LINKS" || command -v nvidia-smi >/dev/null 2>&1 || \
     $(PYTHON) -c 'import urllib.request as r; u = "https://download.pytorch.org/whl/cpu"; r.urlopen(u + "/torch/", timeout=10); print(u)' 2>/dev/null)
 
 TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-# pip finds its own settings; uv is told what it may need of them.
+# pip finds its own settings; uv gets those that it may need.
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") \
     $(if $(TORCH),$(TORCH) --index-strategy unsafe-best-match)
 
-# Python compiles a module when it is first imported, and keeps what it has compiled, unless it is told not to: then every
-# process of every trial would compile all of it again.
+# Without cached bytecode every process of every trial would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-# What is large is imported once before, so that it is not in the first trial's time.
+# Large modules are imported once beforehand, so that compiling them is not part of the first trial's time.
 COMPILED := tensorflow torch.distributed.run,torch.nn.parallel,jax,sklearn.neural_network,distributed,ray.train.torch,pyspark.sql
 
 .PHONY: demo test check checked ready lint soak conditions bench reproduced picture clean lock setup browser sshd
@@ -34,14 +33,14 @@ demo: $(STAMP)
 	@if $(BIN)/trainoff data get mnist; then \
 	    $(BIN)/trainoff run studies/quick.toml; code=$$?; $(BIN)/trainoff report results/quick; exit $$code; \
 	else \
-	    echo "Going on with the small digits dataset, which needs no download."; \
+	    echo "Continuing with the small digits dataset, which needs no download."; \
 	    $(BIN)/trainoff run studies/quick.toml --set workload=digits-mlp --set name=quick-digits; code=$$?; \
 	    $(BIN)/trainoff report results/quick-digits; exit $$code; \
 	fi
 
-# make test ORDER=random takes the files in random order, too, and not those first that take longest; within a file the
-# order is always random, from the seed that pytest prints. SEED=123 brings an order back.
-# Libraries use one thread, for several processes share the CPUs.
+# make test ORDER=random takes the files in random order instead of the slowest first; within a file the order is always
+# random, from the seed that pytest prints. SEED=123 repeats an order.
+# Libraries use one thread, because several processes share the CPUs.
 SEED ?= default
 PYTEST := TRAINOFF_TEST_ORDER=$(ORDER) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -p randomly --randomly-seed=$(SEED) --dist loadfile --no-loadscope-reorder
 
@@ -49,15 +48,15 @@ test: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 ready
 	@$(PYTEST) -m "not soak" --numprocesses 3
 
-# Lint, types, and all tests that start no cluster: a minute and a half on two fast cores. XLA compiles each of a hundred
-# tiny trainings, and does not make them fast here; `make test` has it do so.
+# Lint, types, and all tests that start no cluster: a minute and a half on two fast cores. XLA compiles a hundred tiny
+# trainings, here without optimisation; `make test` compiles them with it.
 check: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 lint checked
 
 checked: $(STAMP) browser
 	@XLA_FLAGS=--xla_backend_optimization_level=0 $(PYTEST) -m "not soak and not cluster" --numprocesses 3
 
-# What the tests want before they begin: two things at a time.
+# What the tests need before they start.
 ready: $(CLASSES) sshd
 
 lint: $(STAMP)
@@ -65,23 +64,20 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet src tests benchmarks
 	@$(BIN)/mypy
 
-# Three hours: `make check` under conditions that must make no difference, and all that `make test` takes a sample of.
+# `make check` under conditions that must not matter, and everything of which `make test` runs a sample. Three hours.
 soak: $(STAMP) $(CLASSES)
 	@$(BIN)/python tests/conditions.py check
 	@TRAINOFF_EXPLORE=yes $(BIN)/python -m pytest tests/analysis/test_scaling.py tests/study/test_properties.py tests/engines/test_tf_on_spark_parts.py
 	@$(BIN)/python -m pytest tests/runner/test_kill.py tests/engines/test_tf_cluster.py
 	@$(BIN)/python -m pytest -m soak --ignore tests/runner/test_kill.py --ignore tests/engines/test_tf_cluster.py
 
-# make test as it is; and in random orders on one core, on a busy machine, and twice at once. An hour and a half.
+# make test unchanged, and in random orders on one core, on a busy machine, and twice at once. An hour and a half.
 conditions: $(STAMP)
 	@$(BIN)/python tests/conditions.py
 
-# What trainoff itself costs, what each adapter costs, and how close training comes to the machine's limit.
-# How Spark's own MLlib compares with the other engines on Spark, tf-ps with
-# TensorFlow's own coordinator, tf-on-spark with TensorFlow alone, torch-ddp with torch, and
-# a round on Dask with one on Spark. Wants a quiet machine, and three hours.
+# The benchmarks; the first lines of each file say what it measures. They need an idle machine and three hours.
 bench: $(STAMP)
-	@$(BIN)/python benchmarks/overhead.py || test $$? = 2   # it cannot decide: that ends nothing
+	@$(BIN)/python benchmarks/overhead.py || test $$? = 2   # 2: it cannot decide, which does not end the benchmarks
 	@$(BIN)/python benchmarks/adapters.py
 	@$(BIN)/python benchmarks/bound.py
 	@$(BIN)/python benchmarks/table.py
@@ -97,7 +93,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/advice.py
 	@$(BIN)/python benchmarks/tune.py
 
-# The published studies again, one after the other, and their pages in docs/reproduced. An hour.
+# Run the published studies again, one after the other, and write their pages in docs/reproduced. An hour.
 REPRODUCED := $(notdir $(wildcard src/trainoff/reproductions/studies/*))
 reproduced: $(STAMP)
 	@for name in $(REPRODUCED); do $(BIN)/trainoff reproduce $$name --page docs/reproduced/$$name.md || exit 1; done
@@ -107,15 +103,15 @@ picture: $(STAMP) browser
 	@$(BIN)/trainoff report results/quick
 	@$(BIN)/python docs/picture.py results/quick/report.html docs/report.png
 
-# The tests of the report look at it in a real browser.
+# The tests of the report use a real browser.
 browser:
 	@command -v chromium >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Chromium for the tests of the report ..."; \
 	    $(APT) update && $(APT) install -y chromium >/dev/null || echo "Chromium could not be installed; tests that need it are skipped."; \
 	else echo "The tests of the report need Chromium: apt-get install chromium"; fi
 
-# The tests of hosts start an ssh server of their own, out of everybody's reach. It is unpacked and not installed, for
-# installed it would let others log in to this machine.
+# The tests of hosts start an ssh server in a network namespace. It is unpacked and not installed: an installed one would
+# let others log in to this machine.
 sshd: | browser
 	@PATH="$$PATH:/usr/sbin" command -v sshd >/dev/null || test -x build/openssh/usr/sbin/sshd || if command -v apt-get >/dev/null; then \
 	    echo "Unpacking an OpenSSH server for the tests of hosts ..."; \
@@ -143,14 +139,14 @@ $(STAMP): pyproject.toml requirements.lock
 	else echo "The engines on Spark need Java 17: apt-get install openjdk-17-jre-headless"; fi
 	@touch $(STAMP)
 
-# Twenty clusters of Spark start in the tests; with this, each in half the time.
+# The tests start twenty Spark clusters; shared classes halve the time of each.
 $(CLASSES): requirements.lock | $(STAMP)
-	@echo "Making Spark's classes ready for its JVMs to share ..."
+	@echo "Preparing classes that Spark's JVMs share ..."
 	@$(BIN)/python -m trainoff.clusters.java || echo "Without them Spark starts more slowly."
 	@touch $(CLASSES)
 
-# Pins every version that pyproject.toml leads to, and those it has already if they will do; delete the file to take
-# newer ones. torch's CUDA libraries are left out: pip brings them where a build of torch needs them.
+# Pin every version that pyproject.toml leads to, and keep pinned ones that still fit; delete the file to take newer
+# ones. torch's CUDA libraries are left out: pip installs them where a build of torch needs them.
 lock: $(STAMP)
 	@printf 'torch==2.13.0\nsetuptools==79.0.1\nwheel\n' | $(BIN)/uv pip compile --quiet --all-extras --no-header --no-annotate \
 	    --output-file requirements.lock pyproject.toml -
