@@ -75,7 +75,7 @@ def serve(options: ViewOptions, say: Callable[[str], None]) -> None:
         raise TrainoffError(f"{options.folder}: published records do not change; {hint}")
     if options.folder.exists() and not options.folder.is_dir():
         raise TrainoffError(f"{options.folder}: this is a file, not a folder of records")
-    token = new_token() if options.token or not is_loopback(options.host) else None
+    token = secrets.token_urlsafe(24) if options.token or not is_loopback(options.host) else None
     try:
         with FolderWatcher(options.folder) as watcher, _server(options, Auth(options.host, token), watcher) as server:
             address = f"http://{_url_host(options.host)}:{server.port}/{f'?token={token}' if token else ''}"
@@ -294,10 +294,6 @@ def is_ip_address(address: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(24)
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _median(rows: Sequence[Row], key: str) -> float | None:
 
 
 def read_curve(record: Record, series: SeriesReader, most: int) -> list[Row]:
-    """Return at most so many points of a record's learning curve."""
+    """Return at most `most` points of a record's learning curve."""
     frame = series.read(record, "curve")
     quality = None if frame is None else _quality(frame, record.metric)
     if frame is None or quality is None or not len(frame):
@@ -285,7 +285,7 @@ class ResourceUsage(Chart):
 
 
 def read_resources(record: Record, series: SeriesReader, most: int) -> list[Row]:
-    """Return cores, memory and network of a record's busiest roles over time, at most so many points of each."""
+    """Return cores, memory and network of a record's busiest roles over time, at most `most` points of each."""
     frame = series.read(record, "samples")
     if frame is None or not {"t_s", "role", "user_s", "system_s", "rss", "pss"} <= set(frame.columns):
         return []

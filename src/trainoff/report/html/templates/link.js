@@ -1,7 +1,7 @@
 // The page's address has all that was selected, so that a link shows the same page to others.
 const fragment = () => location.hash.slice(1);
 
-function choices() {
+function selection() {
   const params = new URLSearchParams();
   if (state.at) params.append("at", state.at);
   if (state.workload) params.append("workload", state.workload);
@@ -20,15 +20,15 @@ function choices() {
 }
 
 // A browser may refuse to change the address of a file: then the link has no selection.
-function keep() {
-  const params = String(choices());
+function saveSelection() {
+  const params = String(selection());
   try {
     history.replaceState(null, "", params ? `#${params}` : location.pathname + location.search);
   } catch { /* refused */ }
 }
 
 // Apply an address. One that was typed may be just the name of a place.
-function follow() {
+function applyAddress() {
   const params = new URLSearchParams(fragment().includes("=") ? fragment() : `at=${fragment()}`);
   state.at = params.get("at") || "";
   state.workload = params.get("workload") || "";
@@ -48,7 +48,7 @@ function follow() {
   }
 }
 
-function go(place) {
+function scrollToPlace(place) {
   document.getElementById(place)?.scrollIntoView();
 }
 
@@ -57,8 +57,8 @@ document.addEventListener("click", (event) => {
   if (!link) return;
   event.preventDefault();
   state.at = link.getAttribute("href").slice(1);
-  go(state.at);
-  keep();
+  scrollToPlace(state.at);
+  saveSelection();
 });
 
-addEventListener("hashchange", () => { follow(); start(); go(state.at); });
+addEventListener("hashchange", () => { applyAddress(); start(); scrollToPlace(state.at); });

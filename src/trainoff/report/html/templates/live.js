@@ -4,7 +4,7 @@ function clock(seconds) {
   return whole < 90 ? `${whole} s` : `${Math.floor(whole / 60)} min`;
 }
 
-function line(parent, text, kind = "p") {
+function append(parent, text, kind = "p") {
   const made = document.createElement(kind);
   made.textContent = text;
   parent.append(made);
@@ -14,39 +14,39 @@ function line(parent, text, kind = "p") {
 const STATES = { running: "running", waiting: "waiting for a run", ended: "the run has ended", stopped: "the run was stopped" };
 
 // Write only what has changed: screen readers announce the state and the trials done, and a log keeps its position.
-function say(element, text) {
+function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
   element.hidden = text === "";
 }
 
-function progress(news) {
+function showProgress(run) {
   const live = one("#live");
   live.hidden = false;
-  live.dataset.state = news.state;
-  const total = news.total ? ` of ${news.total}` : "";
-  say(one(".state", live), `${STATES[news.state] || news.state} · ${news.done}${total} trials`);
-  say(one(".left", live), news.state === "running" && news.left_s ? `· about ${clock(news.left_s)} left` : "");
-  say(one(".note", live), news.note || "");
-  Object.assign(one("progress", live), { hidden: !news.total, max: news.total || 1, value: news.done });
-  const running = news.running || [];
+  live.dataset.state = run.state;
+  const total = run.total ? ` of ${run.total}` : "";
+  setText(one(".state", live), `${STATES[run.state] || run.state} · ${run.done}${total} trials`);
+  setText(one(".left", live), run.state === "running" && run.left_s ? `· about ${clock(run.left_s)} left` : "");
+  setText(one(".note", live), run.note || "");
+  Object.assign(one("progress", live), { hidden: !run.total, max: run.total || 1, value: run.done });
+  const running = run.running || [];
   for (const part of every(".trial", live)) if (!running.some((trial) => trial.trial_id === part.dataset.trial)) part.remove();
-  for (const trial of running) underWay(live, trial);
+  for (const trial of running) showTrial(live, trial);
 }
 
-function underWay(live, trial) {
+function showTrial(live, trial) {
   let part = every(".trial", live).find((known) => known.dataset.trial === trial.trial_id);
   if (!part) {
-    part = line(live, "", "div");
+    part = append(live, "", "div");
     part.className = "trial";
     part.dataset.trial = trial.trial_id;
-    line(part, "");
-    line(part, "", "pre");
+    append(part, "");
+    append(part, "", "pre");
   }
   const step = trial.step ? `, step ${trial.step}${trial.steps ? ` of ${trial.steps}` : ""}` : "";
   const log = one("pre", part);
   const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
-  say(one("p", part), `${trial.title}: ${trial.phase || "starting"}, ${clock(trial.seconds || 0)}${step}`);
-  say(log, (trial.log || []).join("\n"));
+  setText(one("p", part), `${trial.title}: ${trial.phase || "starting"}, ${clock(trial.seconds || 0)}${step}`);
+  setText(log, (trial.log || []).join("\n"));
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
@@ -90,9 +90,9 @@ function recall(known) {
 }
 
 async function renew() {
-  const answer = await fetch(location.href, { cache: "no-store" }).catch(() => null); // the live view may have ended
-  if (!answer?.ok) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const response = await fetch(location.href, { cache: "no-store" }).catch(() => null); // the live view may have ended
+  if (!response?.ok) return;
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
   const [live, known] = [one("#live"), remember()];
   one("#page").replaceWith(document.adoptNode(one("#page", fresh)));
   one("#live").replaceWith(live);
@@ -106,10 +106,10 @@ async function renew() {
 }
 
 function listen() {
-  const news = new EventSource(`events?${new URLSearchParams([...new URLSearchParams(location.search), ["seen", document.documentElement.dataset.live]])}`);
-  news.addEventListener("progress", (event) => progress(JSON.parse(event.data)));
+  const source = new EventSource(`events?${new URLSearchParams([...new URLSearchParams(location.search), ["seen", document.documentElement.dataset.live]])}`);
+  source.addEventListener("progress", (event) => showProgress(JSON.parse(event.data)));
   let renewed = Promise.resolve(); // in order, so that the newest page stays
-  news.addEventListener("records", () => { renewed = renewed.then(renew); });
+  source.addEventListener("records", () => { renewed = renewed.then(renew); });
 }
 
 listen();

@@ -21,7 +21,7 @@ function theme(chosen) {
 }
 
 // Offer only what the filter leaves to pick; if the picked value is filtered out, the first one that is left.
-function offer(figure) {
+function updatePick(figure) {
   const [chart, select] = [charts[figure.dataset.chart], one(".pick", figure)];
   if (!select) return;
   const left = new Set(Object.values(chart.data).flat().filter((row) => !state.hidden.has(row.engine)).map((row) => String(row[chart.pick])));
@@ -33,7 +33,7 @@ function filter() {
   for (const element of every("[data-engine]")) element.hidden = state.hidden.has(element.dataset.engine);
   for (const button of every(".unfold")) unfold(button, button.getAttribute("aria-expanded") === "true");
   every(".board").forEach(shorten);
-  every("figure.chart").forEach(offer);
+  every("figure.chart").forEach(updatePick);
   for (const section of every(".workload")) section.hidden = state.workload !== "" && section.dataset.workload !== state.workload;
   const all = one("#everything");
   if (all) all.hidden = state.hidden.size === 0;
@@ -50,11 +50,11 @@ document.addEventListener("click", (event) => {
     state.hidden.clear();
     for (const box of every("#filter input")) box.checked = true;
     filter();
-    keep();
+    saveSelection();
   } else if (button.closest("thead")) {
     const head = button.closest("th");
     sort(button.closest("table"), head.cellIndex, head.getAttribute("aria-sort") === "ascending");
-    keep();
+    saveSelection();
   } else if (button.classList.contains("unfold")) unfold(button);
   else if (button.classList.contains("copy")) copy(button);
   else if (button.classList.contains("more")) {
@@ -74,7 +74,7 @@ document.addEventListener("change", (event) => {
     state.workload = input.value;
     filter();
   } else if (figure) draw(figure);
-  keep();
+  saveSelection();
 });
 
 document.addEventListener("toggle", (event) => {
@@ -104,6 +104,6 @@ function start() {
   filter();
 }
 
-follow();
+applyAddress();
 start();
-go(state.at);
+scrollToPlace(state.at);
