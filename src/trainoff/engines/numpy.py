@@ -17,23 +17,9 @@ from trainoff.data import Csr
 from trainoff.engines.contract import Engine, Job, Watch, families, refuse_sparse_l2
 from trainoff.engines.shared.shipping import gather_rows
 from trainoff.engines.shared.watch import train_loop
-from trainoff.models import (
-    BETA1,
-    BETA2,
-    EPSILON,
-    LAYERED,
-    Mlp,
-    NamedWeights,
-    Weights,
-    find_builder,
-    flatten,
-    unflatten,
-)
+from trainoff.models import BETA1, BETA2, EPSILON, LAYERED, Mlp, NamedWeights, Weights, find_builder, flatten, unflatten
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from trainoff.data import Matrix
     from trainoff.study import Trial
 
@@ -379,7 +365,7 @@ BUILDERS: Mapping[str, Callable[[Job], Any]] = {"Mlp": NumpyPerceptron, "Logreg"
 
 
 def make_learner(job: Job) -> Any:
-    """Return what trains the job's model: it makes a `step` on some rows, and has `weights` and `labels`."""
+    """Return what trains the job's model: it makes a `step` on some rows, and has `weights` and `predict`."""
     return find_builder(BUILDERS, job.model)(job)
 
 
@@ -415,8 +401,6 @@ class Numpy(Engine):
         self._learner = make_learner(job)
 
     def train(self, job: Job, watch: Watch) -> None:
-        import numpy as np
-
         learner = self._learner
         with np.errstate(over="ignore", invalid="ignore"):  # the watch notices a loss that is not finite
             if job.params["optimizer"] == "l-bfgs":

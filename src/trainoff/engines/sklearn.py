@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainoff.engines.contract import Engine, Job, Phases, Refused, Watch, families, refuse_sparse_l2
 from trainoff.engines.shared.shipping import expand, gather_rows
 from trainoff.engines.shared.watch import train_loop
-from trainoff.models import FAMILIES, find_builder
+from trainoff.models import BETA1, BETA2, EPSILON, FAMILIES, Weights, find_builder
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from trainoff.data import Csr, Matrix
-    from trainoff.models import Weights
     from trainoff.study import Trial
 
 
@@ -30,8 +29,6 @@ class SklearnPerceptron:
     """An MLPClassifier, one `partial_fit` per batch."""
 
     def __init__(self, job: Job, watch: Phases) -> None:
-        import numpy as np
-
         with watch.phase("import"):
             from sklearn.neural_network import MLPClassifier
         self._job = job
@@ -44,7 +41,6 @@ class SklearnPerceptron:
 
     def _allocate(self, job: Job) -> None:
         """Fit once, for scikit-learn to allocate its weights, and discard the optimiser's state."""
-        import numpy as np
         import sklearn
 
         rows = len(self._batch)
@@ -81,17 +77,11 @@ class SklearnPerceptron:
         return fit(self._classifier, batch, self._y[rows])
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        import numpy as np
-
         return np.asarray(self._classifier.predict(x), np.int64)
 
 
 def arguments(job: Job) -> dict[str, Any]:
     """Return MLPClassifier's arguments; the rate and epsilon are those of the first step."""
-    import numpy as np
-
-    from trainoff.models import BETA1, BETA2
-
     optimizer = job.params["optimizer"]
     return {
         "hidden_layer_sizes": job.model.sizes[1:-1],
@@ -140,15 +130,11 @@ def momentum(job: Job, step: int) -> float:
 
 def epsilon(step: int) -> float:
     """Return Adam's epsilon of a step; scikit-learn adds it before it corrects the bias of the second moment."""
-    from trainoff.models import BETA2, EPSILON
-
     return EPSILON * sqrt(1 - BETA2**step)
 
 
 def fit(classifier: Any, x: NDArray[np.float32], y: NDArray[np.integer[Any]]) -> float:
     """Make one step; return the loss, or NaN if the weights are no longer finite."""
-    import numpy as np
-
     try:
         classifier.partial_fit(x, y)
     except ValueError:
@@ -166,8 +152,6 @@ class SklearnLogistic:
     """
 
     def __init__(self, job: Job, watch: Phases) -> None:
-        import numpy as np
-
         with watch.phase("import"):
             from scipy.sparse import csr_matrix
             from sklearn.linear_model import SGDClassifier
@@ -188,8 +172,6 @@ class SklearnLogistic:
 
     def _with_ones(self, rows: Csr) -> Any:
         """Return the rows as a scipy matrix with an additional column of ones."""
-        import numpy as np
-
         part = rows.compact()
         ends = part.starts[1:]
         columns = np.insert(part.columns, ends, part.width)
@@ -199,8 +181,6 @@ class SklearnLogistic:
 
     @property
     def weights(self) -> Weights:
-        import numpy as np
-
         coefficients = self._classifier.coef_[0].astype(np.float32)
         return [coefficients[:-1], coefficients[-1:]]
 
@@ -213,14 +193,10 @@ class SklearnLogistic:
         return loss
 
     def _loss(self, batch: Any, y: NDArray[np.integer[Any]]) -> float:
-        import numpy as np
-
         z = self._classifier.decision_function(batch)
         return float(np.logaddexp(0, np.where(y == 1, -z, z)).mean())
 
     def predict(self, x: Csr) -> NDArray[np.int64]:
-        import numpy as np
-
         return np.asarray(self._classifier.predict(self._with_ones(x)), np.int64)
 
 
@@ -265,7 +241,6 @@ class Sklearn(Engine):
         self._learner = make_learner(job, watch)
 
     def train(self, job: Job, watch: Watch) -> None:
-        import numpy as np
         import sklearn
 
         with sklearn.config_context(**UNCHECKED), np.errstate(over="ignore", invalid="ignore"):

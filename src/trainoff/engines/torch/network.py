@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +16,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainoff.data import Csr
+from trainoff.data import Csr, Matrix
 from trainoff.engines.contract import Job
 from trainoff.models import BETA1, BETA2, EPSILON, ConvLayer, DenseLayer, Network, PoolLayer, Weights
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from trainoff.data import Matrix
 
 
 @dataclass(frozen=True)
