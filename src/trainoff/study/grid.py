@@ -36,6 +36,12 @@ class Layers:
     engine_overrides: Mapping[str, Values] = field(default_factory=dict)  # --set engine.NAME.key=value
 
     @cached_property
+    def defaults(self) -> dict[str, Values]:
+        """Return the defaults of all keys for each family of models."""
+        keys = {name: (*params_of([model]).values(), *CLUSTER.values()) for name, model in self.models.items()}
+        return {name: {key.name: key.default for key in keys[name]} for name in keys}
+
+    @cached_property
     def model_keys(self) -> frozenset[str]:
         """Return the keys that some family of models has."""
         return frozenset(key.name for model in self.models.values() for key in model.keys)
@@ -99,7 +105,7 @@ def settings(
     mode, _ = _mode_and_workers(engine, chosen.get("mode"), _workers(chosen))
     model = layers.models[workloads[workload].model]
     stack: list[Values] = [
-        {key.name: key.default for key in (*params_of([model]).values(), *CLUSTER.values())},
+        layers.defaults[workloads[workload].model],
         {name: knob.default for name, knob in engine.knobs.items()},
         model.defaults,
         workloads[workload].recipe,
