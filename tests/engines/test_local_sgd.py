@@ -214,7 +214,7 @@ def test_masters_other_than_standalone_are_not_checked():
 def test_the_python_traceback_of_a_failed_spark_task_is_extracted():
     text = (
         "org.apache.spark.SparkException: Lost task 1.0 in stage 3.0 (TID 9) (127.0.0.1 executor 4): Py: Traceback "
-        '(most recent call last):\n  File "desk.py", line 3\nValueError: no\n\n\tat org.apache.spark.Runner.run(R:1)\n'
+        '(most recent call last):\n  File "task.py", line 3\nValueError: no\n\n\tat org.apache.spark.Runner.run(R:1)\n'
     )
     failure = explain(text, lambda executor: f"the log of {executor}")
     assert (failure.role, failure.log) == ("executor-4", "the log of 4")

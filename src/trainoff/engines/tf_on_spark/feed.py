@@ -177,7 +177,7 @@ def request_predictions(task: PredictTask, blocks: Iterator[NDArray[np.float32]]
 
 
 def reply_to(
-    tf: Any, model: Any, request: PredictRequest, feed: FeedReader, labels: Callable[..., Any] | None
+    tf: Any, model: Any, request: PredictRequest, feed: FeedReader, predictor: Callable[..., Any] | None
 ) -> Callable[..., Any]:
     """Reply to a request; returns the function that predicts by its weights, for the next one."""
     from trainoff.engines.tensorflow import predict
@@ -185,7 +185,7 @@ def reply_to(
     from trainoff.models import unflatten
 
     if request.weights is not None:
-        labels = make_predictor(tf, model, [tf.constant(part) for part in unflatten(model, request.weights)])
-    assert labels
-    feed.reply(predict(labels, request.x))
-    return labels
+        predictor = make_predictor(tf, model, [tf.constant(part) for part in unflatten(model, request.weights)])
+    assert predictor
+    feed.reply(predict(predictor, request.x))
+    return predictor

@@ -89,10 +89,10 @@ def run_ps_worker(node: NodeConfig) -> None:
 
 def serve_requests(tf: Any, node: NodeConfig, feed: FeedReader, spool: BatchSpool | None = None) -> None:
     """Reply to all requests in the feed, and write the rows between them to the spool."""
-    labels: Any = None
+    predictor: Any = None
     while (item := feed.next()) is not None:
         if isinstance(item, PredictRequest):
-            labels = reply_to(tf, node.assignment.job.model, item, feed, labels)
+            predictor = reply_to(tf, node.assignment.job.model, item, feed, predictor)
         else:
             assert spool
             for block in item:
