@@ -69,7 +69,7 @@ class RayTorch(Engine):
             every = job.params["checkpoint_every"] if self._cluster else 0  # an existing cluster may share no files
             checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", every)
             self._recovery = Recovery(job, watch, session.host(), checkpoints, self._check, self._restart)
-            endpoint, schedule = self._recovery.endpoint, watch.snapshot_schedule
+            endpoint, schedule = self._recovery.server.endpoint, watch.snapshot_schedule
             config = {"assignment": DdpAssignment(without_rows(job), endpoint, schedule, checkpoints), "sent": sent}
             self._fit = RayFit(session.trainer(job, config, RESTARTS).fit)
             self._recovery.wait_for("connected")
@@ -120,14 +120,14 @@ class RayTorch(Engine):
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         import numpy as np
 
-        classes: NDArray[np.int64] = self._recovery.request(np.asarray(x))
+        classes: NDArray[np.int64] = self._recovery.server.request(np.asarray(x))
         return classes
 
     def close(self) -> None:
         if hasattr(self, "_recovery"):
-            self._recovery.close()
+            self._recovery.server.close()
             if self._fit and self._recovery.finished:
-                self._fit.wait(END_S)
+                self._fit.join(END_S)
         if hasattr(self, "_cluster"):
             from trainoff.engines.ray import session
 
@@ -136,16 +136,16 @@ class RayTorch(Engine):
                 self._cluster.stop()
 
 
-class RayFit:
+class RayFit(threading.Thread):
     """Ray Train in a daemon thread, which does not delay the end of the trial."""
 
     def __init__(self, fit: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
         self._fit = fit
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             self._fit()
         except BaseException as error:
@@ -155,9 +155,6 @@ class RayFit:
         """Raise the error of Ray Train, if there is one."""
         if self._error:
             raise worker_error(self._error)
-
-    def wait(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
 
 
 def worker_error(error: BaseException) -> BaseException:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trainoff.clusters.local import crowded
 from trainoff.data.batch_order import spans
 from trainoff.engines.contract import Job, Knob, Watch
-from trainoff.engines.shared.control_channel import ConnectionLost, ControlServer, Endpoint
+from trainoff.engines.shared.control_channel import ConnectionLost, ControlServer
 from trainoff.engines.shared.shipping import allreduce_bytes
 
 if TYPE_CHECKING:
@@ -45,20 +45,15 @@ class Recovery:
     ) -> None:
         self._job, self._watch, self._checkpoints = job, watch, checkpoints
         self._check_workers, self._restart = check, restart
-        self._server = ControlServer(host, self._check, explain_s=0.0)
+        self.server = ControlServer(host, self._check, explain_s=0.0)
         self._lost_workers, self._heartbeat = LostWorkers(), Heartbeat()
         self.finished = False  # whether all steps are made
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where the chief connects."""
-        return self._server.endpoint
 
     def wait_for(self, state: str) -> None:
         """Wait until the chief reports a state, also where workers are restarted meanwhile."""
         while True:
             try:
-                return self._server.wait_for(state, crowded(READY_S, self._job.workers))
+                return self.server.wait_for(state, crowded(READY_S, self._job.workers))
             except (ConnectionLost, RestartRequired) as error:
                 self._recover(error)
 
@@ -71,7 +66,7 @@ class Recovery:
                     self.wait_for("ready")
                 self._heartbeat.reset()
                 self._heartbeat.active = True
-                _, report = self._server.follow(self._job, watch, self._step_done)
+                _, report = self.server.follow(self._job, watch, self._step_done)
                 self.finished = True
             except (ConnectionLost, RestartRequired) as error:
                 self._recover(error)
@@ -91,14 +86,14 @@ class Recovery:
     def _recover(self, error: ConnectionLost | RestartRequired) -> None:
         """Prepare for the workers to continue from the last checkpoint; raise if they will not."""
         noticed = time.monotonic()
-        self._server.check_reports()
+        self.server.check_reports()
         try:
             self._check_workers()
         except RestartRequired as lost:
             error = lost
         self._lost_workers.record_loss(self._heartbeat.last)
         self._heartbeat.active = False
-        self._server.disconnect()
+        self.server.disconnect()
         if isinstance(error, RestartRequired):
             if self._lost_workers.count > MOST_RESTARTS:
                 raise error
@@ -111,17 +106,9 @@ class Recovery:
 
     def _check(self) -> None:
         """Raise if a worker failed, if the training cannot continue, or if no step is made."""
-        self._server.check_reports()
+        self.server.check_reports()
         self._check_workers()
         self._heartbeat.check()
-
-    def request(self, payload: Any) -> Any:
-        """Return the chief's reply to a request after the end of the training."""
-        return self._server.request(payload)
-
-    def close(self) -> None:
-        """Disconnect, which lets the chief end."""
-        self._server.close()
 
 
 FIRST_S = 60.0  # timeout of the first step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,18 +72,12 @@ CERTIFIED_STEPS = (1, 20)  # after these steps the weights are compared with the
 MOST_SNAPSHOTS = 100  # of a training, for all engines alike
 
 
-@dataclass
 class SnapshotSchedule:
     """When snapshots are taken: after the certified steps, every `snapshot_every` samples, and at the end."""
 
-    order: Order
-    snapshot_every: int
-    _every: int = field(init=False)
-    _next: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._every = max(self.snapshot_every, self.order.rows * self.order.epochs // MOST_SNAPSHOTS, 1)
-        self._next = self._every
+    def __init__(self, order: Order, snapshot_every: int) -> None:
+        self.order = order
+        self._every = self._next = max(snapshot_every, order.rows * order.epochs // MOST_SNAPSHOTS, 1)
 
     def wanted(self, step: int, samples_seen: int) -> bool:
         """Return whether a snapshot is due."""

@@ -61,7 +61,7 @@ class TorchDdp(Engine):
             self._assignment = job.folder / "assignment"
             self._assignment.touch(mode=0o600)  # it holds the control channel's secret
             schedule = watch.snapshot_schedule
-            assignment = DdpAssignment(to_files(job), self._recovery.endpoint, schedule, checkpoints)
+            assignment = DdpAssignment(to_files(job), self._recovery.server.endpoint, schedule, checkpoints)
             self._assignment.write_bytes(pickle.dumps(assignment))
         with watch.phase("cluster_start"):
             self._agents = start_agents(job, self._assignment, RESTARTS)
@@ -87,13 +87,13 @@ class TorchDdp(Engine):
         self._recovery.run()
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        classes: NDArray[np.int64] = self._recovery.request(in_file(x, self._job.folder, "x_predict"))
+        classes: NDArray[np.int64] = self._recovery.server.request(in_file(x, self._job.folder, "x_predict"))
         return classes
 
     def close(self) -> None:
         if not hasattr(self, "_recovery"):
             return
-        self._recovery.close()
+        self._recovery.server.close()
         for agent in self._agents if self._recovery.finished else []:
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(END_S)
