@@ -254,12 +254,6 @@ class LocalLearner(Protocol):
 LearnerFactory = Callable[[Job], LocalLearner]
 
 
-class RowSelection(Protocol):
-    """Selects the rows of a worker's step, by their indices in its data."""
-
-    def rows(self, step: int) -> NDArray[np.int64]: ...
-
-
 @dataclass(frozen=True)
 class BatchShare:
     """A slice of every global batch, for a worker that has all rows."""
@@ -269,6 +263,7 @@ class BatchShare:
     workers: int
 
     def rows(self, step: int) -> NDArray[np.int64]:
+        """Return the rows of a step, by their indices in the worker's data."""
         return share(self.order.batch(step), self.worker, self.workers)
 
 
@@ -305,7 +300,7 @@ class RoundResult:
 
 
 def make_steps(
-    learner: LocalLearner, job: Job, selection: RowSelection, weights: Floats, first: int, last: int
+    learner: LocalLearner, job: Job, selection: BatchShare | LocalRows, weights: Floats, first: int, last: int
 ) -> RoundResult:
     """Make the steps from first to last, starting from these weights."""
     began, gc_before = time.time(), gc_timer.seconds
