@@ -17,7 +17,7 @@ from trainoff.tuning import EngineTuning, TuneOptions, results, search
 from trainoff.tuning.engine_study import EngineStudy, engine_studies_of
 from trainoff.tuning.results import PruningRule, TuningResult, badness, choose_target, with_comparisons
 from trainoff.tuning.search import Space, Tried, propose
-from trainoff.tuning.tuned_study import check_overrides, toml, tuned_tables
+from trainoff.tuning.tuned_study import check_overrides, tuned_document
 from trainoff.tuning.tuner import BudgetShare
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.toml"))
@@ -227,10 +227,40 @@ def test_options_are_checked() -> None:
     assert replace(TuneOptions(5), rounds=0).rounds == 0
 
 
+def written(asked: study.Study, path: Path) -> study.Study:
+    """The tuned study of an empty search, read back."""
+    path.write_text(tuned_document(asked, TuningResult("study"), path).as_string())
+    return study.read(path, engines.facts())
+
+
+def identities(of: study.Study) -> list[str]:
+    return sorted(str(trial.identity()) for trial in of.trials())
+
+
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: str(path.stem))
-def test_a_study_is_written_as_it_was_read(path: Path) -> None:
-    tables = tomllib.loads(path.read_text())
-    assert tomllib.loads("\n".join(toml(tables))) == tables
+def test_a_study_is_written_as_it_was_read(path: Path, tmp_path: Path) -> None:
+    first = study.read(path, engines.facts()).trials()[0].workload
+    asked = study.read(path, engines.facts(), overrides=[f"workload={first}"])
+    again = written(asked, tmp_path / "again.toml")
+    assert again.name == f"{asked.name}-tuned"
+    assert identities(again) == identities(asked)
+    assert again.limits == asked.limits
+    assert again.trials()[0].targets == asked.trials()[0].targets
+
+
+def test_the_comments_of_a_study_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(
+        '# Digits, quickly.\nworkload = "digits-mlp"  # small\nengines = ["numpy", "torch"]\n\n'
+        "[params]\nepochs = 2  # enough\n# As the paper has it:\nlearning_rate = 0.1\n\n[engine.torch]\nepochs = 3\n"
+    )
+    asked = study.read(path, engines.facts(), overrides=["learning_rate=0.2", "engine.numpy.batch_size=16"])
+    text = tuned_document(asked, TuningResult("study"), path.with_name("again.toml")).as_string()
+    for comment in ("# Digits, quickly.", "# small", "# enough", "# As the paper has it:"):
+        assert comment in text
+    tables = tomllib.loads(text)
+    assert tables["params"] == {"epochs": 2, "learning_rate": 0.2}
+    assert tables["engine"] == {"torch": {"epochs": 3}, "numpy": {"batch_size": 16}}
 
 
 def sweeping(folder: Path, *overrides: str) -> study.Study:
@@ -244,9 +274,8 @@ def sweeping(folder: Path, *overrides: str) -> study.Study:
 
 def test_overridden_targets_are_in_the_tuned_study(tmp_path: Path) -> None:
     sweep = sweeping(tmp_path, "targets=[0.8]", "batch_size=16")
-    again = tmp_path / "again.toml"
-    again.write_text("\n".join(toml(tuned_tables(sweep, TuningResult("study"), again))))
-    assert study.read(again, engines.facts()).workloads["mine"].targets == sweep.workloads["mine"].targets == (0.8,)
+    again = written(sweep, tmp_path / "again.toml")
+    assert again.workloads["mine"].targets == sweep.workloads["mine"].targets == (0.8,)
 
 
 def test_an_override_of_one_engine_may_not_be_of_a_swept_key(tmp_path: Path) -> None:
@@ -255,12 +284,21 @@ def test_an_override_of_one_engine_may_not_be_of_a_swept_key(tmp_path: Path) -> 
         check_overrides(sweeping(tmp_path, "engine.numpy.batch_size=32"))
 
 
-def test_unusual_values_are_written_correctly() -> None:
-    tables = {
-        "name": 'a "b" é\n',
-        "list": [0.1, 1e-07, 3],
-        "engine": {"x": {"stop": {"tol": 1e-4, "patience": 3}, "on": True}, "empty": {}},
-        "cluster": {"spark": {"spark.ui.port": "1"}, "nodes": [{"cores": 1.0}, {"cores": 2.0}]},
-        "case": [{"workers": 2, "stop": {"tol": 0.1}}, {"workers": 3}],
-    }
-    assert tomllib.loads("\n".join(toml(tables))) == tables
+def test_unusual_values_are_written_correctly(tmp_path: Path) -> None:
+    overrides = [
+        "hidden=[3, 4]",
+        "learning_rate=1e-07",
+        "stop={tol=1e-4, patience=3}",
+        'spark={"spark.ui.port"="a \\"b\\" é", "spark.x"=true}',
+        "kind=lab",
+        "nodes=[{cores=1.0}, {cores=2.0}]",
+        "fault={action='slow', share=0.5}",
+        "timeout_s=900.0",
+        "engine.spark-torch.stop={tol=0.1}",
+    ]
+    path = tmp_path / "study.toml"
+    path.write_text('workload = "digits-mlp"\nengines = ["torch-ddp", "spark-torch"]\n[limits]\ntimeout_s = 5\n')
+    asked = study.read(path, engines.facts(), overrides=overrides)
+    again = written(asked, tmp_path / "again.toml")
+    assert identities(again) == identities(asked)
+    assert again.limits == asked.limits

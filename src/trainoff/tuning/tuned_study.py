@@ -1,29 +1,27 @@
-"""The tuned study as a file: what the study says, the winners in [engine.NAME], and above it how they were found."""
+"""The tuned study as a file: the study with its comments, the winners in [engine.NAME], and how they were found."""
 
 from __future__ import annotations
 
 import datetime
-import json
-import re
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainoff.errors import TrainoffError
 from trainoff.study import CLUSTER, LIMITS, Study
 from trainoff.tuning.results import TuningResult
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
 
 
 def default_path(path: Path) -> Path:
-    """Where the tuned study goes: beside the study."""
+    """Return the path of the tuned study: beside the study."""
     return path.with_name(f"{path.stem}-tuned.toml")
 
 
 def check_path(path: Path, study: Path) -> None:
-    """Never write over the study itself, nor where nothing can be written."""
+    """Raise an error if the path is that of the study itself, or cannot be written."""
     if path.exists() and path.samefile(study):
         raise TrainoffError(f"{path}: that is the study itself; choose another file with -o")
     if path.is_dir() or not path.parent.is_dir():
@@ -31,7 +29,7 @@ def check_path(path: Path, study: Path) -> None:
 
 
 def check_overrides(study: Study) -> None:
-    """Of a key that the study sweeps, a file cannot say that one engine alone has a value of its own."""
+    """Raise an error if an override gives one engine a value of a key that the study sweeps: no file can say that."""
     layers = study.layers
     swept = {*layers.grid, *(key for case in layers.cases for key in case)} - layers.overrides.keys()
     for engine, values in layers.engine_overrides.items():
@@ -39,130 +37,112 @@ def check_overrides(study: Study) -> None:
             raise TrainoffError(f"--set engine.{engine}.{key}: the study sweeps {key}; set it for all engines")
 
 
-def write(study: Study, found: TuningResult, path: Path, machine: str) -> None:
-    """Write the study with the winners; `machine` is where they won, in words."""
-    tables = tuned_tables(study, found, path)
-    text = "".join(f"{line}\n" for line in (*header(study, found, machine), "", *toml(tables)))
+def write(study: Study, result: TuningResult, path: Path, machine: str) -> None:
+    """Write the study with the winners; `machine` describes where they were found."""
+    header = "".join(f"# {line}\n" for line in _header(study, result, machine))
     try:
-        path.write_text(text)
+        path.write_text(f"{header}\n{tuned_document(study, result, path).as_string()}", encoding="utf-8")
     except OSError as error:
         raise TrainoffError(f"{path}: it cannot be written ({error.strerror}); choose another file with -o") from error
 
 
-def header(study: Study, found: TuningResult, machine: str) -> Iterator[str]:
-    """Comments that say when, where and how the values below were found."""
+def _header(study: Study, result: TuningResult, machine: str) -> Iterator[str]:
+    """Yield when, where and how the values were found."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    yield f"# {study.path.name}, tuned by `trainoff tune` on {today}, on validation rows: no test row was looked at."
-    yield f"# {machine}"
-    if found.interrupted:
-        yield "# It was stopped early: these are the best values by then. The same command goes on."
-    for one in found.engines:
-        yield f"# {one.sentence}"
+    yield f"{study.path.name}, tuned by `trainoff tune` on {today}, on validation rows: no test row was used."
+    yield machine
+    if result.interrupted:
+        yield "It was stopped early: these are the best values by then. The same command goes on."
+    for one in result.engines:
+        yield one.sentence
 
 
-def tuned_tables(study: Study, found: TuningResult, path: Path) -> dict[str, Any]:
-    """The tables of the study file with what the command line has set, a name of its own and the winners."""
-    tables: dict[str, Any] = tomllib.loads(study.path.read_text(encoding="utf-8-sig"))
-    _apply_overrides(study, tables)
-    tables["name"] = f"{study.name}-tuned"
-    tables["engines"] = [engine.name for engine in study.engines]
-    by_engine = tables.setdefault("engine", {})
-    for one in found.engines:
-        if one.winner:
-            by_engine[one.engine] = {**by_engine.get(one.engine, {}), **one.winner}
-    if not by_engine:
-        del tables["engine"]
+def tuned_document(study: Study, result: TuningResult, path: Path) -> TOMLDocument:
+    """Return the study file with the overrides of the command line, another name and the winners."""
+    import tomlkit
+
+    document = tomlkit.parse(study.path.read_text(encoding="utf-8-sig"))
+    _apply_overrides(study, document)
+    _update(document, (), {"name": f"{study.name}-tuned", "engines": [engine.name for engine in study.engines]})
+    for one in result.engines:
+        _update(document, ("engine", one.engine), one.winner)
     if path.absolute().parent != study.path.absolute().parent:
-        _settle_paths(study, tables)
-    return tables
+        _make_paths_absolute(study, document)
+    return document
 
 
-def _apply_overrides(study: Study, tables: dict[str, Any]) -> None:
-    """What --set has changed stands in the file, and nowhere in it what it has overruled."""
+def _apply_overrides(study: Study, document: TOMLDocument) -> None:
+    """Write what --set has changed into the document, and remove what it has overruled."""
     layers = study.layers
     for key, value in layers.overrides.items():
-        for table in _tables_with_params(tables):
+        for table in _tables_with_params(document):
             table.pop(key, None)
-        if value is None:
-            continue
         if key == "workload":
-            tables["workload"] = _workload(tables, value)
-        else:
-            tables.setdefault("cluster" if key in CLUSTER else "params", {})[key] = value
+            described = document.get("workload")
+            document["workload"] = (
+                {value: described[value]} if isinstance(described, dict) and value in described else value
+            )
+        elif value is not None:
+            _update(document, ("cluster" if key in CLUSTER else "params",), {key: value})
     for engine, values in layers.engine_overrides.items():
-        own = tables.setdefault("engine", {}).setdefault(engine, {})
-        own.update(values)
-    targets = {name: list(workload.targets) for name, workload in study.workloads.items()}
+        _update(document, ("engine", engine), values)
     (used,) = {trial.workload for trial in study.trials()}
-    tables["targets"] = targets[used]
-    for described in tables["workload"].values() if isinstance(tables.get("workload"), dict) else ():
-        described.pop("targets", None)
-    tables["repeat"] = study.repeat
-    limits = {key: value for key in LIMITS if (value := getattr(study.limits, key)) != LIMITS[key].default}
-    if limits:
-        tables["limits"] = limits
+    for table in _workload_tables(document):
+        table.pop("targets", None)
+    _update(document, (), {"targets": list(study.workloads[used].targets), "repeat": study.repeat})
+    limits = {key: getattr(study.limits, key) for key in LIMITS}
+    written = document.get("limits", {})
+    limits = {key: value for key, value in limits.items() if key in written or value != LIMITS[key].default}
+    _update(document, ("limits",), limits)
     for name in ("grid", "params", "cluster"):
-        if tables.get(name) == {}:
-            del tables[name]
+        if name in document and not document[name]:
+            del document[name]
 
 
-def _workload(tables: Mapping[str, Any], name: str) -> Any:
-    """The name, or where the file describes workloads, the description of this one."""
-    described = tables.get("workload")
-    return {name: described[name]} if isinstance(described, dict) and name in described else name
+def _update(document: TOMLDocument, key_path: tuple[str, ...], values: Any) -> None:
+    """Set values in a table, which is added if it is missing."""
+    import tomlkit
+
+    table: Any = document
+    for index, name in enumerate(key_path if values else ()):
+        if name not in table:
+            table[name] = tomlkit.table(is_super_table=index < len(key_path) - 1)
+        table = table[name]
+    for key, value in values.items():
+        if table.get(key) != value:  # what is equal stays as it is written
+            table[key] = _item(value)
 
 
-def _tables_with_params(tables: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from (tables[name] for name in ("params", "cluster", "grid") if name in tables)
-    yield from tables.get("case", [])
-    yield from tables.get("engine", {}).values()
-    if isinstance(tables.get("workload"), dict):
-        yield from tables["workload"].values()
+def _item(value: Any) -> Any:
+    """Return a value for the document: a table becomes an inline one, without its unset keys."""
+    import tomlkit
 
-
-def _settle_paths(study: Study, tables: dict[str, Any]) -> None:
-    """Paths from the study file's folder mean the same from elsewhere only if they are whole."""
-    described = tables.get("workload")
-    if isinstance(described, dict):
-        for name, table in described.items():
-            if "data" in table:
-                table["data"] = study.workloads[name].data
-    if "ssh_config" in tables.get("cluster", {}):
-        tables["cluster"]["ssh_config"] = study.layers.base["ssh_config"]
-
-
-def toml(tables: Mapping[str, Any], path: Sequence[str] = ()) -> Iterator[str]:
-    """Tables as lines of TOML: plain keys first, then tables, each below its heading."""
-    plain = {key: value for key, value in tables.items() if not _is_table(value) or len(path) >= 2}
-    if path and (plain or not tables):
-        yield f"[{'.'.join(map(_key, path))}]"
-    yield from (f"{_key(key)} = {_value(value)}" for key, value in plain.items())
-    if plain:
-        yield ""
-    for key, value in tables.items():
-        if key in plain:
-            continue
-        if isinstance(value, dict):
-            yield from toml(value, (*path, key))
-        else:
-            for each in value:
-                yield f"[[{'.'.join(map(_key, (*path, key)))}]]"
-                yield from (f"{_key(name)} = {_value(inner)}" for name, inner in each.items())
-                yield ""
-
-
-def _is_table(value: Any) -> bool:
-    several = isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
-    return isinstance(value, dict) or several
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(_value(each) for each in value) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        return [_item(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    inline = tomlkit.inline_table()
+    inline.update({key: _item(inner) for key, inner in value.items() if inner is not None})
+    return inline
+
+
+def _tables_with_params(document: TOMLDocument) -> Iterator[Any]:
+    yield from (document[name] for name in ("params", "cluster", "grid") if name in document)
+    yield from document.get("case", [])
+    yield from document.get("engine", {}).values()
+    yield from _workload_tables(document)
+
+
+def _workload_tables(document: TOMLDocument) -> list[Any]:
+    described = document.get("workload")
+    return list(described.values()) if isinstance(described, dict) else []
+
+
+def _make_paths_absolute(study: Study, document: TOMLDocument) -> None:
+    """Replace paths that are relative to the folder of the study file."""
+    described = document.get("workload")
+    for name, table in described.items() if isinstance(described, dict) else ():
+        if "data" in table:
+            table["data"] = study.workloads[name].data
+    if "ssh_config" in document.get("cluster", {}):
+        document["cluster"]["ssh_config"] = study.layers.base["ssh_config"]
