@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,7 +112,7 @@ def _write(client: MlflowClient, experiment: str, run: TrackedRun) -> None:
     client.log_batch(run_id, params=[Param(name, _text(value)) for name, value in run.settings().items()])
     for first in range(0, len(metrics), AT_ONCE):
         client.log_batch(run_id, metrics[first : first + AT_ONCE])
-    _attach(client, run_id, record)
+    client.log_text(run_id, json.dumps(record.to_json(), indent=1), "record.json")
     client.set_terminated(run_id, STATUSES.get(record.status, "FAILED"), end)
 
 
@@ -128,14 +127,6 @@ def _tags(run: TrackedRun) -> dict[str, str]:
         "mlflow.source.name": "trainoff",
     }
     return {name: _text(value) for name, value in known.items() if value is not None}
-
-
-def _attach(client: MlflowClient, run_id: str, record: Record) -> None:
-    """Attach the record as a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "record.json"
-        path.write_text(json.dumps(record.to_json(), indent=1))
-        client.log_artifact(run_id, str(path))
 
 
 def _text(value: Any) -> str:

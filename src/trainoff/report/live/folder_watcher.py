@@ -21,7 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from trainoff.analysis import newest
-from trainoff.records import STAGING, DamagedRecord, Record, RecordCache, abandoned
+from trainoff.records import STAGING, Record, RecordCache, abandoned
 from trainoff.report.html import compose, render
 from trainoff.report.progress import PLAN, PROGRESS, RunningTrial, RunProgress
 
@@ -42,8 +42,8 @@ class FolderWatcher:
     """Watches a folder in a thread, as long as there are subscribers."""
 
     def __init__(self, folder: Path) -> None:
-        self._cache = RecordCache(folder)
-        self._progress = TrialProgress(lambda: self._cache.records)
+        self.cache = RecordCache(folder)
+        self._progress = TrialProgress(lambda: self.cache.records)
         self._runs: list[LiveRun] = []
         self._changed = threading.Condition()
         self._refreshing = threading.Lock()
@@ -51,7 +51,7 @@ class FolderWatcher:
         self._refreshed_at = self._backed_off_until = -INTERVAL_S
         self._pending = False  # whether there are records that have not been announced
         self._subscribers = 0
-        self._over = False
+        self.over = False  # whether the view has ended
         self._thread = threading.Thread(target=self._watch, name="folder watcher", daemon=True)
 
     def __enter__(self) -> Self:
@@ -62,21 +62,9 @@ class FolderWatcher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._changed:
-            self._over = True
+            self.over = True
             self._changed.notify_all()
         self._thread.join()
-
-    @property
-    def over(self) -> bool:
-        return self._over
-
-    @property
-    def records(self) -> list[Record]:
-        return self._cache.records
-
-    @property
-    def damaged(self) -> list[DamagedRecord]:
-        return self._cache.damaged
 
     @contextmanager
     def subscribed(self, most: int) -> Iterator[bool]:
@@ -99,7 +87,7 @@ class FolderWatcher:
     def wait(self, before: FolderState, seconds: float) -> FolderState:
         """Return the state when it differs from `before`, or after some seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over or self._state != before, seconds)
+            self._changed.wait_for(lambda: self.over or self._state != before, seconds)
             return self._state
 
     def back_off(self, cost_s: float) -> None:
@@ -112,25 +100,25 @@ class FolderWatcher:
         for run in self._runs:
             if run.trial and run.trial.trial_id == trial_id and (staged := run.staged()):
                 return full_log(staged)
-        folder = self._cache.folder_of(trial_id)
+        folder = self.cache.folder_of(trial_id)
         return full_log(folder) if folder else None
 
     def _watch(self) -> None:
-        while not self._over:
+        while not self.over:
             with self._changed:
-                self._changed.wait_for(lambda: self._over or self._subscribers)
+                self._changed.wait_for(lambda: self.over or self._subscribers)
             self._refresh()
             with self._changed:
-                self._changed.wait_for(lambda: self._over, INTERVAL_S)
+                self._changed.wait_for(lambda: self.over, INTERVAL_S)
 
     def _refresh(self) -> None:
         """Check the folder, unless that was done a moment ago."""
         with self._refreshing:
             if time.monotonic() - self._refreshed_at < INTERVAL_S / 2:
                 return
-            self._runs = find_runs(self._cache.folder)  # before the records: a run that has ended has stored all of its
+            self._runs = find_runs(self.cache.folder)  # before the records: a run that has ended has stored all of its
             with suppress(OSError):  # a folder was removed meanwhile; the next refresh notices
-                self._pending = self._cache.refresh() or self._pending
+                self._pending = self.cache.refresh() or self._pending
             progress = self._progress.progress(self._runs)
             self._refreshed_at = time.monotonic()
             announce = self._pending and self._refreshed_at >= self._backed_off_until
@@ -279,7 +267,7 @@ class PageCache:
         with self._lock:
             self._update()
             if not self._json:
-                records = [record.to_json() for record in newest(self._watcher.records)]
+                records = [record.to_json() for record in newest(self._watcher.cache.records)]
                 self._json = json.dumps({"folder": str(self._folder), "records": records}).encode()
             return self._version, self._json
 
@@ -289,7 +277,7 @@ class PageCache:
             self._update()
             if not self._page:
                 start = time.monotonic()
-                content = compose(self._folder, self._watcher.records, self._watcher.damaged)
+                content = compose(self._folder, self._watcher.cache.records, self._watcher.cache.damaged)
                 self._page = render(content, live=True).encode()
                 self._watcher.back_off(time.monotonic() - start)
             return self._page

@@ -212,11 +212,7 @@ class Scaling(Chart):
                 keys = [key for key in group.label if key not in ("workers", "cores", "memory_gb")]
                 parts = [group.first.engine, group.first.mode, *(str(group.label[key]) for key in keys)]
                 families.setdefault(" · ".join(parts), []).append(group)
-        return {
-            name: groups
-            for name, groups in families.items()
-            if len({group.first.workers for group in groups}) > 1
-        }  # fmt: skip
+        return {name: groups for name, groups in families.items() if len({one.first.workers for one in groups}) > 1}
 
     @property
     def spec(self) -> Spec:
