@@ -49,19 +49,19 @@ def headline(groups: Sequence[SettingGroup]) -> tuple[str, str]:
         if not any(group.first.targets for group in groups):
             return f"There was no target to reach{_best_result(best)}", "."
         return f"No engine reached a target; {best.name} came closest with {_result_text(best)}", "."
-    time, goal = best.time_to(target) or 0.0, target_text(best.first.metric, target)
+    time, label = best.time_to(target) or 0.0, target_text(best.first.metric, target)
     found = [each for each in comparisons(groups, target) if each.a.good]
     times = best.times_to(target)
     reached = sum(math.isfinite(each) for each in times)
     runs = f" in {reached} of {len(times)} runs" if reached < len(times) else ""
     if not found:
-        return f"{best.name} reached {goal} after {seconds(time)} of training{runs}", "."
+        return f"{best.name} reached {label} after {seconds(time)} of training{runs}", "."
     clauses = sorted((_other(each, target, time) for each in found[:MOST_NAMED]), key=lambda clause: clause[0])
     more = len(found) - MOST_NAMED
     others = f"{''.join(clauses)}{f'; {more} more on the board' if more > 0 else ''}."
     first = all(each.verdict == "slower" or each.indicative or not each.reached[0] for each in found)
     when = f"first: {seconds(time)}" if first else f"after {seconds(time)}"
-    return f"{best.name} reached {goal} {when} of training{runs}", others
+    return f"{best.name} reached {label} {when} of training{runs}", others
 
 
 def _best_result(best: SettingGroup) -> str:

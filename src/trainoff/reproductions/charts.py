@@ -68,7 +68,7 @@ def _data(record: Record) -> str:
 
 
 def _single_machines(evidence: Evidence) -> Evidence:
-    return evidence.where(lambda record: bool(record.params.get("machine")) and record.workers <= 1)
+    return evidence.filter(lambda record: bool(record.params.get("machine")) and record.workers <= 1)
 
 
 def _machines(sources: Sources) -> RatioChart:
@@ -82,7 +82,7 @@ def _by_size(key: str, title: str, about: str) -> Callable[[Sources], RatioChart
     def draw(sources: Sources) -> RatioChart:
         rows = []
         for source, evidence in sources.items():
-            mllib = _single_machines(evidence).of(engine="spark-mllib")
+            mllib = _single_machines(evidence).select(engine="spark-mllib")
             good = [record for record in mllib.good if "large" in _data(record) and record.train_s]
             base = next((record.train_s for record in good if record.params["machine"] == "m4.xlarge"), None)
             for record in good if base else []:
@@ -99,7 +99,7 @@ def _clusters(sources: Sources) -> RatioChart:
         return record.engine == "spark-mllib" and (record.study == "clusters" or on_xlarge)
 
     nodes = _relative_times(
-        sources, lambda evidence: evidence.where(comparable), lambda record: record.workers, _data, 1, faster=True
+        sources, lambda evidence: evidence.filter(comparable), lambda record: record.workers, _data, 1, faster=True
     )
     about = "How many times as fast as one node MLlib trains on several (Figure 4 of 002)."
     return RatioChart("clusters", "How many nodes", about, "nodes", "times as fast as one", nodes)
@@ -152,10 +152,10 @@ RESOURCES: dict[str, RecordValue] = {
 def _resources(sources: Sources) -> RatioChart:
     rows = []
     for source, evidence in sources.items():
-        calm = evidence.calm.where(lambda record: record.workers in WORKERS)
+        calm = evidence.without_faults.filter(lambda record: record.workers in WORKERS)
         for what, figure in RESOURCES.items():
             try:
-                sync, other = (calm.of(mode=mode).value(figure, what) for mode in ("sync", "async"))
+                sync, other = (calm.select(mode=mode).value(figure, what) for mode in ("sync", "async"))
             except EvidenceMissing:
                 continue
             rows.append({"source": source, "x": what, "series": "async", "value": round(other / sync, 3)})

@@ -42,16 +42,16 @@ class Evidence:
 
     records: Sequence[Record]
 
-    def of(self, **wanted: Any) -> Evidence:
+    def select(self, **wanted: Any) -> Evidence:
         """Return the records with these values of fields or parameters; None is a missing parameter or null."""
-        return self.where(
+        return self.filter(
             lambda record: all(
                 field_of(record, key) in (value if isinstance(value, tuple) else (value,))
                 for key, value in wanted.items()
             )
         )
 
-    def where(self, test: Callable[[Record], bool]) -> Evidence:
+    def filter(self, test: Callable[[Record], bool]) -> Evidence:
         """Return the records that pass a test."""
         return Evidence([record for record in self.records if test(record)])
 
@@ -60,8 +60,8 @@ class Evidence:
         return [record for record in self.records if record.status == "ok"]
 
     @property
-    def calm(self) -> Evidence:
-        return self.where(lambda record: not record.fault)
+    def without_faults(self) -> Evidence:
+        return self.filter(lambda record: not record.fault)
 
     def value(self, figure: RecordValue, what: str) -> float:
         """Return the median of a figure over the records that ended well; EvidenceMissing if there is none."""
@@ -78,10 +78,10 @@ class Evidence:
     def result(self, what: str) -> float:
         return self.value(lambda record: record.result, f"the result of {what}")
 
-    def by(self, key: str) -> dict[Any, Evidence]:
+    def group_by(self, key: str) -> dict[Any, Evidence]:
         """Group the records by a field or parameter, in the order of its values."""
         values = sorted({value for record in self.records if (value := field_of(record, key)) is not None})
-        return {value: self.of(**{key: value}) for value in values}
+        return {value: self.select(**{key: value}) for value in values}
 
 
 def field_of(record: Record, key: str) -> Any:

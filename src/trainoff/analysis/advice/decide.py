@@ -259,9 +259,9 @@ def no_candidate_reason(found: CandidateSet, records: Sequence[Record], target: 
     """Return why there is no candidate."""
     filters = found.filters
     kept = [record for record in records if filters.holds(record)]
-    goal = target_text(kept[0].metric, target)
+    label = target_text(kept[0].metric, target)
     if not any(record.time_to_target.get(str(target)) is not None and record.status == "ok" for record in kept):
-        return f"not enough evidence: no run reached {goal}{_closest(kept)}"
+        return f"not enough evidence: no run reached {label}{_closest(kept)}"
     if filters.nodes is not None and (reason := _no_other_nodes(kept, filters.nodes)):
         return reason
     rows = sorted({rows_of(record) for record in kept})
@@ -272,10 +272,10 @@ def no_candidate_reason(found: CandidateSet, records: Sequence[Record], target: 
         enough = min(rows_of(record) for record in kept if record.time_to_target.get(str(target)) is not None)
         few = [each for each in rows if filters.rows <= each < enough]
         if few:
-            return f"not enough evidence: with {max(few):,.0f} rows no run reached {goal}"
+            return f"not enough evidence: with {max(few):,.0f} rows no run reached {label}"
     if found.never:
-        return f"not enough evidence: this was run and did not reach {goal}{_closest(found.never[0].records)}"
-    return f"the time to {goal} cannot be predicted there: no engine was run with all else alike"
+        return f"not enough evidence: this was run and did not reach {label}{_closest(found.never[0].records)}"
+    return f"the time to {label} cannot be predicted there: no engine was run with all else alike"
 
 
 def _no_other_nodes(kept: Sequence[Record], nodes: int) -> str | None:
@@ -352,9 +352,9 @@ def probability_sentence(advice: Advice) -> str | None:
     number = "all" if predicted == len(advice.ranked) else str(predicted)
     also = f", {number} of them predicted" if predicted else ""
     what = "cheapest" if advice.objective == USD else "fastest"
-    best, near = probability_text(advice.standing.best), probability_text(advice.standing.near_best)
+    best, close = probability_text(advice.standing.best), probability_text(advice.standing.near_best)
     return (
-        f"It is the {what} with a probability of {best}, and within {ALIKE:.0%} of the {what} with {near}, "
+        f"It is the {what} with a probability of {best}, and within {ALIKE:.0%} of the {what} with {close}, "
         f"among {len(advice.ranked)} that were considered{also}."
     )
 
@@ -389,14 +389,14 @@ def _behind(advice: Advice, other: RankedCandidate) -> str:
 
 def reasons(advice: Advice, metric: str, target: float) -> list[str]:
     """Return what the advice rests on, the most important first."""
-    goal = target_text(metric, target)
-    sentences = [_basis(advice.choice.candidate, goal)]
+    label = target_text(metric, target)
+    sentences = [_basis(advice.choice.candidate, label)]
     for each in advice.ranked[:2]:
         group = each.candidate.group
         if each.candidate.measured and group.good and (found := bottleneck(group.good[0])):
             sentences.append(f"{group.name} was {found}.")
     if advice.candidate_set.never:
-        sentences.append(f"Never reached {goal}: {_names(group.name for group in advice.candidate_set.never)}.")
+        sentences.append(f"Never reached {label}: {_names(group.name for group in advice.candidate_set.never)}.")
     if advice.too_much:
         names = _names(each.candidate.name for each in advice.too_much)
         sentences.append(f"Not sure enough to keep {advice.limits}: {names}.")
@@ -405,10 +405,10 @@ def reasons(advice: Advice, metric: str, target: float) -> list[str]:
     return [*sentences, *_cautions(advice)]
 
 
-def _basis(candidate: Candidate, goal: str) -> str:
+def _basis(candidate: Candidate, label: str) -> str:
     runs, good = candidate.evidence.runs, len(candidate.evidence.seconds)
     if candidate.estimate is None:
-        return f"It reached {goal} in {good} of {count(runs, 'run')}."
+        return f"It reached {label} in {good} of {count(runs, 'run')}."
     error = candidate.estimate.error
     checked = (
         "it could not be checked" if error is None else f"where it could be checked it was off by {share_text(error)}"

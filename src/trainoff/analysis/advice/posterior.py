@@ -85,10 +85,10 @@ def _noise(logs: Sequence[Array], random: np.random.Generator) -> Array:
     """Draw the noise of each setting, a row each."""
     shared, freedom = pooled_noise(logs)
     weight = min(WEIGHT + freedom, OWN_WEIGHT)
-    own = np.array([float(np.sum((values - values.mean()) ** 2)) for values in logs])
+    squares = np.array([float(np.sum((values - values.mean()) ** 2)) for values in logs])
     degrees = weight + np.array([len(values) - 1 for values in logs])
-    squares = weight * shared**2 + own
-    return np.asarray(np.sqrt(squares[:, None] / random.chisquare(degrees[:, None], (len(logs), DRAWS))))
+    total = weight * shared**2 + squares
+    return np.asarray(np.sqrt(total[:, None] / random.chisquare(degrees[:, None], (len(logs), DRAWS))))
 
 
 def _middles(means: Array, errors: Array, random: np.random.Generator) -> Array:
@@ -97,9 +97,9 @@ def _middles(means: Array, errors: Array, random: np.random.Generator) -> Array:
     weights = 1 / (errors**2 + scales**2)
     total = weights.sum(0)
     centre = (weights * means[:, None]).sum(0) / total + random.standard_normal(DRAWS) / np.sqrt(total)
-    own, others = 1 / errors**2, 1 / scales**2
-    middle = (own * means[:, None] + others * centre) / (own + others)
-    return np.asarray(middle + random.standard_normal(errors.shape) / np.sqrt(own + others))
+    precision, prior = 1 / errors**2, 1 / scales**2
+    middle = (precision * means[:, None] + prior * centre) / (precision + prior)
+    return np.asarray(middle + random.standard_normal(errors.shape) / np.sqrt(precision + prior))
 
 
 def _scales(means: Array, errors: Array, random: np.random.Generator) -> Array:

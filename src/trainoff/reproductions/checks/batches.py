@@ -23,7 +23,7 @@ MODES = ("sync", "async")
 def _by_batch(evidence: Evidence, mode: str, workload: str = WORKLOAD) -> dict[int, float]:
     """Return the training time by the rows that a worker takes at a time; in sync, workers share a batch."""
     times: dict[int, float] = {}
-    for part in evidence.of(workload=workload, mode=mode).by("batch_size").values():
+    for part in evidence.select(workload=workload, mode=mode).group_by("batch_size").values():
         if part.good:
             times[rows_of_a_worker(part.good[0])] = part.train_s(f"{workload} {mode}")
     require(len(times) >= 2, f"fewer than two sizes of batches ended well in {mode}")
@@ -39,8 +39,8 @@ def async_steps_more_often(evidence: Evidence) -> ClaimFinding:
     def steps_per_s(record: Record) -> float | None:
         return record.steps / record.train_s if record.steps and record.train_s else None
 
-    single_rows = evidence.of(workload=WORKLOAD).where(lambda record: rows_of_a_worker(record) == 1)
-    slow, quick = (single_rows.of(mode=mode).value(steps_per_s, f"{mode} steps") for mode in MODES)
+    single_rows = evidence.select(workload=WORKLOAD).filter(lambda record: rows_of_a_worker(record) == 1)
+    slow, quick = (single_rows.select(mode=mode).value(steps_per_s, f"{mode} steps") for mode in MODES)
     text = f"{slow:,.0f} updates a second in sync, {quick:,.0f} in async: {times_text(quick / slow)}"
     return finding(larger(quick, slow), text, "single rows, two workers")
 
@@ -84,7 +84,7 @@ def async_fastest_with_a_thousand(evidence: Evidence) -> ClaimFinding:
 @check
 def best_batch_differs_between_workloads(evidence: Evidence) -> ClaimFinding:
     best: dict[tuple[str, str], int] = {}
-    for workload in evidence.by("workload"):
+    for workload in evidence.group_by("workload"):
         for mode in MODES:
             times = _by_batch(evidence, mode, workload)
             best[workload, mode] = min(times, key=times.__getitem__)

@@ -28,7 +28,7 @@ HUNDREDTH, NEARLY_ALL = 0.01, 0.9
 
 def divided(evidence: Evidence, **wanted: object) -> Evidence:
     """Return the trials that have two cores in all."""
-    return evidence.of(**wanted).where(lambda record: record.workers * record.cores <= MACHINE)
+    return evidence.select(**wanted).filter(lambda record: record.workers * record.cores <= MACHINE)
 
 
 def _pairs(evidence: Evidence) -> list[tuple[Record, Record]]:
@@ -36,20 +36,20 @@ def _pairs(evidence: Evidence) -> list[tuple[Record, Record]]:
     pairs = []
     for record in divided(evidence, engine=SPARK).good:
         same = {"workers": record.workers, "cores": record.cores, "epochs": record.params["epochs"]}
-        pairs += [(record, other) for other in evidence.of(engine=DASK, **same).good]
+        pairs += [(record, other) for other in evidence.select(engine=DASK, **same).good]
     require(pairs, "no setting ended well on both Spark and Dask")
     return pairs
 
 
 @check
 def more_cores_per_executor_hurt_beyond_five(evidence: Evidence) -> ClaimFinding:
-    runs = evidence.of(workers=1, epochs=SHORT)
-    five, six = runs.of(cores=5.0), runs.of(cores=6.0)
+    runs = evidence.select(workers=1, epochs=SHORT)
+    five, six = runs.select(cores=5.0), runs.select(cores=6.0)
     if any(record.oversubscribed for record in [*five.records, *six.records]):
         return not_comparable("this machine has fewer than five cores, so it could only show oversubscription")
     texts, worse = [], []
     for engine in (SPARK, DASK):
-        before, after = (part.of(engine=engine).train_s(engine) for part in (five, six))
+        before, after = (part.select(engine=engine).train_s(engine) for part in (five, six))
         texts.append(f"{engine} {seconds(before)} with 5, {seconds(after)} with 6")
         worse.append(larger(after, before))
     return finding(all(worse), ", ".join(texts))
@@ -60,7 +60,7 @@ def accuracy_depends_on_the_cores(evidence: Evidence) -> ClaimFinding:
     texts, grows = [], []
     for engine in (SPARK, DASK):
         runs = divided(evidence, engine=engine, epochs=LONG)
-        results = {cores: part.result(engine) for cores, part in runs.by("cores").items() if part.good}
+        results = {cores: part.result(engine) for cores, part in runs.group_by("cores").items() if part.good}
         require(len(results) >= 2, f"{engine} ended well in fewer than two configurations")
         each = ", ".join(f"{node_size(cores, None)} {quality(result)}" for cores, result in results.items())
         texts.append(f"{engine} {each}")
@@ -88,7 +88,7 @@ def no_configuration_is_best_in_both(evidence: Evidence) -> ClaimFinding:
 @check
 def larger_heaps_collect_longer(evidence: Evidence) -> ClaimFinding:
     runs = divided(evidence, engine=SPARK, epochs=LONG)
-    shares = {workers: _collected(part) for workers, part in runs.by("workers").items() if part.good}
+    shares = {workers: _collected(part) for workers, part in runs.group_by("workers").items() if part.good}
     require(len(shares) >= 2, "Spark ended well in fewer than two configurations")
     many, one = shares[max(shares)], shares[min(shares)]
     text = f"{100 * many:.1f} % of the training with 1.4 GB an executor, {100 * one:.1f} % with 5.5 GB"
@@ -128,7 +128,9 @@ def accuracy_grows_with_epochs(evidence: Evidence) -> ClaimFinding:
     texts, grows = [], []
     for engine in (SPARK, DASK):
         runs = divided(evidence, engine=engine, workers=2)
-        results = {epochs: part.result(engine) for epochs, part in runs.by("epochs").items() if epochs <= VERY_LONG}
+        results = {
+            epochs: part.result(engine) for epochs, part in runs.group_by("epochs").items() if epochs <= VERY_LONG
+        }
         require(len(results) >= 2, f"{engine} ended well with fewer than two numbers of epochs")
         grows.append(all(after > before for before, after in pairwise(results.values())))
         texts.append(f"{engine} " + ", ".join(f"{epochs}: {quality(result)}" for epochs, result in results.items()))
@@ -140,7 +142,7 @@ def training_stops_before_a_thousand_epochs(evidence: Evidence) -> ClaimFinding:
     texts, same = [], []
     for engine in (SPARK, DASK):
         runs = divided(evidence, engine=engine, workers=2)
-        records = [record for epochs in (VERY_LONG, ENDLESS) for record in runs.of(epochs=epochs).good[:1]]
+        records = [record for epochs in (VERY_LONG, ENDLESS) for record in runs.select(epochs=epochs).good[:1]]
         require(len(records) >= 2, f"{engine} did not end well with 1,000 and 10,000 epochs")
         first, second = records
         passes = [(record.samples_seen or 0) / record.dataset["train_rows"] for record in (first, second)]
@@ -152,7 +154,7 @@ def training_stops_before_a_thousand_epochs(evidence: Evidence) -> ClaimFinding:
 @check
 def more_dask_workers_take_longer_on_small_data(evidence: Evidence) -> ClaimFinding:
     runs = divided(evidence, engine=DASK, epochs=LONG)
-    times = {int(workers): part.train_s("Dask") for workers, part in runs.by("workers").items() if part.good}
+    times = {int(workers): part.train_s("Dask") for workers, part in runs.group_by("workers").items() if part.good}
     require(len(times) >= 2, "Dask ended well with fewer than two numbers of workers")
     text = ", ".join(f"{count(workers, 'worker')} {seconds(took)}" for workers, took in times.items())
     return finding(larger(times[max(times)], times[min(times)]), text, "two cores in all")

@@ -29,24 +29,24 @@ SHARES = "here a node is 0.4 core, so that even the small data is work enough to
 
 def machines(evidence: Evidence, **wanted: object) -> Evidence:
     """Return the trials on named machines."""
-    return evidence.of(study="machines", **wanted)
+    return evidence.select(study="machines", **wanted)
 
 
 def clusters(evidence: Evidence, **wanted: object) -> Evidence:
     """Return the trials on clusters."""
-    return evidence.of(study="clusters", **wanted)
+    return evidence.select(study="clusters", **wanted)
 
 
 def small_and_large(evidence: Evidence) -> tuple[int, int]:
     """Return the numbers of rows of the small and of the large data."""
-    sizes = list(evidence.by("train_rows"))
+    sizes = list(evidence.group_by("train_rows"))
     require(len(sizes) >= 2, "there are no records of two sizes of data")
     return sizes[0], sizes[-1]
 
 
 def train_times(runs: Evidence, key: str) -> dict[Any, float]:
     """Return the training times of trials that ended well, by a key."""
-    return {value: part.train_s(f"{key} {value}") for value, part in runs.by(key).items() if part.good}
+    return {value: part.train_s(f"{key} {value}") for value, part in runs.group_by(key).items() if part.good}
 
 
 def _of_sizes(evidence: Evidence, engine: str) -> list[tuple[float, float, float]]:
@@ -70,8 +70,10 @@ def tensorflow_faster_than_mllib(evidence: Evidence) -> ClaimFinding:
     """On every machine and both data."""
     runs = machines(evidence)
     pairs = []
-    for record in runs.of(engine=MLLIB).good:
-        beside = runs.of(engine=TENSORFLOW, machine=record.params["machine"], train_rows=record.params["train_rows"])
+    for record in runs.select(engine=MLLIB).good:
+        beside = runs.select(
+            engine=TENSORFLOW, machine=record.params["machine"], train_rows=record.params["train_rows"]
+        )
         pairs.append((record.train_s or 0.0) / beside.train_s("TensorFlow on the same machine"))
     require(pairs, "no trial of MLlib ended well")
     text = f"TensorFlow {min(pairs):.1f} to {times_text(max(pairs))} faster, in {len(pairs)} pairs"
@@ -97,9 +99,9 @@ def more_cores_train_faster(evidence: Evidence) -> ClaimFinding:
     """From xlarge to 4xlarge of the same series."""
     gains = {}
     for engine in (MLLIB, TENSORFLOW):
-        for rows in machines(evidence).by("train_rows"):
+        for rows in machines(evidence).group_by("train_rows"):
             runs = machines(evidence, engine=engine, train_rows=rows)
-            small, large = (runs.of(machine=machine).train_s(machine) for machine in ("m4.xlarge", "m4.4xlarge"))
+            small, large = (runs.select(machine=machine).train_s(machine) for machine in ("m4.xlarge", "m4.4xlarge"))
             gains[engine, rows] = small / large
     require(gains, "nothing trained on m4.xlarge and on m4.4xlarge")
     text = ", ".join(f"{engine} on {rows:,} rows {times_text(gain)}" for (engine, rows), gain in gains.items())

@@ -25,7 +25,7 @@ GIVEN_UP, LARGE = 0.02, 3.0  # the accuracy that may be given up, and how many t
 def _varied(evidence: Evidence, key: str) -> list[Evidence]:
     """Return for every engine the trials that differ in one parameter only."""
     every = []
-    for runs in evidence.by("engine").values():
+    for runs in evidence.group_by("engine").values():
         usual = _usual(runs, key)
         part = Evidence([record for record in runs.records if _rest(record, key) == usual])
         if len({record.params.get(key) for record in part.good}) > 1:
@@ -106,13 +106,13 @@ def learning_rate_changes_accuracy_not_time(evidence: Evidence) -> ClaimFinding:
 @check
 def accuracy_trades_for_resources(evidence: Evidence) -> ClaimFinding:
     texts, trades = [], []
-    for runs in evidence.by("engine").values():
+    for runs in evidence.group_by("engine").values():
         good = [record for record in runs.good if record.result and record.cpu_s and record.train_s]
         if len(good) < 2:
             continue
         best = max(good, key=lambda record: record.result or 0.0)
-        near = [record for record in good if (record.result or 0.0) >= (best.result or 0.0) - GIVEN_UP]
-        cheap = min(near, key=lambda record: record.train_s or 0.0)
+        similar = [record for record in good if (record.result or 0.0) >= (best.result or 0.0) - GIVEN_UP]
+        cheap = min(similar, key=lambda record: record.train_s or 0.0)
         gain = (best.train_s or 0.0) / (cheap.train_s or 1.0)
         trades.append(gain > LARGE)
         texts.append(
@@ -127,7 +127,7 @@ def mllib_passes_over_the_data_as_fast_as_others(evidence: Evidence) -> ClaimFin
     """Compare samples per second in training, everything else being equal."""
     speeds = {
         engine: runs.value(lambda record: record.samples_per_s, f"the speed of {engine}")
-        for engine, runs in evidence.by("engine").items()
+        for engine, runs in evidence.group_by("engine").items()
     }
     require("spark-mllib" in speeds and len(speeds) >= 2, "there is no other engine to compare MLlib with")
     mllib = speeds.pop("spark-mllib")
@@ -140,7 +140,7 @@ def mllib_passes_over_the_data_as_fast_as_others(evidence: Evidence) -> ClaimFin
 @check
 def torch_faster_than_tensorflow(evidence: Evidence) -> ClaimFinding:
     speed = {
-        engine: evidence.of(engine=engine, train_rows=None).value(lambda record: record.samples_per_s, engine)
+        engine: evidence.select(engine=engine, train_rows=None).value(lambda record: record.samples_per_s, engine)
         for engine in ("torch", "tensorflow")
     }
     gain = speed["torch"] / speed["tensorflow"]
@@ -169,7 +169,7 @@ MODES = ("sync", "async", "model-parallel")
 
 @check
 def tf_on_spark_runs_in_every_mode(evidence: Evidence) -> ClaimFinding:
-    runs = evidence.of(engine=ENGINE)
+    runs = evidence.select(engine=ENGINE)
     require(runs.records, "no training on Spark ran")
     modes = {record.mode for record in runs.good}
     results = ", ".join(dict.fromkeys(f"{record.mode} {quality(record.result)}" for record in runs.good))
@@ -179,8 +179,8 @@ def tf_on_spark_runs_in_every_mode(evidence: Evidence) -> ClaimFinding:
 
 @check
 def tf_on_spark_reads_by_both_feeds(evidence: Evidence) -> ClaimFinding:
-    runs = evidence.of(study="systems", engine=ENGINE, workers=2)
-    feeds = runs.by("feed")
+    runs = evidence.select(study="systems", engine=ENGINE, workers=2)
+    feeds = runs.group_by("feed")
     require(len(feeds) >= 2, "not both feeds ran")
     times = {
         feed: seconds(part.good[0].train_s) if part.good else part.records[0].status for feed, part in feeds.items()
@@ -192,9 +192,9 @@ def tf_on_spark_reads_by_both_feeds(evidence: Evidence) -> ClaimFinding:
 
 @check
 def tf_on_spark_learns_like_tensorflow_and_beats_mllib(evidence: Evidence) -> ClaimFinding:
-    runs = evidence.of(study="systems")
-    on_spark = runs.of(engine=ENGINE, workers=2, feed="tensorflow")
-    alone, mllib = runs.of(engine="tensorflow"), runs.of(engine="spark-mllib")
+    runs = evidence.select(study="systems")
+    on_spark = runs.select(engine=ENGINE, workers=2, feed="tensorflow")
+    alone, mllib = runs.select(engine="tensorflow"), runs.select(engine="spark-mllib")
     results = [part.result(name) for part, name in ((on_spark, ENGINE), (alone, "tensorflow"), (mllib, "MLlib"))]
     text = f"{ENGINE} {quality(results[0])}, tensorflow {quality(results[1])}, MLlib {quality(results[2])}"
     exact = all(record.equivalence.get("verdict") == "exact" for record in on_spark.good)
@@ -205,7 +205,7 @@ def tf_on_spark_learns_like_tensorflow_and_beats_mllib(evidence: Evidence) -> Cl
 
 @check
 def model_parallel_is_exact(evidence: Evidence) -> ClaimFinding:
-    runs = evidence.of(mode="model-parallel").good
+    runs = evidence.select(mode="model-parallel").good
     require(runs, "no model-parallel training ended well")
     text = ", ".join(f"{record.equivalence['verdict']}, {quality(record.result)}" for record in runs)
     return finding(all(record.equivalence["verdict"] == "exact" for record in runs), text)
@@ -213,15 +213,15 @@ def model_parallel_is_exact(evidence: Evidence) -> ClaimFinding:
 
 @check
 def tf_on_spark_gains_with_nodes(evidence: Evidence) -> ClaimFinding:
-    runs = evidence.of(study="systems", engine=ENGINE, feed="tensorflow")
-    one, two = (runs.of(workers=workers).train_s(f"{workers} workers") for workers in (1, 2))
+    runs = evidence.select(study="systems", engine=ENGINE, feed="tensorflow")
+    one, two = (runs.select(workers=workers).train_s(f"{workers} workers") for workers in (1, 2))
     text = f"two workers of one core each are {times_text(one / two)} as fast as one"
     return finding(larger(one, two), text, "alike" if alike(one, two) else "")
 
 
 @check
 def async_runs_on_spark(evidence: Evidence) -> ClaimFinding:
-    runs = evidence.of(engine=ENGINE, mode="async").good
+    runs = evidence.select(engine=ENGINE, mode="async").good
     require(runs, "no asynchronous training on Spark ended well")
     text = f"asynchronous training came to {quality(runs[0].result)} on a Spark cluster"
     return finding(

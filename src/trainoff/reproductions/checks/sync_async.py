@@ -26,9 +26,9 @@ HALF = 0.5
 
 def modes(evidence: Evidence, **wanted: object) -> tuple[Evidence, Evidence]:
     """Return the synchronous and asynchronous trainings without faults that have the most workers."""
-    runs = evidence.of(study="agreement", **wanted).calm
+    runs = evidence.select(study="agreement", **wanted).without_faults
     most = max((record.workers for record in runs.records), default=0)
-    return runs.of(mode=SYNC, workers=most), runs.of(mode=ASYNC, workers=most)
+    return runs.select(mode=SYNC, workers=most), runs.select(mode=ASYNC, workers=most)
 
 
 def _both(evidence: Evidence, figure: RecordValue, what: str) -> tuple[float, float]:
@@ -125,15 +125,15 @@ def async_starts_worse_and_falls_faster(evidence: Evidence) -> ClaimFinding:
 
 def _slowed(evidence: Evidence, mode: str) -> tuple[float, float]:
     """Return the training time of two workers with a straggler, and without."""
-    runs = evidence.of(study="agreement", mode=mode, workers=2)
-    slow = runs.where(lambda record: bool(record.fault))
-    return slow.train_s(f"{mode} with a straggler"), runs.calm.train_s(f"{mode} without one")
+    runs = evidence.select(study="agreement", mode=mode, workers=2)
+    slow = runs.filter(lambda record: bool(record.fault))
+    return slow.train_s(f"{mode} with a straggler"), runs.without_faults.train_s(f"{mode} without one")
 
 
 @check
 def sync_waits_for_the_slow_worker(evidence: Evidence) -> ClaimFinding:
     slowed, calm = _slowed(evidence, SYNC)
-    runs = evidence.of(study="agreement", mode=SYNC, workers=2).where(lambda record: bool(record.fault))
+    runs = evidence.select(study="agreement", mode=SYNC, workers=2).filter(lambda record: bool(record.fault))
     waited = runs.value(
         lambda record: record.breakdowns["waiting_s"]["worker-0"] / (record.train_s or 1.0), "the waiting in sync"
     )
@@ -143,7 +143,7 @@ def sync_waits_for_the_slow_worker(evidence: Evidence) -> ClaimFinding:
 
 @check
 def async_does_not_wait_for_the_slow_worker(evidence: Evidence) -> ClaimFinding:
-    runs = evidence.of(study="agreement", mode=ASYNC, workers=2).where(lambda record: bool(record.fault))
+    runs = evidence.select(study="agreement", mode=ASYNC, workers=2).filter(lambda record: bool(record.fault))
     shares = [times.waiting for record in runs.good if (times := worker_times(record))]
     require(shares, "async with a straggler did not end well")
     slowed, calm = _slowed(evidence, ASYNC)
@@ -155,7 +155,7 @@ def async_does_not_wait_for_the_slow_worker(evidence: Evidence) -> ClaimFinding:
 
 
 def _killed(evidence: Evidence, engine: str) -> FaultEffect:
-    effects = fault_effects(groups(evidence.of(study="recovery", engine=engine).records))
+    effects = fault_effects(groups(evidence.select(study="recovery", engine=engine).records))
     require(effects, f"no worker of {engine} was killed")
     return effects[0]
 
