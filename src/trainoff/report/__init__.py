@@ -1,1 +1,1 @@
-"""What a person sees: the leader board, the live table of a run, plain lines."""
+"""Output for people and other tools: the HTML report, the live view, exports, progress and terminal tables."""
