@@ -89,24 +89,24 @@ def score(studies: int, seed: int, each: Callable[[int], None] = lambda done: No
         possible = [place for place, one in enumerate(evidence) if one.seconds]
         if len(possible) > 1:
             never = [one for one in evidence if not one.seconds]
-            beliefs = fit_posteriors([evidence[place] for place in possible], random, never)
-            _judge(found, truth.chosen(possible), beliefs, random)
+            posteriors = fit_posteriors([evidence[place] for place in possible], random, never)
+            _judge(found, truth.chosen(possible), posteriors, random)
         each(done)
     return found
 
 
-def _judge(found: Score, truth: Truth, beliefs: Sequence[Posterior], random: np.random.Generator) -> None:
-    standings = compute_standings([one.whole for one in beliefs])
+def _judge(found: Score, truth: Truth, posteriors: Sequence[Posterior], random: np.random.Generator) -> None:
+    standings = compute_standings([one.whole for one in posteriors])
     least, first = truth.whole.min(), int(truth.whole.argmin())
-    for place, (belief, standing) in enumerate(zip(beliefs, standings, strict=True)):
+    for place, (posterior, standing) in enumerate(zip(posteriors, standings, strict=True)):
         found.best.append((standing.best, place == first))
         found.near_best.append((standing.near_best, bool(truth.whole[place] <= least * (1 + ALIKE))))
-        low, high = np.quantile(belief.single, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        low, high = np.quantile(posterior.single, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         run = np.exp(truth.middles[place] + truth.noise[place] * random.standard_normal())
         found.covered.append(bool(low <= run <= high))
         limit = float(np.exp(random.normal(truth.middles[place], 0.1)))
         has_reached = random.random() < truth.reached[place]
-        found.kept.append((belief.kept(limit), bool(has_reached and run <= limit)))
+        found.kept.append((posterior.kept(limit), bool(has_reached and run <= limit)))
     choice = min(range(len(standings)), key=lambda place: standings[place].regret)
     found.chosen.append((standings[choice].best, choice == first))
     found.regret.append((standings[choice].regret, float(truth.whole[choice] / least - 1)))

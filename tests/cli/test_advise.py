@@ -463,10 +463,10 @@ def test_overconfidence_is_noticed():
 
 
 def test_of_many_equal_candidates_none_is_likely_the_best_and_all_are_good():
-    beliefs = fit_posteriors(
+    posteriors = fit_posteriors(
         [RunEvidence((10.0, 10.2, 9.8))] * 10 + [RunEvidence((20.0, 20.1, 19.9))], np.random.default_rng(1)
     )
-    standings = compute_standings([one.whole for one in beliefs])
+    standings = compute_standings([one.whole for one in posteriors])
     assert all(one.best < 0.25 and one.near_best > 0.7 and one.regret < 0.06 for one in standings[:10])
     assert standings[10].regret == pytest.approx(1.0, abs=0.15)
 
@@ -475,8 +475,8 @@ def test_a_setting_with_few_runs_takes_the_noise_from_the_others():
     calm, noisy = (RunEvidence((10.0, 10.0 * (1 + noise), 10.0 / (1 + noise))) for noise in (0.002, 0.3))
     widths = []
     for others in (calm, noisy):
-        belief = fit_posteriors([RunEvidence((15.0,)), *[others] * 6], np.random.default_rng(1))[0]
-        widths.append(np.ptp(np.quantile(np.log(belief.single), [0.025, 0.975])))
+        posterior = fit_posteriors([RunEvidence((15.0,)), *[others] * 6], np.random.default_rng(1))[0]
+        widths.append(np.ptp(np.quantile(np.log(posterior.single), [0.025, 0.975])))
     assert widths[1] > 5 * widths[0]
 
 

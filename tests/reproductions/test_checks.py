@@ -18,8 +18,8 @@ from trainoff.reproductions import (
     REFUTED,
     evaluate,
     evaluate_all,
-    names,
     ratio_charts,
+    reproduction_names,
     scale_text,
     study_files,
     verdict_counts,
@@ -39,7 +39,7 @@ def test_every_claim_has_its_check_and_every_check_its_claim():
     assert {claim.test for claim in claims() if claim.test} == set(CHECKS)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", reproduction_names())
 def test_its_studies_can_be_read_and_have_a_scale(name):
     paths = study_files(name)
     assert paths
@@ -48,7 +48,7 @@ def test_its_studies_can_be_read_and_have_a_scale(name):
         assert len(scale_text(path)) > 40
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", reproduction_names())
 def test_without_records_nothing_is_comparable(name):
     judged = [one for one in evaluate(name, []) if one.claim.test]
     assert judged
@@ -276,8 +276,10 @@ def test_the_verdict_is_printed_before_the_claims_place():
 
 def test_without_a_name_it_lists_reproductions_and_a_wrong_one_is_a_one_line_error():
     listed = invoke("reproduce")
-    assert all(name in listed.stdout for name in names())
-    assert [one["reproduction"] for one in json.loads(invoke("reproduce", "--json").stdout)] == list(names())
+    assert all(name in listed.stdout for name in reproduction_names())
+    assert [one["reproduction"] for one in json.loads(invoke("reproduce", "--json").stdout)] == list(
+        reproduction_names()
+    )
     wrong = invoke("reproduce", "executers")
     assert wrong.returncode == 2
     assert "did you mean `executors`?" in wrong.stderr

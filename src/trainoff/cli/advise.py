@@ -20,12 +20,12 @@ from trainoff.analysis.advice import (
     AdviceLimits,
     Candidate,
     RankedCandidate,
+    advice_sentence,
     check_filter,
     choose_target,
     decide,
     expectation_sentence,
     find_candidates,
-    headline,
     limit_sentence,
     next_runs_sentence,
     no_candidate_reason,
@@ -215,7 +215,7 @@ def _engine_options(names: Iterable[str]) -> list[str]:
 def _print_result(result: AdviceResult, console: Console) -> None:
     """Print the choice with its probability, the reasons, the other candidates, and the next runs."""
     advice = result.advice
-    console.print(headline(advice), style="bold")
+    console.print(advice_sentence(advice), style="bold")
     for sentence in _facts(result):
         console.print(sentence)
     console.print("\nwhy", style="dim")
@@ -300,7 +300,7 @@ def _to_json(result: AdviceResult) -> dict[str, Any]:
         "other_clock": result.other_clock,
         "next": next_runs_sentence(advice, bool(result.command)),
         "command": result.command,
-        "sentences": [headline(advice), *_facts(result), *_reasons(result)],
+        "sentences": [advice_sentence(advice), *_facts(result), *_reasons(result)],
     }
 
 

@@ -68,15 +68,15 @@ def verdict_counts(results: Sequence[ClaimResult]) -> str:
     return ", ".join(f"{counts[each]} {each}" for each in (CONFIRMED, REFUTED, NOT_COMPARABLE) if counts[each])
 
 
-def names() -> tuple[str, ...]:
+def reproduction_names() -> tuple[str, ...]:
     """Return the names of the reproductions."""
     return REPRODUCTIONS
 
 
 def study_files(name: str) -> list[Path]:
     """Return the study files of a reproduction, in the order in which they run."""
-    if name not in names():
-        hint = suggest(name, names(), "there are")
+    if name not in reproduction_names():
+        hint = suggest(name, reproduction_names(), "there are")
         raise TrainoffError(f"there is no published study {quote(name)} to reproduce; {hint}")
     return sorted((STUDIES / name).glob("*.toml"))
 

@@ -311,7 +311,7 @@ def probability_text(probability: float) -> str:
     return "over 99%" if whole == 100 else "under 1%" if whole == 0 else f"{whole}%"
 
 
-def headline(advice: Advice) -> str:
+def advice_sentence(advice: Advice) -> str:
     """Return the advice in one sentence."""
     best = _with_nodes(advice.choice.candidate)
     if advice.runner_up is None:
