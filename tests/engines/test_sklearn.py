@@ -9,7 +9,7 @@ from helpers.training import distances, make_job, make_trial, pictures, train
 from trainoff.engines import Refused
 from trainoff.engines import sklearn as adapter
 from trainoff.engines.sklearn import Sklearn
-from trainoff.models import fingerprint, labels
+from trainoff.models import fingerprint, logits
 
 EXACT, TOLERATED = 1e-3, 5e-3
 
@@ -62,5 +62,5 @@ def test_its_logistic_regression_trains_and_predicts() -> None:
     engine = Sklearn()
     watch = train(engine, job)
     found = engine.predict(job.data.x_test)
-    np.testing.assert_array_equal(found, labels(job.model, watch.snapshots[-1][2], job.data.x_test))
+    np.testing.assert_array_equal(found, logits(job.model, watch.snapshots[-1][2], job.data.x_test).argmax(axis=1))
     assert np.mean(engine.predict(job.data.x_train) == job.data.y_train) > 0.8

@@ -173,11 +173,7 @@ class _File:
 
     def __init__(self, file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None:
         self._file, self._dtype, self._shape = file, np.dtype(dtype), shape
-        header: Any = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": shape,
-        }
+        header: Any = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         file.seek(0)
         self._digest = hashlib.sha256(file.read())

@@ -20,7 +20,7 @@ from trainoff.models.model import (
 )
 from trainoff.models.network import ACTIVATIONS, ConvLayer, DenseLayer, Layer, Network, PoolLayer
 from trainoff.models.optimizers import BETA1, BETA2, EPSILON, OPTIMIZERS, SCHEDULES, make_optimizer, rates
-from trainoff.models.reference import auc, evaluate, labels, logits, loss_and_gradient, trajectory
+from trainoff.models.reference import auc, evaluate, logits, loss_and_gradient, trajectory
 from trainoff.models.registry import FAMILIES, LAYERED, build, find_builder, kinds
 
 __all__ = [
@@ -53,7 +53,6 @@ __all__ = [
     "flatten",
     "initial_weights",
     "kinds",
-    "labels",
     "logits",
     "loss_and_gradient",
     "make_optimizer",

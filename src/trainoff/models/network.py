@@ -92,10 +92,7 @@ class DenseLayer(Layer):
         self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool
     ) -> tuple[Array, dict[str, Array]]:
         delta = _before_activation(self.activation, output, delta)
-        gradient = {
-            f"{self.name}.weight": x.reshape(len(x), -1).T @ delta,
-            f"{self.name}.bias": delta.sum(axis=0),
-        }
+        gradient = {f"{self.name}.weight": x.reshape(len(x), -1).T @ delta, f"{self.name}.bias": delta.sum(axis=0)}
         return (delta if first else delta @ weights[f"{self.name}.weight"].T), gradient
 
 

@@ -54,13 +54,6 @@ def trajectory(
     return found
 
 
-def labels(model: Model, weights: Weights, x: Matrix) -> NDArray[np.int64]:
-    """Return the class of each row of `x`."""
-    exact = _as(model, weights, np.float64)
-    found = [model.scores(exact, _exact(x[part])).argmax(axis=1) for part in _chunks(len(x))]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
-
-
 def evaluate(model: Model, weights: Weights, x: Matrix, y: Labels) -> dict[str, float]:
     """Return the model's mean loss on `x` (without L2), its accuracy and, of two classes, its AUC.
 
