@@ -259,10 +259,7 @@ DISCARD = 9  # a port for looking up a route; nothing is sent there
 
 
 def free_ports(hosts: Sequence[str]) -> list[int]:
-    """Return a free port on each host. No other process takes it in a trial's own network.
-
-    On another machine than this one it is a guess.
-    """
+    """Return a free port on each host (a guess on other machines); in a trial's own network it stays free."""
     with ExitStack() as stack:
         return [_hold(stack.enter_context(socket.socket()), host) for host in hosts]
 

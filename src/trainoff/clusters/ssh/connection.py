@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import json
@@ -83,7 +82,7 @@ class Connection:
 
     def send(self, kind: str, body: bytes = b"", **head: Any) -> None:
         """Send a message to the agent, if it is still there."""
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             self._stream.send(kind, body, **head)
 
     def request(self, kind: str, **head: Any) -> Head:
@@ -132,7 +131,7 @@ class Connection:
         if self._opened:
             self.send("end")
         self._end.set()
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             self._stream.sink.close()
         try:
             self._popen.wait(END_S)
@@ -271,10 +270,10 @@ class HostProcess(Process):
     def stop(self, grace_s: float = GRACE_S) -> None:
         if self.exit_code is None and grace_s > 0:
             self.signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 self.wait(grace_s)
         self.signal(signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             self.wait(KILL_S)
         self.ended(GONE)
 
@@ -388,7 +387,9 @@ class TrialFolder:
 
     def __init__(self, folder: Path, token: str) -> None:
         self.folder = folder
-        self.shared = _read(folder / TOKEN) == token
+        self.shared = False
+        with suppress(OSError):
+            self.shared = (folder / TOKEN).read_text() == token
         self.events = folder / "events"
         self._made: list[Path] = []
         if self.shared:
@@ -411,15 +412,8 @@ class TrialFolder:
         if self._made:
             shutil.rmtree(self._made[0], ignore_errors=True)
         for folder in self._made[1:]:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 folder.rmdir()
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except OSError:
-        return None
 
 
 def explain_os_error(error: OSError) -> str:
