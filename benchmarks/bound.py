@@ -24,7 +24,7 @@ from trainoff.clusters import THREADS
 from trainoff.clusters.local import cpus, threads
 from trainoff.models import DenseLayer, Mlp
 from trainoff.records import Record, Store, folder_of
-from trainoff.runner.runner import NullObserver, Runner, prepare
+from trainoff.runner.runner import Runner, RunObserver, prepare
 
 TARGET = "0.97"
 MOST = 1.5
@@ -83,7 +83,7 @@ def main() -> int:
         store = Store(folder)
         for task in prepare(planned, store):
             before = speed(options.cores)
-            Runner(store, NullObserver()).run([task])
+            Runner(store, RunObserver()).run([task])
             peak = (before + speed(options.cores)) / 2
             record = task.record
             if record is None or record.status != "ok" or record.time_to_target[TARGET] is None:

@@ -47,7 +47,7 @@ from trainoff.clusters import THREADS, Cluster
 from trainoff.clusters.local import cpus, die_with_parent
 from trainoff.records import Store
 from trainoff.runner.job import make_job
-from trainoff.runner.runner import NullObserver, Runner, prepare
+from trainoff.runner.runner import Runner, RunObserver, prepare
 from trainoff.runner.supervisor import KEEP_MEMORY
 
 STUDY = 'name = "overhead"\nworkload = "mnist-mlp"\nengines = ["{engine}"]\n[params]\nepochs = {epochs}\n'
@@ -137,7 +137,7 @@ class TrialRun:
 
     def __init__(self, planned: study.Study, folder: Path) -> None:
         self.folder, store = folder, Store(folder)
-        self.thread = threading.Thread(target=Runner(store, NullObserver()).run, args=(prepare(planned, store),))
+        self.thread = threading.Thread(target=Runner(store, RunObserver()).run, args=(prepare(planned, store),))
         self.thread.start()
         while (found := find_trial_process(folder)) is None:
             self._wait(0.05)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainoff import data, engines, study
 from trainoff.records import Record, Store
-from trainoff.runner.runner import NullObserver, Runner, prepare
+from trainoff.runner.runner import Runner, RunObserver, prepare
 
 TARGET = "0.97"
 LEAST = 20.0
@@ -43,7 +43,7 @@ def run(folder: Path, workers: int, minutes: float) -> dict[str, Record]:
     for trial in plan.trials():
         data.get(trial.data)
     store = Store(folder / "records")
-    done = Runner(store, NullObserver()).run(prepare(plan, store))
+    done = Runner(store, RunObserver()).run(prepare(plan, store))
     return {task.trial.engine: task.record for task in done.tasks if task.record}
 
 

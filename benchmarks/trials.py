@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainoff import data, engines, study
 from trainoff.records import Record, Store
-from trainoff.runner.runner import NullObserver, Runner, prepare
+from trainoff.runner.runner import Runner, RunObserver, prepare
 
 
 def run(folder: Path, name: str, text: str) -> list[Record]:
@@ -17,7 +17,7 @@ def run(folder: Path, name: str, text: str) -> list[Record]:
     for trial in plan.trials():
         data.get(trial.data)
     store = Store(folder / "records")
-    records = Runner(store, NullObserver()).run(prepare(plan, store)).records
+    records = Runner(store, RunObserver()).run(prepare(plan, store)).records
     for record in records:
         assert record.status == "ok", f"{record.engine}: {record.reason}"
     return records

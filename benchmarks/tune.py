@@ -19,7 +19,7 @@ from pathlib import Path
 from trainoff import engines, study
 from trainoff.analysis.format import ratio_text, seconds
 from trainoff.cli.tune import describe_step
-from trainoff.runner.runner import NullObserver
+from trainoff.runner.runner import RunObserver
 from trainoff.tuning import EngineTuning, TuneOptions, TuneStep, tune
 
 LEAST = 4
@@ -42,7 +42,7 @@ def main() -> int:
         path.write_text(f'workload = "{options.workload}"\nengines = [{named}]\n')
         tune_options = TuneOptions(options.minutes, options.target, options.candidates, options.rounds)
         read = study.read(path, engines.facts())
-        result = tune(read, options.out or Path(folder), tune_options, report, NullObserver())
+        result = tune(read, options.out or Path(folder), tune_options, report, RunObserver())
     print()
     for one in result.engines:
         print(gain_line(one))

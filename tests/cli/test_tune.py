@@ -14,7 +14,7 @@ from helpers.running import HANGS_S, assert_nothing_survives, command, environme
 from trainoff import data, engines, study
 from trainoff.data.split import hold_out_validation
 from trainoff.records import Store
-from trainoff.runner.runner import NullObserver, Runner
+from trainoff.runner.runner import Runner, RunObserver
 from trainoff.tuning.engine_study import engine_studies_of
 from trainoff.tuning.results import PruningRule, loss_curve
 
@@ -156,7 +156,7 @@ def test_a_candidate_that_cannot_win_is_stopped_and_its_curve_is_kept(tmp_path: 
     task.give_up = lambda state: (
         rule.give_up(state) if state.snapshots else None
     )  # a slow machine may have no snapshot in that time
-    (record,) = Runner(store, NullObserver()).run([task]).records
+    (record,) = Runner(store, RunObserver()).run([task]).records
     assert record.status == "timeout"
     assert str(record.reason).startswith("given up after")
     assert 0 < (record.samples_seen or 0) < 200000 * 1149

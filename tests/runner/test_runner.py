@@ -28,7 +28,7 @@ from helpers.running import (
 )
 from trainoff import data, engines
 from trainoff.records import Record, Store
-from trainoff.runner.runner import NullObserver, Runner, defer_interrupts, prepare
+from trainoff.runner.runner import Runner, RunObserver, defer_interrupts, prepare
 from trainoff.study import read
 
 pytestmark = pytest.mark.cluster
@@ -326,10 +326,10 @@ def test_a_trial_that_another_run_left_unfinished_is_run_again(tmp_path):
     data.get("digits")
     store = Store(tmp_path / "out" / "tiny")
     (first,), (waiting,) = prepare(small, store), prepare(small, store)
-    Runner(store, NullObserver()).run([first])
+    Runner(store, RunObserver()).run([first])
     (path,) = tmp_path.glob("out/tiny/*/record.json")
     path.write_text(path.read_text().replace('"unfinished": false', '"unfinished": true'))
-    (record,) = Runner(store, NullObserver()).run([waiting]).records
+    (record,) = Runner(store, RunObserver()).run([waiting]).records
     assert (record.attempt, record.unfinished) == (2, False)
 
 

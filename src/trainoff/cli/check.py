@@ -13,7 +13,7 @@ from trainoff.cli import common
 from trainoff.errors import TrainoffError
 from trainoff.records import Store
 from trainoff.runner.contract_tests import cases, check
-from trainoff.runner.runner import NullObserver
+from trainoff.runner.runner import RunObserver
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +28,7 @@ def check_engine(name: str, console: Console) -> int:
         raise TrainoffError(f"{name} cannot be checked here: it {missing[0]}")
     total, failed = len(cases(engine)), 0
     with tempfile.TemporaryDirectory(prefix="trainoff-check-") as folder:
-        for number, finding in enumerate(check(engine, Store(Path(folder)), NullObserver()), 1):
+        for number, finding in enumerate(check(engine, Store(Path(folder)), RunObserver()), 1):
             symbol = Text("✗", "red") if finding.wrong else Text("✓", "green")
             console.print(symbol, f"{number:>3} of {total}  {finding.case}: {finding.wrong or finding.note}")
             if finding.wrong and not failed and finding.traceback:  # the first is enough

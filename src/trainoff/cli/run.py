@@ -31,7 +31,7 @@ from trainoff.report.tables import ALWAYS, Column, heading, table
 from trainoff.runner import machine
 from trainoff.runner.estimate import Clock, Estimator
 from trainoff.runner.events import TrialState
-from trainoff.runner.runner import Observers, Runner, RunResult, Task, get_data, prepare
+from trainoff.runner.runner import Observers, Runner, RunObserver, RunResult, Task, get_data, prepare
 from trainoff.runner.status import STATUSES
 from trainoff.study import Study, nearest
 
@@ -134,7 +134,7 @@ SYMBOLS = {"ok": ("✓", "green"), "unsupported": ("-", "dim"), "interrupted": (
 OTHER_LINES = 5  # of the terminal: heading, summary, notes
 
 
-class LiveTable:
+class LiveTable(RunObserver):
     """A table of the trials, redrawn about once a second while they run."""
 
     def __init__(self, clock: Clock, console: Console) -> None:

@@ -15,7 +15,7 @@ from trainoff.cli.run import Bars
 from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.runner import machine
 from trainoff.runner.events import TrialState
-from trainoff.runner.runner import NullObserver, Task
+from trainoff.runner.runner import RunObserver, Task
 from trainoff.study import Study
 from trainoff.tuning import (
     EngineTuning,
@@ -61,7 +61,7 @@ def tune_study(
     return 130 if result.interrupted else 0 if result.reached else 1
 
 
-class TuneProgress(NullObserver):
+class TuneProgress(RunObserver):
     """A bar of the remaining time, and a line for each candidate; outside a terminal only the lines."""
 
     def __init__(self, console: Console, minutes: float) -> None:

@@ -20,7 +20,7 @@ from trainoff.records import Record, Store
 from trainoff.report.tables import setting
 from trainoff.runner.estimate import Clock, samples
 from trainoff.runner.events import TrialState
-from trainoff.runner.runner import Task
+from trainoff.runner.runner import RunObserver, Task
 
 PROGRESS = "progress.json"
 PLAN = "plan.json"
@@ -54,7 +54,7 @@ class RunProgress:
     running: RunningTrial | None
 
 
-class ProgressFile:
+class ProgressFile(RunObserver):
     """An observer that writes the progress of a run to a file, at most once a second, in a scratch folder.
 
     The folder is locked while the process lives and removed at the end of the run; if its lock is free, the run was
@@ -144,7 +144,7 @@ def _steps(task: Task) -> int | None:
     return steps
 
 
-class PlainLines:
+class PlainLines(RunObserver):
     """An observer that prints a line when a trial starts and a line when it ends."""
 
     def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:

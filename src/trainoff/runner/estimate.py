@@ -17,7 +17,7 @@ from trainoff.models import FAMILIES, DataShape
 from trainoff.records import Record, scan
 from trainoff.runner import machine
 from trainoff.runner.events import TrialState
-from trainoff.runner.runner import NullObserver, Task
+from trainoff.runner.runner import RunObserver, Task
 from trainoff.study import Trial
 
 STARTUP_S = 3.0
@@ -89,7 +89,7 @@ def _operations(trial: Trial) -> float:
     return operations * samples(trial)
 
 
-class Clock(NullObserver):
+class Clock(RunObserver):
     """Tracks how long a run has taken and how long it still needs."""
 
     def __init__(self, tasks: Sequence[Task], estimator: Estimator) -> None:

@@ -89,8 +89,8 @@ def full_record(record: Record, trial: Trial, exit_info: ExitInfo, job: Job, dif
         snapshot.unlink()  # evaluated: the record may need the space
     log = _collect_logs(job.folder)
     if record.failed:
-        worker = state.worker_log
-        record.log_tail = worker.tail if worker and worker.tail else _tail(log)
+        lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL:]
+        record.log_tail = (state.worker_log and state.worker_log.tail) or "\n".join(lines)
     samples = [{"t_s": sample.tick - state.start, **sample.row()} for sample in state.samples]
     _write(samples, job.folder / "samples.parquet")
 
@@ -160,10 +160,6 @@ def _collect_logs(folder: Path) -> Path:
             if text := part.read_text(errors="replace"):
                 log.write(f"\n==== {part.relative_to(logs).with_suffix('')} ====\n{text}")
     return path
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:])
 
 
 def set_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec] = ()) -> None:

@@ -86,8 +86,6 @@ class Runner:
                     # Made before the trial, so that its result can be evaluated even if the dataset is removed.
                     job = make_job(task.trial, Cluster(1, folder), folder)
                     exit_info = self._run_trial(task, record, folder, uninterrupted)
-                    stopped = exit_info.stopped
-                    record.noise["control_after"] = None if stopped else self._control.after(_first_cpu(record))
                     full_record(record, task.trial, exit_info, job, task.engine.differs(task.trial))
                 self._store.commit(record, folder)
                 task.record, task.rerun = record, False
@@ -110,19 +108,14 @@ class Runner:
             "reason": no_namespaces or no_network,
         }
         sandbox = Sandbox(folder, cpus, no_namespaces is None, no_network is None, task.engine.trainer)
-        record.noise["control_before"] = self._control.before(_first_cpu(record))
+        record.noise["control_before"] = self._control.before(cpus[0])
         update = partial(self._observer.update, task)
         with TrialProcess(trial, sandbox, update, task.give_up) as trial_process:
             exit_info = trial_process.run()
             uninterrupted.enter_context(defer_interrupts())
+        record.noise["control_after"] = None if exit_info.stopped else self._control.after(cpus[0])
         self._interrupted = exit_info.stopped
         return exit_info
-
-
-def _first_cpu(record: Record) -> int:
-    """Return the first of the trial's CPUs, on which the control kernel runs."""
-    first: int = record.isolation["cpus"][0]
-    return first
 
 
 @contextmanager
@@ -210,8 +203,8 @@ def _needs_rerun(record: Record, trial: Trial, engine: Engine, retry: Sequence[s
     return not_started and check_preconditions(trial, engine) is None
 
 
-class RunObserver(Protocol):
-    """Follows a run: a live table, plain lines, the progress file. Every method may do nothing."""
+class RunObserver:
+    """Follows a run; subclasses show it, such as a live table, plain lines and the progress file."""
 
     def planned(self, tasks: Sequence[Task]) -> None:
         """Called before the first trial with all tasks in order, including those that are done."""
@@ -229,17 +222,7 @@ class RunObserver(Protocol):
         """Called when a record has been stored, by this run or by another one meanwhile."""
 
 
-class NullObserver:
-    """An observer that does nothing, and a base for those that need only some of the calls."""
-
-    def planned(self, tasks: Sequence[Task]) -> None: ...
-    def waiting(self, sentence: str) -> None: ...
-    def started(self, task: Task) -> None: ...
-    def update(self, task: Task, state: TrialState) -> None: ...
-    def finished(self, task: Task, record: Record) -> None: ...
-
-
-class Observers:
+class Observers(RunObserver):
     """Several observers of one run, which are called in their order."""
 
     def __init__(self, *observers: RunObserver) -> None:

@@ -80,7 +80,7 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
             _report_worker(error, cluster.failed(), channel)
             raise
         finally:
-            _enter_teardown(channel)
+            channel.emit("phase", name="teardown", network_bytes=network_bytes())  # lasts until no process is left
             engine.close()
 
 
@@ -94,11 +94,6 @@ def _report_worker(error: BaseException, failed: Process | None, channel: Channe
     elif failed:
         end = f"\nit was killed by {failed.killed_by}" if failed.killed_by else ""
         channel.emit("worker-failed", role=failed.role, exit=failed.exit_code, tail=failed.tail() + end)
-
-
-def _enter_teardown(channel: Channel) -> None:
-    """Begin the phase that lasts until the last process has ended."""
-    channel.emit("phase", name="teardown", network_bytes=network_bytes())
 
 
 def claim_cores(cpus: list[int], cores: float) -> None:
