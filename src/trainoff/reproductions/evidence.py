@@ -78,6 +78,10 @@ class Evidence:
     def result(self, what: str) -> float:
         return self.value(lambda record: record.result, f"the result of {what}")
 
+    def train_times(self, key: str) -> dict[Any, float]:
+        """Return the median training time by a field or parameter, as far as trials ended well."""
+        return {value: part.train_s(f"{key} {value}") for value, part in self.group_by(key).items() if part.good}
+
     def group_by(self, key: str) -> dict[Any, Evidence]:
         """Group the records by a field or parameter, in the order of its values."""
         values = sorted({value for record in self.records if (value := field_of(record, key)) is not None})

@@ -153,8 +153,7 @@ def training_stops_before_a_thousand_epochs(evidence: Evidence) -> ClaimFinding:
 
 @check
 def more_dask_workers_take_longer_on_small_data(evidence: Evidence) -> ClaimFinding:
-    runs = divided(evidence, engine=DASK, epochs=LONG)
-    times = {int(workers): part.train_s("Dask") for workers, part in runs.group_by("workers").items() if part.good}
+    times = divided(evidence, engine=DASK, epochs=LONG).train_times("workers")
     require(len(times) >= 2, "Dask ended well with fewer than two numbers of workers")
     text = ", ".join(f"{count(workers, 'worker')} {seconds(took)}" for workers, took in times.items())
     return finding(larger(times[max(times)], times[min(times)]), text, "two cores in all")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from trainoff.analysis.correlation import FittedLine, fit_line
 from trainoff.analysis.format import count, seconds, size
@@ -44,11 +43,6 @@ def small_and_large(evidence: Evidence) -> tuple[int, int]:
     return sizes[0], sizes[-1]
 
 
-def train_times(runs: Evidence, key: str) -> dict[Any, float]:
-    """Return the training times of trials that ended well, by a key."""
-    return {value: part.train_s(f"{key} {value}") for value, part in runs.group_by(key).items() if part.good}
-
-
 def _of_sizes(evidence: Evidence, engine: str) -> list[tuple[float, float, float]]:
     """Return cores, memory and training time of an engine on the large data, machine by machine."""
     large = small_and_large(machines(evidence))[1]
@@ -85,7 +79,7 @@ def tensorflow_faster_than_mllib(evidence: Evidence) -> ClaimFinding:
 def no_mllib_cluster_beats_one_tensorflow(evidence: Evidence) -> ClaimFinding:
     """MLlib at its best number of nodes against TensorFlow on one machine with four times a node's cores."""
     large = small_and_large(clusters(evidence))[1]
-    best = train_times(clusters(evidence, train_rows=large), "workers")
+    best = clusters(evidence, train_rows=large).train_times("workers")
     require(best, "no trial of MLlib on a cluster ended well")
     nodes = min(best, key=best.__getitem__)
     one = machines(evidence, engine=TENSORFLOW, machine="m4.xlarge", train_rows=large)
@@ -172,7 +166,7 @@ def equal_cores_train_alike_whatever_the_type(evidence: Evidence) -> ClaimFindin
 
 def _nodes(evidence: Evidence, large: bool) -> dict[int, float]:
     rows = small_and_large(clusters(evidence))[large]
-    times = train_times(clusters(evidence, train_rows=rows), "workers")
+    times = clusters(evidence, train_rows=rows).train_times("workers")
     if len(times) < 2 or 1 not in times:
         raise EvidenceMissing(
             f"MLlib ended well on {len(times)} numbers of nodes with {rows:,} rows, too few to compare"
