@@ -98,7 +98,7 @@ def main() -> int:
         print(f"{name:<14} {empty:>10.1f} {weights - empty:>10.1f} {whole - weights:>10.1f} {whole:>10.1f}")
     spark, dask = (medians[name] for name in ENGINES)
     ratios = ", ".join(f"{kind} {spark[kind] / dask[kind]:.1f}" for kind in dask)
-    print(f"Spark takes so many times as long as Dask: {ratios}")
+    print(f"Spark's time as a multiple of Dask's: {ratios}")
     good = all(dask[kind] <= most for kind, most in MOST_MS.items())
     wanted = ", ".join(f"{kind} at most {most:g} ms" for kind, most in MOST_MS.items())
     print(f"dask-average: {wanted} wanted: {'ok' if good else 'TOO SLOW'}")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent.parent
 BUSY = "while True: pass"
-SEEDS = {"as it is": (), "one core": (1,), "busy": (2,), "twice at once": (3, 4)}  # a clone each; none: the usual order
+SEEDS = {"unchanged": (), "one core": (1,), "busy": (2,), "twice at once": (3, 4)}  # a clone each; none: usual order
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def test_few_pairs_are_only_indicative(workdir, capsys):
     assert "--repeat 5 adds pairs." in out
     every = output_of(capsys, "out")
     assert "of 2 others: 2 indicative." in every
-    assert not [word for word in ("faster", "slower", "tie", "signific") if word in out + every]
+    assert not [term for term in ("faster", "slower", "tie", "signific") if term in out + every]
 
 
 def test_caveats_are_printed(workdir, capsys):
@@ -136,8 +136,8 @@ def test_settings_are_compared_with_equal_numbers_of_workers(workdir, capsys):
     ]
 
 
-def json_of(capsys, *words):
-    assert main([str(word) for word in ("compare", *words, "--json")]) == 0
+def json_of(capsys, *arguments):
+    assert main([str(argument) for argument in ("compare", *arguments, "--json")]) == 0
     return capsys.readouterr().out
 
 

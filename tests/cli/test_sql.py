@@ -52,8 +52,8 @@ def test_the_three_tables_can_be_joined(folder):
 
 
 def test_columns_with_a_dot_need_no_quotes(folder):
-    query = "select engine, r.params.epochs as n, 'params.epochs' as said from records r where params.epochs > 2"
-    assert rows(folder, query) == [{"engine": "torch", "n": 9, "said": "params.epochs"}]
+    query = "select engine, r.params.epochs as n, 'params.epochs' as text from records r where params.epochs > 2"
+    assert rows(folder, query) == [{"engine": "torch", "n": 9, "text": "params.epochs"}]
     query = 'select "time_to_target.0.97" as s from records where time_to_target.0.97 is not null'
     assert rows(folder, query) == [{"s": 0.5}]
 

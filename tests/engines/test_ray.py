@@ -19,12 +19,11 @@ from helpers.running import (
     assert_recovered,
     assert_targets_are_reached,
     environment,
-    is_held_after_checkpoint,
     kill_choice,
     member,
     members,
     only_record,
-    run_and_signal,
+    signal_after_checkpoint,
     study,
     survivors,
     trainoff,
@@ -33,14 +32,6 @@ from trainoff.clusters.local import free_ports
 
 pytestmark = [pytest.mark.namespace, pytest.mark.cluster]
 
-LONG = """workers = 2
-batch_size = 50
-hidden = [400]
-snapshot_every = 100000
-checkpoint_every = 50
-[grid]
-epochs = [20]
-"""
 EPOCHS = 20
 ATTACH = """workers = 2
 batch_size = 50
@@ -91,15 +82,13 @@ def test_the_terminal_shows_nothing_of_ray_but_the_dashboards_address(trained):
 
 def run_and_kill(folder, role, program="", number=signal.SIGKILL, held_at=60, after=0.0):
     """Return the record of a training with a signal to a process, `after` seconds after the first checkpoint."""
-    path = study(folder, "held-ray-torch", more=LONG)
 
     def find():
-        time.sleep(after)
         first = member(folder, role)
         children = [each for each in first.children(recursive=True) if program and program in " ".join(each.cmdline())]
         return children[0] if program else first
 
-    return run_and_signal(folder, path, find, number, held_at, lambda: is_held_after_checkpoint(folder))
+    return signal_after_checkpoint(folder, "ray-torch", find, number, "sync", held_at, after)
 
 
 def test_ray_train_resumes_from_the_checkpoint(tmp_path):

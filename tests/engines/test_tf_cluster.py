@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from helpers.running import (
+    CHECKPOINTED,
     HANGS_S,
     command,
     environment,
     is_held,
-    is_held_after_checkpoint,
     kill_choice,
     members,
     only_record,
     records,
     run_and_signal,
+    signal_after_checkpoint,
     study,
     survivors,
     trainoff,
@@ -83,15 +84,6 @@ workload = "clicks"
 mode = "sync"
 workers = 3
 backup_workers = 1
-"""
-LONG = """workers = 2
-mode = "{mode}"
-batch_size = 50
-hidden = [400]
-snapshot_every = 100000
-checkpoint_every = 50
-[grid]
-epochs = [20]
 """
 
 
@@ -183,14 +175,12 @@ def test_the_slowest_are_left_out_of_a_step(others):
 
 def run_and_kill(folder, engine, mode, victim, number=signal.SIGKILL, held_at=60, after=0.0):
     """Return the record of a training with a signal to a process, `after` seconds after the first checkpoint."""
-    path = study(folder, f"held-{engine}", more=LONG.format(mode=mode))
 
     def find():
-        time.sleep(after)
         (found,) = members(folder, victim, PROGRAMS)
         return found
 
-    return run_and_signal(folder, path, find, number, held_at, lambda: is_held_after_checkpoint(folder))
+    return signal_after_checkpoint(folder, engine, find, number, mode, held_at, after)
 
 
 def test_asynchronous_training_continues_without_a_lost_worker(tmp_path):
@@ -219,7 +209,7 @@ def run_with_suspended_worker(folder, mode):
     """Return the record of a training whose second worker was suspended: in async, until the other made ten updates."""
     held, out = folder / "held", folder / "out"
     held.mkdir()
-    path = study(folder, "held-tf-ps", more=LONG.format(mode=mode).replace("every = 50\n", "every = 1000\n"))
+    path = study(folder, "held-tf-ps", more=CHECKPOINTED.format(mode=mode).replace("every = 50\n", "every = 1000\n"))
     argv = command("run", path, "--out", out, "--set", f"stall_s={4 * HANGS_S}")
     run = subprocess.Popen(argv, env=environment(HELD=str(held), HELD_AT="30"), stdout=subprocess.DEVNULL)
     wait_until(lambda: is_held(folder), run)
@@ -283,7 +273,7 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_step(tmp_path, num
 @pytest.mark.soak
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_process_lost_before_the_first_step_is_replaced(tmp_path, victim):
-    path = study(tmp_path, "held-tf-ps", more=LONG.format(mode="async"))
+    path = study(tmp_path, "held-tf-ps", more=CHECKPOINTED.format(mode="async"))
 
     def have_started():
         return members(tmp_path, "coordinator", PROGRAMS) and members(tmp_path, victim, PROGRAMS)

@@ -184,7 +184,7 @@ def test_rows_are_mapped_from_their_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "lost"),
+    ("code", "log", "lost"),
     [
         (-9, "", True),
         (1, "UnavailableError: tasks are unhealthy (stopped sending heartbeats): task:2", True),
@@ -192,10 +192,10 @@ def test_rows_are_mapped_from_their_files(tmp_path):
         (None, "warning: task:2 stopped sending heartbeats", False),
     ],
 )
-def test_a_killed_or_unresponsive_worker_is_lost_and_a_failed_one_is_not(monkeypatch, code, said, lost):
+def test_a_killed_or_unresponsive_worker_is_lost_and_a_failed_one_is_not(monkeypatch, code, log, lost):
     monkeypatch.setattr(base, "EXPLAIN_S", HANGS_S if lost else 0.1)
     engine = TfAllReduce()
-    engine._processes = [SimpleNamespace(exit_code=code, tail=lambda: said)]
+    engine._processes = [SimpleNamespace(exit_code=code, tail=lambda: log)]
     assert engine._process_was_killed() == lost
 
 

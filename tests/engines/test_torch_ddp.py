@@ -1,7 +1,6 @@
 """torch-ddp in real trials: both modes, kills of every process, exceptions in a worker."""
 
 import signal
-import time
 
 import pytest
 
@@ -9,12 +8,11 @@ from helpers.running import (
     BEST,
     assert_recovered,
     assert_targets_are_reached,
-    is_held_after_checkpoint,
     kill_choice,
     member,
     only_record,
     records,
-    run_and_signal,
+    signal_after_checkpoint,
     study,
     survivors,
     trainoff,
@@ -42,15 +40,6 @@ mode = "local"
 tau = 1
 workers = 2
 optimizer = "sgd"
-"""
-LONG = """workers = 2
-mode = "{mode}"
-batch_size = 50
-hidden = [400]
-snapshot_every = 100000
-checkpoint_every = 50
-[grid]
-epochs = [20]
 """
 EPOCHS = 20
 LOST = {"agent": "agent: torchrun was killed by SIGKILL", "driver": "killed from outside (SIGKILL)"}
@@ -94,13 +83,7 @@ def test_the_record_has_figures_of_every_role(trained):
 
 def run_and_kill(folder, role, number=signal.SIGKILL, mode="sync", held_at=60, after=0.0):
     """Return the record of a training with a signal to a process, `after` seconds after the first checkpoint."""
-    path = study(folder, "held-torch-ddp", more=LONG.format(mode=mode))
-
-    def find():
-        time.sleep(after)
-        return member(folder, role)
-
-    return run_and_signal(folder, path, find, number, held_at, lambda: is_held_after_checkpoint(folder))
+    return signal_after_checkpoint(folder, "torch-ddp", lambda: member(folder, role), number, mode, held_at, after)
 
 
 def test_torchrun_resumes_from_the_checkpoint(tmp_path):

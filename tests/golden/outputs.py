@@ -227,8 +227,8 @@ def _taken(action: argparse.Action) -> str:
 
 
 CASES: dict[str, Callable[[Path], Any]] = {
-    **{name: partial(of_command, words) for name, words in COMMANDS.items()},
-    **{f"text-{name}": partial(of_text, words) for name, words in TEXTS.items()},
+    **{name: partial(of_command, arguments) for name, arguments in COMMANDS.items()},
+    **{f"text-{name}": partial(of_text, arguments) for name, arguments in TEXTS.items()},
     **{f"plan-{name}": partial(of_plan, path) for name, path in STUDIES.items()},
     **{f"reproduce-{name}": partial(of_reproduction, name) for name in REPRODUCED},
     **{f"show-order-{folder or 'all'}": partial(of_order, folder) for folder in ("", *FOLDERS)},

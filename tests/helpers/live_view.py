@@ -49,7 +49,7 @@ def get(port: int, path: str = "/", method: str = "GET", **headers: str) -> HTTP
     connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     response = connection.getresponse()
     endless = response.status == 200 and path.startswith("/events")
-    response.body = b"" if endless else response.read()  # type: ignore[attr-defined]  # kept where a test looks for it
+    response.body = b"" if endless else response.read()  # type: ignore[attr-defined]  # read by tests
     connection.close()
     return response
 

@@ -36,6 +36,15 @@ epochs = 2
 train_rows = 300
 {more}
 """
+CHECKPOINTED = """workers = 2
+mode = "{mode}"
+batch_size = 50
+hidden = [400]
+snapshot_every = 100000
+checkpoint_every = 50
+[grid]
+epochs = [20]
+"""  # the parameters of a long training with checkpoints
 
 
 def study(folder: Path, *engines: str, more: str = "", name: str = "tiny") -> Path:
@@ -238,6 +247,25 @@ def run_and_signal(
     assert_nothing_survives(folder)
     assert list((folder / "out" / "tiny" / ".staging").iterdir()) == []
     return only_record(folder / "out")
+
+
+def signal_after_checkpoint(
+    folder: Path,
+    engine: str,
+    victim: Callable[[], psutil.Process],
+    number: signal.Signals = signal.SIGKILL,
+    mode: str = "sync",
+    held_at: int = 60,
+    after: float = 0.0,
+) -> dict[str, Any]:
+    """Run a long training, send a signal to a process `after` seconds after a checkpoint, and return the record."""
+    path = study(folder, f"held-{engine}", more=CHECKPOINTED.format(mode=mode))
+
+    def choose() -> psutil.Process:
+        time.sleep(after)
+        return victim()
+
+    return run_and_signal(folder, path, choose, number, held_at, lambda: is_held_after_checkpoint(folder))
 
 
 def is_held(folder: Path) -> bool:

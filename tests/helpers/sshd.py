@@ -1,4 +1,4 @@
-"""Two emulated machines, each with a real sshd, on a network namespace of their own.
+"""Two emulated machines, each with a real sshd, in their own network namespace.
 
 Each has its own network, processes, home and temporary folder; Python and its packages are those of this machine.
 """

@@ -101,7 +101,7 @@ def study(folder: Path, text: str, **asked: object) -> Study:
     """Write a study file into a folder and read it."""
     path = folder / "my.toml"
     path.write_text(text, encoding="utf-8")
-    return read(path, INSTALLED, **asked)  # type: ignore[arg-type]  # tests hand on what they are given
+    return read(path, INSTALLED, **asked)  # type: ignore[arg-type]  # passed on unchanged
 
 
 def error_of(folder: Path, text: str, **asked: object) -> str:

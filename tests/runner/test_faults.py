@@ -373,7 +373,8 @@ def test_losses_before_the_fault_are_not_its_impact():
 
 
 @pytest.mark.parametrize(
-    "event", [None, {"t": 110.0, "kind": "fault", "action": "pause", "node": 1, "processes": 0, "why": "nobody there"}]
+    "event",
+    [None, {"t": 110.0, "kind": "fault", "action": "pause", "node": 1, "processes": 0, "why": "no process there"}],
 )
 def test_a_fault_that_was_not_injected_has_no_impact(event):
     state = TrialState(90.0)
@@ -382,7 +383,7 @@ def test_a_fault_that_was_not_injected_has_no_impact(event):
     found = fault_impact(PAUSE, state, failed=False)
     assert found["state"] == "not done"
     assert found["at_s"] is found["detected_s"] is found["longest_gap_s"] is None
-    assert found["why"] == (event and "nobody there")
+    assert found["why"] == (event and "no process there")
 
 
 def test_a_fault_and_its_end_count_as_progress():
