@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainoff.errors import TrainoffError
 
+NEEDED_BY = ("spark",)  # cluster software
 LEAST = 17  # for Spark 4
 MODULE = "jdk.incubator.vector"  # required by Spark 4; small runtimes lack it
 INSTALL = "apt-get install openjdk-17-jre-headless" if sys.platform == "linux" else "install a JDK 17 and set JAVA_HOME"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainoff.clusters import THREADS, Process
+from trainoff.clusters import THREADS, Process, java
 from trainoff.clusters.local import die_with_parent, threads
 from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch, network_bytes
@@ -61,7 +61,7 @@ def _run(spec: dict[str, Any], folder: Path, watch: TrialWatch, channel: Channel
     engine = engines.get(trial.engine)
     with make_cluster(trial, folder) as cluster:
         with watch.phase("cluster_start"):
-            cluster.prepare(engine.modules, java=engine.cluster == "spark")
+            cluster.prepare(engine.modules, java=engine.cluster in java.NEEDED_BY)
         with watch.phase("data_load"):
             job = make_job(trial, cluster, folder)
         every = trial.params["snapshot_every"] or job.order.rows // 3
