@@ -127,5 +127,5 @@ def _files(kind: type) -> list[Path]:
     """Return the source files of a class: the whole package, if its module is one."""
     source = Path(inspect.getfile(kind))
     folder = source.parent
-    own_folder = folder != Path(__file__).parent and (folder / "__init__.py").exists()
-    return sorted(folder.glob("*.py")) if own_folder else [source]
+    is_package = folder != Path(__file__).parent and (folder / "__init__.py").exists()
+    return sorted(folder.glob("*.py")) if is_package else [source]
