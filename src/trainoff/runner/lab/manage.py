@@ -76,10 +76,10 @@ def up(specs: Sequence[NodeSpec]) -> LabEntry:
         text=True,
     )
     assert process.stdout
-    said = process.stdout.readline().strip()
+    message = process.stdout.readline().strip()
     found = [entry for entry in labs() if entry.supervisor == process.pid]
-    if said != UP or not found:
-        raise TrainoffError(said or "the lab did not come up")
+    if message != UP or not found:
+        raise TrainoffError(message or "the lab did not come up")
     return found[0]
 
 
@@ -107,7 +107,7 @@ def _cpu_seconds(entry: LabEntry) -> list[float]:
 
 def _rows(entry: LabEntry, before: Sequence[float], passed: float) -> list[dict[str, Any]]:
     with contextlib.suppress(OSError, KeyError, TrainoffError):  # the lab has ended meanwhile
-        traffic = node_traffic(Path(f"/proc/{inner(entry)}/net/dev"))
+        traffic = node_traffic(Path(f"/proc/{init_pid(entry)}/net/dev"))
         return [_row(entry, number, first, passed, traffic[number]) for number, first in enumerate(before)]
     return []
 
@@ -133,10 +133,10 @@ def _row(entry: LabEntry, number: int, first: float, passed: float, traffic: tup
 
 def enter_command(node: str, command: Sequence[str], lab: str | None) -> list[str]:
     """Return the command that runs another one on a node."""
-    entry = choose(lab)
-    supervisor = inner(entry)
-    aside = ["nsenter", "--target", str(supervisor), "--pid", "--mount", f"--wd={Path.cwd()}", "--"]
-    return [*entry.plan.enter_command(number_of(entry, node), supervisor), *aside, *command]
+    entry = find_lab(lab)
+    supervisor = init_pid(entry)
+    in_namespaces = ["nsenter", "--target", str(supervisor), "--pid", "--mount", f"--wd={Path.cwd()}", "--"]
+    return [*entry.plan.enter_command(number_of(entry, node), supervisor), *in_namespaces, *command]
 
 
 def number_of(entry: LabEntry, node: str) -> int:
@@ -148,7 +148,7 @@ def number_of(entry: LabEntry, node: str) -> int:
     return names.index(name)
 
 
-def choose(lab: str | None) -> LabEntry:
+def find_lab(lab: str | None) -> LabEntry:
     """Return the lab of that name, or the one that is up; one started by `trainoff lab up` comes before a trial's."""
     found = [entry for entry in labs() if lab in (None, entry.name)]
     if not found:
@@ -160,7 +160,7 @@ def choose(lab: str | None) -> LabEntry:
     return (manual or found)[0]
 
 
-def inner(entry: LabEntry) -> int:
+def init_pid(entry: LabEntry) -> int:
     """Return the id of a lab's process 1 outside its namespace."""
     try:
         return int(psutil.Process(entry.supervisor).children()[0].pid)
@@ -198,8 +198,8 @@ class Target:
     cores: float
     share: float
 
-    def link(self, *words: str) -> None:
-        command = ["nsenter", f"--net=/proc/{self.supervisor}/ns/net", "ip", "link", "set", self.port, *words]
+    def link(self, *args: str) -> None:
+        command = ["nsenter", f"--net=/proc/{self.supervisor}/ns/net", "ip", "link", "set", self.port, *args]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise TrainoffError(f"the node's link could not be changed: {done.stderr.strip()}")
@@ -226,9 +226,9 @@ def apply_action(action: str, node: str, lab: str | None, share: float) -> str:
     """
     if not 0 < share <= 1:
         raise TrainoffError(f"--share {share:g}: expected a number above 0, at most 1")
-    entry = choose(lab)
+    entry = find_lab(lab)
     number = number_of(entry, node)
-    target = Target(entry.plan.group(number), port_of(number), inner(entry), entry.plan.specs[number].cores, share)
+    target = Target(entry.plan.group(number), port_of(number), init_pid(entry), entry.plan.specs[number].cores, share)
     ACTIONS[action](target)
     with contextlib.suppress(OSError):  # there is a record only if a trial runs
         Channel(Path(entry.folder) / "events").emit("note", name=f"{BY_HAND}{action} node-{number}", text="done")
