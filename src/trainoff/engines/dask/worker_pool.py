@@ -30,7 +30,7 @@ from trainoff.engines.shared.local_sgd import (
 )
 from trainoff.engines.shared.recovery import with_heartbeat
 from trainoff.engines.shared.shipping import compact, without_rows
-from trainoff.engines.shared.storage import Storage
+from trainoff.engines.shared.storage import Storage, rows_name
 from trainoff.errors import TrainoffError
 from trainoff.models import flatten
 from trainoff.study.study import derive
@@ -246,8 +246,7 @@ def store_rows(job: Job, partitioned: bool) -> list[WorkerRows]:
 
     Parts are drawn at random, because the rows of a file may be in the order of their classes.
     """
-    data, rows = job.data, len(job.data.y_train)
-    name = f"{data.name.replace('/', '_')}-{data.identity[:12]}-{rows}"
+    data, rows, name = job.data, len(job.data.y_train), rows_name(job.data)
     url = job.params["storage"] or str(job.folder / "rows")
     if partitioned:
         storage = Storage(url, "parquet", f"{name}-mixed-{job.order.seed}")

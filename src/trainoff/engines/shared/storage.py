@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data import Csr
+from trainoff.data import Csr, Data
 from trainoff.engines.shared.shipping import compact, expand
 from trainoff.errors import TrainoffError
 from trainoff.study.study import CREDENTIALS
@@ -93,6 +93,11 @@ class Storage:
                 x, y = self.read(part)
                 expand(x).tofile(xs)
                 y.tofile(ys)
+
+
+def rows_name(data: Data) -> str:
+    """Return a name for the training rows of a dataset, which differs if their content does."""
+    return f"{data.name.replace('/', '_')}-{data.identity[:12]}-{len(data.y_train)}"
 
 
 def refuses_storage(url: str | None) -> str | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.engines.contract import Job, Knob, Refused, Watch, families, refuse_stop
 from trainoff.engines.shared.shipping import InFile, compact, unpack_rows, without_rows
-from trainoff.engines.shared.storage import Storage, needs_host_network, refuses_storage
+from trainoff.engines.shared.storage import Storage, needs_host_network, refuses_storage, rows_name
 from trainoff.engines.spark import ROWS, SparkEngine
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster import ASYNC_DIFFERS, KNOB_MODES, TfPs, refuses_split
@@ -249,10 +249,8 @@ class TfOnSpark(SparkEngine):
 
 def storage_of(job: Job) -> Storage | None:
     """Return the storage of the rows, if the job names one."""
-    if not (url := job.params["storage"]):
-        return None
-    rows = len(job.data.y_train)
-    return Storage(url, job.params["format"], f"{job.data.name.replace('/', '_')}-{job.data.identity[:12]}-{rows}")
+    url = job.params["storage"]
+    return Storage(url, job.params["format"], rows_name(job.data)) if url else None
 
 
 def with_local_rows(job: Job) -> Job:
