@@ -70,11 +70,11 @@ def test_action_none_is_the_same_trial_as_without_a_fault(tmp_path):
         ("{action = 'pause', worker = 1}", "`worker` is not a key of `fault`"),
         (
             "{action = 'kill-node', for_s = 3}",
-            "`for_s` means nothing for the fault `kill-node`, which has `node`, `at`",
+            "`for_s` is not a key of the fault `kill-node`, which has `node`, `at`",
         ),
         (
             "{action = 'none', at = 0.5}",
-            "`at` means nothing for the fault `none`, which has nothing else; leave it out",
+            "`at` is not a key of the fault `none`, which has nothing else; leave it out",
         ),
         ("{action = 'pause', at = 1}", "`at` is 1; expected a share of the training from 0 to below 1"),
         ("{action = 'pause', at = 'step 0.5'}", '`at` is "step 0.5"; expected a share'),

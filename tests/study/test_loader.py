@@ -336,7 +336,7 @@ MISTAKES = {
     ),
     "a key twice": (
         HEAD + "repeat = 1\nrepeat = 2",
-        "my.toml, line 4: this key is there for the second time; keep one",
+        "my.toml, line 4: this key is there twice; keep one",
     ),
     "nested without end": (
         "a = " + "[" * 5000,

@@ -103,22 +103,22 @@ MISTAKES = {
     ),
     "data that is not there": (
         '[workload.wine]\ndata = "wine.csv"',
-        'my.toml, line 3: `data` is "wine.csv", which is not there; give a path from the study '
+        'my.toml, line 3: `data` is "wine.csv", which does not exist; give a path from the study '
         "file's folder, or one of clicks, digits, emnist-digits, mnist, mnist-large, open-bandit",
     ),
     "dataset misspelt": (
         '[workload.wine]\ndata = "mnits"',
-        'my.toml, line 3: `data` is "mnits", which is not there; did you mean `mnist`?',
+        'my.toml, line 3: `data` is "mnits", which does not exist; did you mean `mnist`?',
     ),
     "data path too long": (
         f'[workload.wine]\ndata = "{"x" * 5000}"',
-        f'my.toml, line 3: `data` is "{"x" * 37}...", which is not there; give a path from the study '
+        f'my.toml, line 3: `data` is "{"x" * 37}...", which does not exist; give a path from the study '
         "file's folder, or one of clicks, digits, emnist-digits, mnist, mnist-large, open-bandit",
     ),
     "other data under a shipped name": (
         '[workload.mnist-mlp]\ndata = "my.toml"',
         "my.toml, line 3: `data` of `mnist-mlp` cannot be changed, because that workload ships with "
-        "trainoff; give yours a name of its own",
+        "trainoff; give yours another name",
     ),
     "unknown model": (
         '[workload.wine]\ndata = "my.toml"\nmodel = "cnm"',
@@ -139,8 +139,8 @@ MISTAKES = {
     ),
     "a name and a table": (
         'workload = "digits-mlp"\n[workload.digits-mlp]\nepochs = 1',
-        "my.toml, line 3: TOML has no room for both `workload = ...` and [workload.NAME]; leave out the "
-        "former: a single [workload.NAME] is chosen by itself, of several choose in [grid] workload = [...]",
+        "my.toml, line 3: TOML cannot have both `workload = ...` and [workload.NAME]; leave out the "
+        "former: a single [workload.NAME] is used by itself, of several choose in [grid] workload = [...]",
     ),
     "not a table": (
         "[workload]\nwine = 3",

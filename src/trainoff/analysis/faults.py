@@ -10,7 +10,7 @@ from trainoff.analysis.format import fault_text
 from trainoff.analysis.groups import SettingGroup, as_key, setting_of
 from trainoff.analysis.statistics import median_of
 from trainoff.records import METRICS, Record
-from trainoff.study.keys import FIELDS
+from trainoff.study.keys import FAULT_FIELDS
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def fault_effects(groups: Sequence[SettingGroup]) -> list[FaultEffect]:
     """Return the effect on every setting in which a fault was injected, by name, then by the kind of fault."""
     baselines = {_key(record): record for group in groups for record in group.good if not record.params.get("fault")}
     found = [_effect(group, baselines) for group in groups if any(record.fault for record in group.records)]
-    return sorted(found, key=lambda effect: (effect.name, list(FIELDS).index(effect.action), effect.fault))
+    return sorted(found, key=lambda effect: (effect.name, list(FAULT_FIELDS).index(effect.action), effect.fault))
 
 
 def without_faults(groups: Sequence[SettingGroup]) -> list[SettingGroup]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from trainoff.study.keys import ALWAYS, LAST
+from trainoff.study.keys import FAULT_DEFAULTS, LAST
 
 UNITS = {"memory_gb": "memory GB", "bandwidth_mbit": "bandwidth Mbit/s"}  # keys whose last word is a unit
 
@@ -122,8 +122,8 @@ def fault_text(fault: Mapping[str, Any]) -> str:
         parts.append(f"to {fault['bandwidth_mbit']:g} Mbit/s")
     if fault.get("for_s"):
         parts.append(f"for {fault['for_s']:g} s")
-    at = fault.get("at", ALWAYS["at"])
-    if at != ALWAYS["at"]:
+    at = fault.get("at", FAULT_DEFAULTS["at"])
+    if at != FAULT_DEFAULTS["at"]:
         parts.append(f"at {at}" if isinstance(at, str) else f"at {percent(at)}")
     return " ".join(parts)
 

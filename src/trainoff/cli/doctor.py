@@ -24,10 +24,7 @@ def examine() -> dict[str, Any]:
     return {
         "machine": {**machine.environment(), "gpu": machine.gpu(), "ssh": machine.ssh(), "root": os.geteuid() == 0},
         "isolation": {"namespaces": reason is None, "reason": reason},
-        "lab": {
-            "ready": reason is None and register.missing() is None,
-            "reason": reason or register.missing(),
-        },
+        "lab": {"ready": reason is None and register.missing() is None, "reason": reason or register.missing()},
         "engines": engine_rows(),
         "datasets": [{"name": row["name"], "cached": row["cached"]} for row in dataset_rows()],
     }
@@ -40,10 +37,7 @@ def print_findings(facts: dict[str, Any], console: Console) -> None:
 
     this, isolation = facts["machine"], facts["isolation"]
     rows = [
-        (
-            "machine",
-            f"{this['cpus']} cores ({this['cpu']}), {this['memory_bytes'] / 2**30:.0f} GiB, {this['system']}",
-        ),
+        ("machine", f"{this['cpus']} cores ({this['cpu']}), {this['memory_bytes'] / 2**30:.0f} GiB, {this['system']}"),
         ("python", this["python"]),
         ("java", this["java"] or f"none (only engines on Spark need it): {java.INSTALL}"),
         ("gpu", this["gpu"] or "none"),

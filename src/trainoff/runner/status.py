@@ -14,7 +14,7 @@ from trainoff.runner.events import ErrorEvent
 from trainoff.runner.faults import fault_of
 from trainoff.runner.trial_process import ExitInfo
 from trainoff.study import Trial
-from trainoff.study.keys import NEED_LAB
+from trainoff.study.keys import LAB_FAULTS
 from trainoff.study.machines import GIB, nodes_of
 
 BEFORE_TRAINING = ("import", "cluster_start", "data_load", "ship")
@@ -149,7 +149,7 @@ def _refuses_fault(trial: Trial) -> str | None:
     action, node = fault["action"], fault["node"]
     if trial.cluster not in FAULTY:
         return "faults are injected only into nodes that trainoff starts on this machine"
-    if action in NEED_LAB and trial.cluster != "lab":
+    if action in LAB_FAULTS and trial.cluster != "lab":
         return f'the fault {action} needs nodes with their own network and memory; use kind = "lab"'
     if node >= trial.workers:
         return f"the fault is for node {node}, but the nodes are 0 to {trial.workers - 1}"

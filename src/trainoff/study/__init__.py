@@ -1,6 +1,6 @@
-"""What to run: study files, parameters, grids, workloads and the trials they make.
+"""Study files: keys, overrides, grids, workloads, and the trials that they expand to.
 
-`read(path, installed)` gives a checked Study, `Study.trials()` the trials in the order they run.
+`read(path, installed)` returns a checked Study, `Study.trials()` the trials in the order they run.
 """
 
 from trainoff.study.grid import MOST_TRIALS

@@ -1,4 +1,4 @@
-"""From grid to trials: which values meet which, and what each engine really uses."""
+"""Grid expansion: the combinations of values of a study, and the resolved values of each trial."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trainoff.study.workloads import Workload
 
 Values = Mapping[str, Any]
 MOST_TRIALS = 10_000
-WORKERS_KEYS = ("workers", "nodes", "fault")  # these make a difference only where there is more than one worker
-WHOLE_BATCHES = ("async", "model-parallel")  # modes in which a worker's batch is nobody else's, or everybody's
+WORKERS_KEYS = ("workers", "nodes", "fault")  # without effect on an engine that has a single worker
+WHOLE_BATCHES = ("async", "model-parallel")  # modes in which a batch is not divided among workers
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What a study says of every key, each layer stronger than the one before it."""
+    """The values that a study gives to its keys, by where they are written."""
 
     models: Mapping[str, ModelFacts]  # all families
     base: Values = field(default_factory=dict)  # [params], [cluster] and the choice of the workload
@@ -48,7 +48,7 @@ class Layers:
 
 
 def knows(engine: EngineFacts, layers: Layers, key: str) -> bool:
-    """Whether a key makes a difference to an engine; those of workers make none to a single-node engine."""
+    """Tell whether an engine has a key; those of workers have no effect on a single-node engine."""
     if key in WORKERS_KEYS or key in HOST_KEYS:
         return engine.distributed
     if key in SOFTWARE_KEYS:
@@ -57,13 +57,13 @@ def knows(engine: EngineFacts, layers: Layers, key: str) -> bool:
 
 
 def swept(engine: EngineFacts, layers: Layers) -> dict[str, Sequence[Any]]:
-    """The part of the grid that multiplies an engine's trials."""
+    """Return the part of the grid that multiplies an engine's trials."""
     fixed = {**layers.overrides, **layers.engine_overrides.get(engine.name, {})}
     return {key: values for key, values in layers.grid.items() if knows(engine, layers, key) and key not in fixed}
 
 
 def cases_of(engine: EngineFacts, layers: Layers) -> list[Values]:
-    """The cases that differ for an engine, each with the keys it knows."""
+    """Return the cases that differ for an engine, each with the keys that it has."""
     fixed = {**layers.overrides, **layers.engine_overrides.get(engine.name, {})}
     known = [
         {key: value for key, value in case.items() if knows(engine, layers, key) and key not in fixed}
@@ -73,12 +73,12 @@ def cases_of(engine: EngineFacts, layers: Layers) -> list[Values]:
 
 
 def count(engine: EngineFacts, layers: Layers) -> int:
-    """How many combinations an engine has, without making them."""
+    """Count the combinations of an engine without making them."""
     return len(cases_of(engine, layers)) * math.prod(len(values) for values in swept(engine, layers).values())
 
 
 def combinations(engine: EngineFacts, layers: Layers) -> Iterator[dict[str, Any]]:
-    """Every combination of case and grid values that concerns an engine."""
+    """Yield every combination of case and grid values for an engine."""
     grid = swept(engine, layers)
     for case in cases_of(engine, layers):
         for values in itertools.product(*grid.values()):
@@ -88,9 +88,9 @@ def combinations(engine: EngineFacts, layers: Layers) -> Iterator[dict[str, Any]
 def settings(
     engine: EngineFacts, layers: Layers, combination: Values, workloads: Mapping[str, Workload]
 ) -> dict[str, Any]:
-    """Every value that one trial uses, resolved: from the defaults up to what the command line overrides."""
+    """Return every value of one trial, resolved from the defaults up to the overrides of the command line."""
     workload = {**layers.base, **combination, **layers.overrides}["workload"]
-    asked: list[Values] = [
+    given: list[Values] = [
         layers.base,
         layers.by_workload.get(workload, {}),
         layers.by_engine.get(engine.name, {}),
@@ -98,10 +98,10 @@ def settings(
         layers.overrides,
         layers.engine_overrides.get(engine.name, {}),
     ]
-    chosen = {key: value for layer in asked for key, value in layer.items()}
+    chosen = {key: value for layer in given for key, value in layer.items()}
     if chosen.get("kind") == "hosts":
         chosen.setdefault("workers", len(chosen.get("hosts", [1])))
-        asked = [{"workers": chosen["workers"]}, *asked]
+        given = [{"workers": chosen["workers"]}, *given]
     mode, _ = _mode_and_workers(engine, chosen.get("mode"), _workers(chosen))
     model = layers.models[workloads[workload].model]
     stack: list[Values] = [
@@ -110,18 +110,18 @@ def settings(
         model.defaults,
         workloads[workload].recipe,
         workloads[workload].stale if mode == "async" else {},
-        *asked,
+        *given,
     ]
     merged = {key: value for layer in stack for key, value in layer.items() if knows(engine, layers, key)}
-    unsaid = [key for key in ("fault", *SOFTWARE_KEYS, *HOST_KEYS) if merged.get(key) is None]
+    unset = [key for key in ("fault", *SOFTWARE_KEYS, *HOST_KEYS) if merged.get(key) is None]
     foreign = layers.model_keys - {key.name for key in model.keys}
-    for key in (*foreign, *unsaid):
+    for key in (*foreign, *unset):
         merged.pop(key, None)
     merged.setdefault("workers", 1)
     settle_nodes(merged, layers.machines, chosen)
     merged["mode"], merged["workers"] = _mode_and_workers(engine, merged["mode"], merged["workers"])
     merged["usd_per_hour"] = price_of(merged.get("usd_per_hour", [])[: merged["workers"]])
-    _find_place(engine, merged)
+    _settle_cluster(engine, merged)
     if merged.pop("batch_per") == "worker" and merged["mode"] not in WHOLE_BATCHES:
         merged["batch_size"] *= merged["workers"]
     settled = engine.settle(dict(merged))
@@ -129,14 +129,14 @@ def settings(
 
 
 def _workers(values: Values) -> int:
-    """How many workers are asked for, by whichever word."""
+    """Return the number of workers, which a lab gives as nodes."""
     nodes = values.get("nodes") if values.get("kind") == "lab" else None
-    found: int = len(nodes) if isinstance(nodes, list) else nodes or values.get("workers", 1)
-    return found
+    workers: int = len(nodes) if isinstance(nodes, list) else nodes or values.get("workers", 1)
+    return workers
 
 
-def _find_place(engine: EngineFacts, values: dict[str, Any]) -> None:
-    """Keep to this machine what can neither attach to a cluster nor be spread over hosts; else take enough hosts."""
+def _settle_cluster(engine: EngineFacts, values: dict[str, Any]) -> None:
+    """Use this machine for engines that cannot attach to a cluster or use hosts; else take a host for each worker."""
     if values["kind"] == "attach" and engine.cluster is None:
         values["kind"] = "processes"
     elif values["kind"] == "hosts" and (values["mode"] == "single" or not engine.distributed):
@@ -147,9 +147,9 @@ def _find_place(engine: EngineFacts, values: dict[str, Any]) -> None:
         values["hosts"] = values["hosts"][: values["workers"]]
 
 
-def _mode_and_workers(engine: EngineFacts, asked: str | None, workers: int) -> tuple[str, int]:
-    """The mode asked for, or else the engine's first that suits the workers; one worker if it is `single`."""
-    if asked is None:
-        suits = [mode for mode in engine.modes if workers == 1 or mode != "single"]
-        asked = (suits or engine.modes)[0]
-    return asked, 1 if asked == "single" else workers
+def _mode_and_workers(engine: EngineFacts, mode: str | None, workers: int) -> tuple[str, int]:
+    """Return the mode, by default the engine's first for so many workers; the mode `single` has one worker."""
+    if mode is None:
+        possible = [each for each in engine.modes if workers == 1 or each != "single"]
+        mode = (possible or engine.modes)[0]
+    return mode, 1 if mode == "single" else workers

@@ -1,4 +1,4 @@
-"""The keys of a study file: type, range, default, meaning, which may stand where; faults; the reading of tables."""
+"""The keys of a study file with type, range, default and meaning; the keys of a fault; the reading of tables."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from trainoff.study.schema import Catalogue, EngineFacts, InvalidValue, Key, ModelFacts, check, knob_key, show
 from trainoff.study.source import MakeError, Source
-from trainoff.study.suggestions import quote, same_as, suggest
+from trainoff.study.suggestions import quote, suggest, synonym
 
-LAST = -1  # the last node; the first carries the driver, whose loss is another matter
-ALWAYS: Mapping[str, Any] = {"node": LAST, "at": 0.3}  # what every fault has
-FIELDS: Mapping[str, Mapping[str, Any]] = {  # what else an action has, and where that is left out
+LAST = -1  # the last node; the first has the driver
+FAULT_DEFAULTS: Mapping[str, Any] = {"node": LAST, "at": 0.3}  # of every action
+FAULT_FIELDS: Mapping[str, Mapping[str, Any]] = {  # of each action, with their defaults
     "kill-process": {},
     "kill-node": {},
     "pause": {"for_s": 10.0},
@@ -24,7 +24,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {  # what else an action has, and wher
     "fill": {},
     "none": {},
 }
-NEED_LAB = ("kill-node", "cut", "limit", "fill")  # processes of one machine share its network, its memory and its fate
+LAB_FAULTS = ("kill-node", "cut", "limit", "fill")  # actions that need nodes with a network and memory of their own
 
 _SECOND = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?s")
 _STEP = re.compile(r"step (\d{1,12})")
@@ -33,7 +33,7 @@ _MOMENT = 'a share of the training from 0 to below 1 as in 0.3, a second as in "
 
 @dataclass(frozen=True)
 class Moment:
-    """When a fault is done: after a share of the training, some seconds of it, or a step. One of them is given."""
+    """The time of a fault: a share of the training, a second of it, or a step; two of them are None."""
 
     share: float | None = None
     second: float | None = None
@@ -41,7 +41,7 @@ class Moment:
 
 
 def moment(at: Any) -> Moment | None:
-    """The moment that a study file means; None if it means none."""
+    """Return the moment that a value of `at` stands for; None if it is invalid."""
     if isinstance(at, int | float) and not isinstance(at, bool):
         return Moment(share=float(at)) if 0 <= at < 1 else None
     if not isinstance(at, str):
@@ -53,7 +53,7 @@ def moment(at: Any) -> Moment | None:
 
 
 def _fit_moment(value: Any) -> float | str:
-    """A moment as records have it: a share, or a text written in one way only."""
+    """Return a moment as records have it: a share, or a normalised text."""
     found = moment(value)
     if found is None:
         raise InvalidValue(f"`at` is {show(value)}; expected {_MOMENT}")
@@ -65,31 +65,33 @@ def _fit_moment(value: Any) -> float | str:
 
 
 def _fit_fault(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The fault with what was left out; None for the action `none`. What an action does not have is refused."""
+    """Return a fault with its defaults, None for the action `none`; raise InvalidValue for a foreign key."""
     if "action" not in given:
-        raise InvalidValue(f"`fault` has no `action`; expected one of {', '.join(FIELDS)}")
+        raise InvalidValue(f"`fault` has no `action`; expected one of {', '.join(FAULT_FIELDS)}")
     action = given["action"]
-    own = {} if action == "none" else {**ALWAYS, **FIELDS[action]}
+    fields = {} if action == "none" else {**FAULT_DEFAULTS, **FAULT_FIELDS[action]}
     for name in given:
-        if name != "action" and name not in own:
-            has = ", ".join(map(quote, own)) or "nothing else"
+        if name != "action" and name not in fields:
+            has = ", ".join(map(quote, fields)) or "nothing else"
             raise InvalidValue(
-                f"{quote(name)} means nothing for the fault {quote(action)}, which has {has}; leave it out"
+                f"{quote(name)} is not a key of the fault {quote(action)}, which has {has}; leave it out"
             )
-    return {"action": action, **own, **given} if own else None
+    return {"action": action, **fields, **given} if fields else None
 
 
 FAULT = Key(
     "fault",
     dict,
-    "what is done to a node on purpose while it trains",
+    "a fault that is injected into a node during the training",
     fields={
-        "action": Key("action", str, "what is done", choices=tuple(FIELDS)),
-        "node": Key("node", int, "to which node; the last by default", LAST, minimum=LAST, maximum=10_000),
-        "at": Key("at", object, "when", ALWAYS["at"], fit=_fit_moment),
-        "for_s": Key("for_s", float, "for how many seconds, until it is healed", above=0, maximum=10**6),
-        "share": Key("share", float, "at which share of its speed it runs", 0.25, minimum=0.01, maximum=1),
-        "bandwidth_mbit": Key("bandwidth_mbit", float, "how much goes through its link", above=0, maximum=10**6),
+        "action": Key("action", str, "what is done to the node", choices=tuple(FAULT_FIELDS)),
+        "node": Key("node", int, "the number of the node; the last by default", LAST, minimum=LAST, maximum=10_000),
+        "at": Key("at", object, "when", FAULT_DEFAULTS["at"], fit=_fit_moment),
+        "for_s": Key("for_s", float, "seconds until the fault is healed", above=0, maximum=10**6),
+        "share": Key("share", float, "the share of its speed that is left", 0.25, minimum=0.01, maximum=1),
+        "bandwidth_mbit": Key(
+            "bandwidth_mbit", float, "the bandwidth of its link that is left", above=0, maximum=10**6
+        ),
     },
     fit=_fit_fault,
 )
@@ -111,21 +113,12 @@ PARAMS = _by_name(
             maximum=1000,
         ),
         Key(
-            "momentum",
-            float,
-            "how much of the last step goes on; for `momentum` only",
-            0.9,
-            minimum=0,
-            maximum=0.9999,
+            "momentum", float, "how much of the last step goes on; for `momentum` only", 0.9, minimum=0, maximum=0.9999
         ),
         Key("schedule", str, "how the rate changes during training", "one-cycle", ("constant", "one-cycle")),
         Key("batch_size", int, "rows per step", 128, minimum=1, maximum=10**9),
         Key(
-            "batch_per",
-            str,
-            "whether batch_size is of all workers together or of each",
-            "global",
-            ("global", "worker"),
+            "batch_per", str, "whether batch_size is of all workers together or of each", "global", ("global", "worker")
         ),
         Key("epochs", int, "how often every row is seen", 5, minimum=1, maximum=10**6),
         Key("l2", float, "weight of the squared weights in the loss", 0.0, minimum=0, maximum=10**6),
@@ -191,12 +184,7 @@ CLUSTER = _by_name(
             minimum=1,
             maximum=1000,
             several=Key(
-                "nodes",
-                list,
-                "unlike nodes",
-                minimum=1,
-                maximum=1000,
-                item=Key("nodes", dict, "one node", fields=NODE),
+                "nodes", list, "unlike nodes", minimum=1, maximum=1000, item=Key("nodes", dict, "one node", fields=NODE)
             ),
         ),
         Key("first", dict, "how a lab's first node differs, which has drivers and masters, too", fields=NODE),
@@ -228,31 +216,24 @@ CLUSTER = _by_name(
         ),
     ]
 )
-ADDRESSES = {  # by cluster software: the key that names a cluster of it, and an example
+ADDRESSES = {  # by cluster software: the key for the address of a cluster, and an example
     "spark": ("master", "spark://host:7077"),
     "dask": ("scheduler", "tcp://host:8786"),
     "ray": ("head", "host:6379"),
 }
-SOFTWARE_KEYS = {  # keys that only its engines know
+SOFTWARE_KEYS = {  # keys that only engines on a cluster software have
     "executor_cores": "spark",
     "spark": "spark",
     "dask": "dask",
     **{key: software for software, (key, _) in ADDRESSES.items()},
 }
 
-HOST_KEYS = ("hosts", "python", "here", "ssh_config")  # keys that say something only with kind = "hosts"
+HOST_KEYS = ("hosts", "python", "here", "ssh_config")  # keys that need kind = "hosts"
 
 LIMITS = _by_name(
     [
         Key("timeout_s", float, "seconds after which a trial is ended", 900.0, above=0, maximum=10**8),
-        Key(
-            "stall_s",
-            float,
-            "seconds without progress after which a trial is ended",
-            120.0,
-            above=0,
-            maximum=10**8,
-        ),
+        Key("stall_s", float, "seconds without progress after which a trial is ended", 120.0, above=0, maximum=10**8),
     ]
 )
 
@@ -261,11 +242,7 @@ TOP = _by_name(
         Key("name", str, "the study's name; the file's name by default", named=True),
         Key("workload", str, "the dataset and the model to train on it"),
         Key(
-            "engines",
-            list,
-            "the training systems to compare",
-            minimum=1,
-            item=Key("engines", str, "an engine's name"),
+            "engines", list, "the training systems to compare", minimum=1, item=Key("engines", str, "an engine's name")
         ),
         Key(
             "targets",
@@ -275,23 +252,14 @@ TOP = _by_name(
             item=Key("targets", float, "one of them", above=0, maximum=1),
         ),
         Key(
-            "repeat",
-            int,
-            "how often every trial is repeated, each time with another seed",
-            1,
-            minimum=1,
-            maximum=1000,
+            "repeat", int, "how often every trial is repeated, each time with another seed", 1, minimum=1, maximum=1000
         ),
     ]
 )
 
 WORKLOAD = _by_name(
     [
-        Key(
-            "data",
-            str,
-            "the path of a new workload's data, from the study file's folder, or a dataset's name",
-        ),
+        Key("data", str, "the path of a new workload's data, from the study file's folder, or a dataset's name"),
         Key("about", str, "what a new workload is, in a few words", ""),
         Key("model", str, "what is trained; its choices are the families of models"),
         Key("metric", str, "what is measured on the test rows", "accuracy", ("accuracy", "error", "auc", "log-loss")),
@@ -300,17 +268,17 @@ WORKLOAD = _by_name(
 
 
 WORKER_SIZE_KEYS = ("cores", "memory_gb")
-Allowed = Mapping[str, Sequence[Key]]  # a knob that two engines have must fit both
+Allowed = Mapping[str, Sequence[Key]]  # a value must fit every key of its name
 
 
 def only(keys: Mapping[str, Key]) -> Allowed:
-    """Exactly these keys."""
+    """Return these keys as the allowed ones."""
     return {name: [key] for name, key in keys.items()}
 
 
 @dataclass(frozen=True)
 class StudySchema:
-    """The keys that one study may use, given its engines and all that are installed."""
+    """The keys that one study may use, by its engines and by all that are installed."""
 
     engines: Sequence[EngineFacts]
     installed: Catalogue
@@ -321,7 +289,7 @@ class StudySchema:
         return params_of(self.installed.models.values())
 
     def params(self, engines: Iterable[EngineFacts] | None = None) -> Allowed:
-        """What may stand in [params], or the same of some engines."""
+        """Return the keys of [params], for the study's engines or others."""
         known = list(self.engines if engines is None else engines)
         modes = tuple(dict.fromkeys(mode for engine in known for mode in engine.modes))
         allowed = {name: [key] for name, key in self.common.items()}
@@ -333,57 +301,57 @@ class StudySchema:
         return allowed
 
     def of_engine(self, engine: EngineFacts) -> Allowed:
-        """What may stand in [engine.NAME]: its parameters and knobs, and how large its workers are."""
+        """Return the keys of [engine.NAME]: its parameters and knobs, and the size of its workers."""
         return {**self.params([engine]), **{name: [CLUSTER[name]] for name in WORKER_SIZE_KEYS}}
 
     def of_workload(self) -> Allowed:
-        """What may stand in the [workload.NAME] of a new workload."""
+        """Return the keys of [workload.NAME] for a new workload."""
         model = replace(WORKLOAD["model"], choices=tuple(self.installed.models))
         return {**self.params(), **only({**WORKLOAD, "model": model}), "targets": [TOP["targets"]]}
 
     def sweepable(self, workloads: Iterable[str]) -> Allowed:
-        """What may stand in [grid], in [[case]] and in --set."""
+        """Return the keys of [grid], [[case]] and --set."""
         workload = replace(TOP["workload"], choices=tuple(workloads))
         return {**self.params(), **only(CLUSTER), "workload": [workload]}
 
     def unknown(self, name: str, what: str, allowed: Iterable[str]) -> str:
-        """The sentence for a key that is not known where it stands: where it belongs, or the nearest name."""
+        """Return the error for a key that is not allowed: where it belongs, or the nearest name."""
         names = list(allowed)
-        hint = self._belongs(name) or self._elsewhere(name, names) or suggest(name, names, "the keys are")
+        hint = self._where_it_belongs(name) or self._other_name(name, names) or suggest(name, names, "the keys are")
         return f"{quote(name)} is not {what}; {hint}"
 
-    def _belongs(self, name: str) -> str | None:
-        if home := self._home(name):
-            return f"it belongs {home}"
+    def _where_it_belongs(self, name: str) -> str | None:
+        if place := self._table_of(name):
+            return f"it belongs {place}"
         for engine in (*self.engines, *self.installed.engines.values()):
             if name in engine.knobs:
-                here = engine in self.engines
-                other = f"it is a knob of {quote(engine.name)}, which is not among the study's engines"
-                return f"it belongs in [engine.{engine.name}]" if here else other
+                if engine in self.engines:
+                    return f"it belongs in [engine.{engine.name}]"
+                return f"it is a knob of {quote(engine.name)}, which is not among the study's engines"
         return None
 
-    def _home(self, name: str) -> str | None:
-        """Where a key of the catalogue stands in a study file."""
-        for keys, home in (
+    def _table_of(self, name: str) -> str | None:
+        """Return where a key belongs in a study file; None for an unknown one."""
+        for keys, place in (
             (self.common, "in [params]"),
             (CLUSTER, "in [cluster]"),
             (LIMITS, "in [limits]"),
             (TOP, "at the top of the file"),
         ):
             if name in keys:
-                return home
+                return place
         return None
 
-    def _elsewhere(self, name: str, allowed: Sequence[str]) -> str | None:
-        """The hint for another program's name of a key that does not belong here either."""
-        ours = same_as(name)
-        if ours is None or ours in allowed or not (home := self._home(ours)):
+    def _other_name(self, name: str, allowed: Sequence[str]) -> str | None:
+        """Return the hint for another program's name of a key that belongs in another table."""
+        same = synonym(name)
+        if same is None or same in allowed or not (place := self._table_of(same)):
             return None
-        return f"did you mean {quote(ours)}, which belongs {home}?"
+        return f"did you mean {quote(same)}, which belongs {place}?"
 
 
 def checked(keys: Sequence[Key], value: Any, make_error: MakeError, hint: str = "") -> Any:
-    """The value as every engine that knows the key can use it; else the error that `make_error` makes."""
+    """Return the value if it fits all keys of its name; else raise an error by `make_error`."""
     try:
         fit, *_ = [check(key, value) for key in keys]
     except InvalidValue as wrong:
@@ -395,7 +363,7 @@ _LISTS = "[[32], [64]]"  # several values of a key whose value is itself a list
 
 
 def table(source: Source, *key_path: str | int) -> dict[str, Any]:
-    """The table at a key_path of the file; empty if it is not there, an error if something else is."""
+    """Return the table at a path of keys, empty if there is none; raise an error if it is something else."""
     value: Any = source.tables
     for step in key_path:
         if isinstance(value, dict) and step not in value:
@@ -408,7 +376,7 @@ def table(source: Source, *key_path: str | int) -> dict[str, Any]:
 
 
 def read_table(source: Source, schema: StudySchema, allowed: Allowed, *key_path: str) -> dict[str, Any]:
-    """The values of a table, each fit for its key."""
+    """Return the checked values of a table."""
     values = {}
     for name, value in table(source, *key_path).items():
         make_error = source.error_at(*key_path, name)
@@ -421,7 +389,7 @@ def read_table(source: Source, schema: StudySchema, allowed: Allowed, *key_path:
 
 
 def read_grid(source: Source, schema: StudySchema, allowed: Allowed) -> dict[str, list[Any]]:
-    """[grid]: for every key the list of values to try."""
+    """Return the lists of values in [grid], by key."""
     grid = {}
     for name, values in table(source, "grid").items():
         make_error = source.error_at("grid", name)
@@ -442,7 +410,7 @@ def read_grid(source: Source, schema: StudySchema, allowed: Allowed) -> dict[str
 
 
 def read_cases(source: Source, schema: StudySchema, allowed: Allowed) -> list[dict[str, Any]]:
-    """[[case]]: tables of keys that vary together; a single empty one if there are none."""
+    """Return the [[case]] tables, whose keys vary together; one empty table if there are none."""
     if "case" not in source.tables:
         return [{}]
     cases = source.tables["case"]

@@ -1,4 +1,4 @@
-"""Machine types, the nodes of an emulated cluster, and what machines, cores and memory cost."""
+"""Machine types, the nodes of an emulated cluster, and price books."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 LINK = ("bandwidth_mbit", "latency_ms")
-LAB_KEYS = ("nodes", "first", *LINK, "machine", "scale", "memory_scale")  # keys that say nothing of other clusters
+LAB_KEYS = ("nodes", "first", *LINK, "machine", "scale", "memory_scale")  # keys that need kind = "lab"
 _DIGITS = 6
-Machines = Mapping[str, Mapping[str, Any]]  # their sizes, by their names
+Machines = Mapping[str, Mapping[str, Any]]  # sizes by name
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One node: its share of the CPUs, its memory, its link."""
+    """The cores, memory and link of one node."""
 
     cores: float
     memory_gb: float | None = None
@@ -41,18 +41,18 @@ class NodeSpec:
 
 
 def nodes_of(trial: Trial) -> list[NodeSpec]:
-    """The nodes that a trial asks for, one for each worker; all alike unless they were listed."""
+    """Return the nodes of a trial, one for each worker; all alike unless they are listed."""
     alike = {"cores": trial.cores, "memory_gb": trial.memory_gb, **{key: trial.params.get(key) for key in LINK}}
     listed = trial.params.get("nodes")
-    own: list[Mapping[str, Any]] = listed if isinstance(listed, list) else [{}] * trial.workers
-    return [NodeSpec(**{**alike, **node}) for node in own]
+    nodes: list[Mapping[str, Any]] = listed if isinstance(listed, list) else [{}] * trial.workers
+    return [NodeSpec(**{**alike, **node}) for node in nodes]
 
 
-def settle_nodes(values: dict[str, Any], machines: Machines, asked: Mapping[str, Any]) -> None:
-    """Turn what was asked of a lab into the sizes of its nodes; elsewhere there is nothing to settle.
+def settle_nodes(values: dict[str, Any], machines: Machines, given: Mapping[str, Any]) -> None:
+    """Resolve the sizes and prices of a lab's nodes; for other clusters remove the keys of a lab.
 
-    A machine's name stands for its cores and its memory, times the scales; what the study says of all nodes besides
-    (`asked`) is stronger, and what it says of one node is strongest. `usd_per_hour` becomes what each node costs.
+    A machine's name stands for its cores and memory, times the scales. Values of the study for all nodes (`given`)
+    override it, and those of a single node override both. `usd_per_hour` becomes the list of the nodes' prices.
     """
     if values["kind"] != "lab":
         for key in LAB_KEYS:
@@ -60,14 +60,14 @@ def settle_nodes(values: dict[str, Any], machines: Machines, asked: Mapping[str,
         return
     nodes, first = values.get("nodes") or values["workers"], values.pop("first", None)
     alike = _sized(values.get("machine"), machines, values)
-    values |= {key: size for key, size in alike.items() if key not in asked}
+    values |= {key: size for key, size in alike.items() if key not in given}
     if first and not isinstance(nodes, list):
         nodes = [first, *[{}] * (nodes - 1)]
     if isinstance(nodes, list):
-        own = [node.get("machine") or values.get("machine") for node in nodes]
-        values["usd_per_hour"] = [_priced(name, machines, values) for name in own]
+        names = [node.get("machine") or values.get("machine") for node in nodes]
+        values["usd_per_hour"] = [_priced(name, machines, values) for name in names]
         common = {key: values[key] for key in ("cores", "memory_gb")}
-        values["nodes"] = nodes = [{**common, **_own(node, machines, values)} for node in nodes]
+        values["nodes"] = nodes = [{**common, **_node_size(node, machines, values)} for node in nodes]
         values["cores"] = max(node["cores"] for node in nodes)
         values["memory_gb"] = min((node["memory_gb"] for node in nodes if node["memory_gb"]), default=None)
     else:
@@ -82,14 +82,14 @@ def settle_nodes(values: dict[str, Any], machines: Machines, asked: Mapping[str,
             values.pop(key, None)
 
 
-def _own(node: Mapping[str, Any], machines: Machines, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a node in a list says of itself, a machine by its size."""
-    own = {key: size for key, size in node.items() if size is not None}
-    return {**_sized(own.pop("machine", None), machines, values), **own}
+def _node_size(node: Mapping[str, Any], machines: Machines, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the size of a node in a list, by its machine and its other keys."""
+    given = {key: size for key, size in node.items() if size is not None}
+    return {**_sized(given.pop("machine", None), machines, values), **given}
 
 
 def _sized(name: str | None, machines: Machines, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The size of a machine, scaled; nothing if none is named."""
+    """Return the scaled size of a machine; nothing if none is named."""
     if name is None:
         return {}
     facts, scale = machines[name], values["scale"]
@@ -99,38 +99,38 @@ def _sized(name: str | None, machines: Machines, values: Mapping[str, Any]) -> d
 
 
 def _priced(name: str | None, machines: Machines, values: Mapping[str, Any]) -> float | None:
-    """What an hour of a node costs: of a part of a machine that part of its price; None where it is not known."""
+    """Return the price of a node per hour, in proportion to its part of the machine; None if it is not known."""
     price = machines[name].get("usd_per_hour") if name is not None else None
     return None if price is None else price * values["scale"]
 
 
 def price_of(nodes: Sequence[float | None]) -> float | None:
-    """What an hour of all nodes costs; None if there are none, or some node has no price."""
+    """Return the price of all nodes per hour; None if there are none, or one has no price."""
     known = [price for price in nodes if price is not None]
     return sum(known) if known and len(known) == len(nodes) else None
 
 
 @cache
 def shipped() -> Machines:
-    """The catalogue that comes with trainoff."""
+    """Return the machines of the shipped catalogue."""
     found: Machines = catalogue()["machine"]
     return found
 
 
 @cache
 def catalogue() -> Mapping[str, Any]:
-    """The file of the catalogue: the machines, and the date and source of their prices."""
+    """Return the shipped catalogue: machines, and date and source of their prices."""
     return tomllib.loads(resources.files("trainoff.study").joinpath("machines.toml").read_text())
 
 
 def read_machines(source: Source, schema: StudySchema) -> Machines:
-    """The catalogue with what the study adds to it."""
-    own = {name: read_table(source, schema, only(MACHINE), "machine", name) for name in table(source, "machine")}
-    for name, facts in own.items():
+    """Return the shipped machines and those of the study."""
+    added = {name: read_table(source, schema, only(MACHINE), "machine", name) for name in table(source, "machine")}
+    for name, facts in added.items():
         for key in ("cores", "memory_gb"):
             if key not in facts:
                 raise source.error_at("machine", name)(f"machine `{name}` lacks `{key}`; write it in [machine.{name}]")
-    return {**shipped(), **own}
+    return {**shipped(), **added}
 
 
 RATES = ("usd_per_core_hour", "usd_per_gb_hour")
@@ -138,13 +138,13 @@ _KEYS = ("date", "source", *RATES, "machine")
 _OF_MACHINE = ("cores", "memory_gb", "usd_per_hour", "bandwidth_mbit")
 _NEEDED = ("cores", "memory_gb", "usd_per_hour")
 _LARGEST = 1024 * 1024
-_MOST = 1e15  # that a number may be
+_MOST = 1e15  # the largest number
 _FORM = '[machine] "m4.xlarge" = { cores = 4, memory_gb = 16, usd_per_hour = 0.2 }'
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A type of machine: its size, and what an hour of it costs."""
+    """The size and the price of a machine type."""
 
     cores: float
     memory_gb: float
@@ -153,7 +153,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class PriceBook:
-    """Prices in US dollars as of a date: of machine types by name, and of cores and memory by themselves."""
+    """Prices in US dollars as of a date: of machine types by name, and of cores and memory."""
 
     date: str = ""
     source: str = ""
@@ -164,10 +164,9 @@ class PriceBook:
     def usd_per_hour(
         self, machine: str | None, cores: float, memory_gb: float | None, scale: float = 1.0
     ) -> float | None:
-        """What an hour of one node costs: by its machine's name, of which it may be a part, else by its size.
+        """Return the price of one node per hour: by its machine's name and scale, else by its size.
 
-        None where the book does not know: neither the name nor a rate is in it, or it charges for memory and the node
-        has no limit of it.
+        None if the book has neither the name nor a rate, or charges for memory that the node does not limit.
         """
         if machine is not None and machine in self.machines:
             return self.machines[machine].usd_per_hour * scale
@@ -180,12 +179,12 @@ class PriceBook:
 
 @cache
 def shipped_prices() -> PriceBook:
-    """The book that ships: the eleven machine types of 2017, with the prices that their study printed."""
+    """Return the shipped book: the eleven machine types of 2017, with the prices of their study."""
     return _book(catalogue(), "machines.toml")
 
 
 def read_prices(path: Path) -> PriceBook:
-    """A user's own book; what is wrong with it is one sentence."""
+    """Read a price book; raise an error if it is not valid."""
     try:
         with path.open("rb") as file:
             raw = file.read(_LARGEST + 1)
@@ -224,29 +223,29 @@ def _book(tables: Mapping[str, Any], label: str) -> PriceBook:
 
 
 def _machine(name: str, facts: Any, label: str) -> Machine:
-    where = f"{label}: machine {quote(name)}"
+    place = f"{label}: machine {quote(name)}"
     if not isinstance(facts, dict):
-        raise TrainoffError(f"{where} must be a table, as in {_FORM}")
+        raise TrainoffError(f"{place} must be a table, as in {_FORM}")
     for key in facts:
         if key not in _OF_MACHINE:
-            raise TrainoffError(f"{where}: {quote(key)} is not known; {suggest(key, _OF_MACHINE, 'the keys are')}")
+            raise TrainoffError(f"{place}: {quote(key)} is not known; {suggest(key, _OF_MACHINE, 'the keys are')}")
     for key in _NEEDED:
         if key not in facts:
-            raise TrainoffError(f"{where} lacks `{key}`; write it as in {_FORM}")
-    return Machine(**{key: _price(facts[key], f"{where}: `{key}`", free=key == "usd_per_hour") for key in _NEEDED})
+            raise TrainoffError(f"{place} lacks `{key}`; write it as in {_FORM}")
+    return Machine(**{key: _price(facts[key], f"{place}: `{key}`", free=key == "usd_per_hour") for key in _NEEDED})
 
 
-def _price(value: Any, where: str, free: bool = True) -> float:
-    """A number that a price or a size can be; only a price may be nothing."""
+def _price(value: Any, place: str, free: bool = True) -> float:
+    """Return a valid price or size; only a price may be 0."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
     if not number or (not free and value == 0):
         least = "at least 0" if free else "above 0"
-        raise TrainoffError(f"{where} is {quote(str(value))}; expected a number, {least}")
+        raise TrainoffError(f"{place} is {quote(str(value))}; expected a number, {least}")
     return float(value)
 
 
-def _text(value: Any, where: str) -> str:
-    """A date may stand there without quotes."""
+def _text(value: Any, place: str) -> str:
+    """Return a text; a date may be written without quotes."""
     if isinstance(value, dict | list):
-        raise TrainoffError(f"{where} must be a text")
+        raise TrainoffError(f"{place} must be a text")
     return str(value)

@@ -1,4 +1,4 @@
-"""The schema of a key: what its value must be, and the sentence that answers a wrong one; facts about engines."""
+"""The schema of a key: the check of its value and the error of a wrong one; facts about engines and models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST_NUMBER = 10**15  # no count, size or time of a training is larger
 
 
 class InvalidValue(ValueError):
-    """A value that does not fit its key; the text says what it is and what was expected."""
+    """A value does not fit its key; the text says what it is and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Key:
     default: Any = None
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
-    above: float | None = None  # a lower bound that is itself too low
+    above: float | None = None  # an exclusive lower bound
     maximum: float = _LARGEST_NUMBER
-    named: bool = False  # whether the text names something, a folder among others
-    item: Key | None = None  # of a list: what each value must be
+    named: bool = False  # the text is a name, which is also that of a folder
+    item: Key | None = None  # of a list: the schema of each value
     fields: Mapping[str, Key] = field(default_factory=dict)  # of a table: its keys
-    several: Key | None = None  # a list of unlike ones may stand for the number of equal ones
-    free: bool = False  # a table of any keys, which are another program's
-    fit: Callable[[Any], Any] | None = None  # what else must hold: the value as the program uses it, or InvalidValue
+    several: Key | None = None  # the schema of a list, which may replace a number
+    free: bool = False  # a table with any keys, those of another program
+    fit: Callable[[Any], Any] | None = None  # converts the value, or raises InvalidValue
 
     def expected(self) -> str:
-        """What a value must be, in words: `a whole number from 1 to 1,000`."""
+        """Describe a valid value: `a whole number from 1 to 1,000`."""
         if self.choices:
             listed = ", ".join(_format_choice(choice) for choice in self.choices)
             return f"one of {listed}" if len(self.choices) > 1 else listed
@@ -68,7 +68,7 @@ _NOUNS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def check(key: Key, value: Any) -> Any:
-    """The value as the program uses it (1 becomes 1.0 where a float is meant), or else InvalidValue."""
+    """Return the value as the program uses it (1 becomes 1.0 for a float); raise InvalidValue if it does not fit."""
     if key.several and isinstance(value, list):
         return check(key.several, value)
     if key.item:
@@ -121,23 +121,23 @@ def _check_fields(key: Key, value: Any) -> dict[str, Any] | None:
 
 
 def _check_free(key: Key, value: Any, prefix: str = "") -> dict[str, str]:
-    """Every value as a text, under its whole name: `a.b = 1` is the table b in the table a."""
+    """Return every value as a text under its full name: `a.b = 1` is the table b in the table a."""
     if not isinstance(value, dict):
         raise InvalidValue(f"{quote(prefix or key.name)} is {show(value)}; expected {key.expected()}")
     found: dict[str, str] = {}
     for name, inner in value.items():
-        whole = f"{prefix}.{name}" if prefix else name
+        full_name = f"{prefix}.{name}" if prefix else name
         if isinstance(inner, dict):
-            found |= _check_free(key, inner, whole)
+            found |= _check_free(key, inner, full_name)
         elif isinstance(inner, str | int | float):
-            found[whole] = json.dumps(inner) if isinstance(inner, bool) else str(inner)
+            found[full_name] = json.dumps(inner) if isinstance(inner, bool) else str(inner)
         else:
-            raise InvalidValue(f"{quote(whole)} is {show(inner)}; expected a text, a number, true or false")
+            raise InvalidValue(f"{quote(full_name)} is {show(inner)}; expected a text, a number, true or false")
     return found
 
 
 def show(value: Any) -> str:
-    """A value as a person would write it, short and on one line."""
+    """Return a value as one writes it in TOML, short and on one line."""
     if isinstance(value, str):
         return f'"{clean(value, 40)}"' if value else "an empty text"
     if isinstance(value, bool):
@@ -145,7 +145,7 @@ def show(value: Any) -> str:
     if isinstance(value, int):  # Python refuses to print a number of thousands of digits
         return str(value) if abs(value) < _LARGEST_NUMBER else "a number of more than 15 digits"
     if isinstance(value, float):
-        return repr(value)  # 5.0 stays 5.0: where a whole number is meant, the point is the mistake
+        return repr(value)  # 5.0 stays 5.0: the point is the mistake if a whole number is expected
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     return "a table" if isinstance(value, dict) else "a date or time"
@@ -156,12 +156,12 @@ def _format_choice(choice: Any) -> str:
 
 
 def knob_key(name: str, knob: KnobFacts) -> Key:
-    """An engine's knob as a key of the study file."""
+    """Return an engine's knob as a key of the study file."""
     return Key(name, knob.kind, knob.about, knob.default, tuple(knob.choices), knob.minimum)
 
 
 class KnobFacts(Protocol):
-    """What a study must know of an engine's knob; `Knob` of the engine contract fits."""
+    """The facts that a study needs about an engine's knob; `Knob` of the engine contract fits."""
 
     @property
     def kind(self) -> type: ...
@@ -182,8 +182,8 @@ class EngineFacts:
     name: str
     modes: tuple[str, ...] = ("single",)
     knobs: Mapping[str, KnobFacts] = field(default_factory=dict)
-    cluster: str | None = None  # the cluster software that it runs on
-    settle: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values  # what the engine really uses
+    cluster: str | None = None  # the cluster software on which it runs
+    settle: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values  # resolves what it really uses
 
     @property
     def distributed(self) -> bool:
@@ -192,7 +192,7 @@ class EngineFacts:
 
 
 class ModelFacts(Protocol):
-    """What a study must know of a family of models; the classes of `models.FAMILIES` fit."""
+    """The facts that a study needs about a family of models; the classes of `models.FAMILIES` fit."""
 
     @property
     def keys(self) -> tuple[Key, ...]: ...  # of [params], besides those that all families have

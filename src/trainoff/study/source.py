@@ -1,4 +1,4 @@
-"""A study file as it stands on disk: its tables, and the sentence that points at a line of it."""
+"""A study file on disk: its tables, the line of each key, and errors that name the line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from trainoff.errors import TrainoffError
 from trainoff.study.suggestions import clean
 
-MakeError = Callable[[str], TrainoffError]  # makes the error that says where a mistake stands
+MakeError = Callable[[str], TrainoffError]  # makes an error that names the place of a mistake
 
 _LARGEST = 256 * 1024
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -21,7 +21,7 @@ _BOTH_WORKLOADS = (re.compile(r"^\s*workload\s*=", re.M), re.compile(r"^\s*\[\s*
 
 
 class Source:
-    """The tables of a study file and where in the file each of them stands."""
+    """The tables of a study file, and the line of each key in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,12 +38,12 @@ class Source:
             raise self.error_at()("the file is empty; a study needs at least `workload` and `engines`")
 
     def error_at(self, *key_path: str | int) -> MakeError:
-        """Make errors that begin with the file and the line of `key_path`."""
+        """Return a function that makes errors with the file and the line of a key."""
         line = self._lines.line(key_path) if key_path else None
         return self._error_on_line(line)
 
     def has(self, *key_path: str | int) -> bool:
-        """Whether something stands at a key_path of the file."""
+        """Tell whether the file has something at a path of keys."""
         return key_path in self._lines
 
     def _error_on_line(self, line: int | None) -> MakeError:
@@ -76,11 +76,11 @@ class Source:
         make_error = self._error_on_line(line)
         if message.startswith("Cannot") and all(pattern.search(text) for pattern in _BOTH_WORKLOADS):
             return make_error(
-                "TOML has no room for both `workload = ...` and [workload.NAME]; leave out the former: "
-                "a single [workload.NAME] is chosen by itself, of several choose in [grid] workload = [...]"
+                "TOML cannot have both `workload = ...` and [workload.NAME]; leave out the former: "
+                "a single [workload.NAME] is used by itself, of several choose in [grid] workload = [...]"
             )
         if message.startswith("Cannot overwrite"):
-            return make_error("this key is there for the second time; keep one")
+            return make_error("this key is there twice; keep one")
         if "integer string conversion" in message:
             return make_error("a number has too many digits")
         what = clean(_POSITION.sub("", message), 200)
@@ -94,7 +94,7 @@ _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)+")
 _BLANK_IN_LIST = re.compile(r"(?:[ \t\r\n,]+|#[^\n]*)+")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _STRING = re.compile(
-    r'"""(?:\\.|[^\\])*?"""(?:"{0,2})'  # up to two quotes may stand right before the closing three
+    r'"""(?:\\.|[^\\])*?"""(?:"{0,2})'  # up to two quotes may come right before the closing three
     r"|'''.*?'''(?:'{0,2})"
     r'|"(?:\\.|[^"\\\n])*"'
     r"|'[^'\n]*'",
@@ -112,11 +112,11 @@ class TomlLines:
         self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
         self._lines: dict[KeyPath, int] = {}
         self._tables: dict[KeyPath, int] = {}  # arrays of tables: how many so far
-        with suppress(ValueError, IndexError):  # a line number is a help, never a reason to fail
+        with suppress(ValueError, IndexError):  # a missing line number is no reason to fail
             self._document()
 
     def line(self, key_path: KeyPath) -> int | None:
-        """The line of a key_path, or of the nearest thing around it; None for the whole text."""
+        """Return the line of a path of keys, or of the innermost table around it; None for the whole text."""
         for end in range(len(key_path), 0, -1):
             if key_path[:end] in self._lines:
                 return self._lines[key_path[:end]]
@@ -136,7 +136,7 @@ class TomlLines:
             self._skip(_BLANK)
 
     def _header(self) -> KeyPath:
-        """Read `[a.b]` or `[[a.b]]`; the table that the following keys belong to."""
+        """Read `[a.b]` or `[[a.b]]`; return the table to which the following keys belong."""
         double = self._text.startswith("[[", self._at)
         start = self._at
         self._at += 2 if double else 1
@@ -154,7 +154,7 @@ class TomlLines:
         return key_path
 
     def _inside(self, key_path: KeyPath) -> KeyPath:
-        """The last table of an array of tables; any other key_path as it is."""
+        """Return the path of the last table of an array; any other path as it is."""
         return (*key_path, self._tables[key_path] - 1) if key_path in self._tables else key_path
 
     def _pair(self, table: KeyPath) -> None:
@@ -165,7 +165,7 @@ class TomlLines:
         self._value(key_path)
 
     def _key(self) -> list[str]:
-        """Read a key, dotted or quoted, as its parts."""
+        """Read a key, dotted or quoted; return its parts."""
         parts = []
         while True:
             self._skip(_BLANK)
@@ -214,7 +214,7 @@ class TomlLines:
         self._at = found.end() if found else self._at
 
     def _note(self, key_path: KeyPath, at: int) -> None:
-        """Remember the first line of a key_path and of every table it opens on the way."""
+        """Note the first line of a path of keys and of every table that it opens."""
         line = bisect_right(self._starts, at)
         for end in range(len(key_path), 0, -1):
             if key_path[:end] in self._lines:

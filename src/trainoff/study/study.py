@@ -1,4 +1,4 @@
-"""A study: a set of trials, and the order in which they run."""
+"""A study, its trials, and the order in which they run."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _TRIAL_FIELDS = (
 
 @dataclass(frozen=True)
 class Study:
-    """What a study file says, checked. `trials()` lists what will run, in that order."""
+    """A checked study file; `trials()` returns the trials in the order they run."""
 
     name: str
     path: Path
     engines: tuple[EngineFacts, ...]
-    workloads: Mapping[str, Workload]  # all that the study may name, with the targets that hold here
+    workloads: Mapping[str, Workload]  # every one that the study may name, with its targets
     repeat: int
     limits: Limits
     layers: Layers
 
     def trials(self) -> list[Trial]:
-        """The trials in the order they run: repetition by repetition, each shuffled so that drift is fair."""
+        """Return the trials in the order they run: by repetition, each one shuffled against drift."""
         once = list(self.settings())
         seen: set[str] = set()
         ordered: list[Trial] = []
@@ -56,11 +56,11 @@ class Study:
                     seen.add(identity)
                     fresh.append(trial)
             random.Random(derive("trial order", self.name, repetition)).shuffle(fresh)
-            ordered += [dataclasses.replace(trial, position=place) for place, trial in enumerate(fresh)]
+            ordered += [dataclasses.replace(trial, position=index) for index, trial in enumerate(fresh)]
         return ordered
 
     def settings(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each engine with every set of values that it is to run with, in the order of the file."""
+        """Yield each engine with the values of each of its trials, in the order of the file."""
         for engine in self.engines:
             for combination in combinations(engine, self.layers):
                 yield engine.name, settings(engine, self.layers, combination, self.workloads)
@@ -91,7 +91,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a trial is ended from outside."""
+    """The limits after which the runner ends a trial."""
 
     timeout_s: float = 900.0  # the whole trial
     stall_s: float = 120.0  # without progress while training
@@ -99,10 +99,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Trial:
-    """What to train, on what, with which parameters: all that decides the result, and nothing else.
+    """What to train on which data with which parameters: everything that decides the result.
 
-    `params` holds every hyper-parameter and knob after resolving grid, study, recipe and engine default;
-    `batch_size` in it is that of all workers together.
+    `params` has every hyper-parameter and knob, resolved from grid, study, recipe and defaults; its `batch_size` is
+    that of all workers together.
     """
 
     study: str
@@ -122,22 +122,22 @@ class Trial:
     data: str = ""  # a dataset's name or the path of the user's own; its hash is part of the id, its path is not
     model: str = ""  # the name of its family
     metric: str = "accuracy"
-    settled: tuple[str, ...] = ()  # parameters that the engine had no choice about, whatever was asked for
-    usd_per_hour: float | None = None  # what an hour of all its nodes costs, where their machines have prices
+    settled: tuple[str, ...] = ()  # parameters that the engine has fixed, whatever the study says
+    usd_per_hour: float | None = None  # the price of all its nodes, if their machines have prices
 
     def identity(self) -> dict[str, Any]:
-        """The part that decides the result: the study's name, targets, limits, order and prices do not."""
-        found = {key: getattr(self, key) for key in _DECIDES}
+        """Return what decides the result; the study's name, targets, limits, order and prices do not."""
+        found = {key: getattr(self, key) for key in _IDENTITY}
         return {**found, "params": {key: self.params[key] for key in self.params if key not in _CONNECTION_KEYS}}
 
     def id(self, *versions: str) -> str:
-        """A short hash of the trial and of what it runs on (engine version, adapter source, data)."""
+        """Return a short hash of the trial, the engine's version, the adapter's source and the data."""
         text = json.dumps([self.identity(), *versions], sort_keys=True, default=str)
         return f"{self.engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
     def attached(self) -> bool:
-        """Whether it runs on a cluster that exists already, and not on this machine's."""
+        """Whether it runs on an existing cluster."""
         return self.cluster == "attach"
 
     @property
@@ -147,27 +147,27 @@ class Trial:
 
     @property
     def remote(self) -> bool:
-        """Whether its workers are on other machines, whose addresses are not of a network of its own."""
+        """Whether its workers run on other machines, and not in a private network of this one."""
         return self.cluster in ("attach", "hosts")
 
     @property
     def address(self) -> str:
-        """That of the cluster that exists already."""
+        """The address of the existing cluster."""
         return str(next(self.params[key] for key, _ in ADDRESSES.values() if key in self.params))
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What the owner of a cluster wants it to be told."""
+        """The properties that the study gives to the cluster software."""
         return next((self.params[software] for software in ADDRESSES if self.params.get(software)), {})
 
     def public_params(self) -> dict[str, Any]:
-        """The parameters as everybody may see them: without secrets among a cluster's properties or in addresses."""
+        """Return the parameters without secrets in a cluster's properties and addresses."""
         properties = self.params.get("spark", {})
-        hidden = {name: "(hidden)" for name in properties if _SECRET.search(name)}
-        shown = {**self.params, "spark": {**properties, **hidden}} if hidden else self.params
+        secrets = {name: "(hidden)" for name in properties if _SECRET.search(name)}
+        public = {**self.params, "spark": {**properties, **secrets}} if secrets else self.params
         return {
             name: CREDENTIALS.sub("://(hidden)@", value) if isinstance(value, str) else value
-            for name, value in shown.items()
+            for name, value in public.items()
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -181,12 +181,12 @@ class Trial:
 
 
 _SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
-CREDENTIALS = re.compile(r"://[^@]*:[^@]*@")  # a name and a password in an address
-_DECIDES = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")
-_CONNECTION_KEYS = ("here", "ssh_config")  # how hosts are reached, and not what they are
+CREDENTIALS = re.compile(r"://[^@]*:[^@]*@")  # user and password in an address
+_IDENTITY = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster", "params", "seed")
+_CONNECTION_KEYS = ("here", "ssh_config")  # they do not decide the result
 
 
 def derive(*parts: object) -> int:
-    """A 63-bit seed for a purpose: `derive("order", "mnist", seed, epoch)` never depends on the engine."""
+    """Return a 63-bit seed for a purpose: `derive("order", "mnist", seed, epoch)` is the same for all engines."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,14 +1,14 @@
-"""Nearest names and clean quotes, for sentences that answer a mistake."""
+"""Suggestions of the nearest name and quotes, for error messages."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-_LONGEST = 60  # a longer word is not a slip of the finger
-_OTHER_NAMES = {  # what other programs call the same thing
-    name: ours
-    for ours, names in {
+_LONGEST = 60  # a longer name is not a typing error
+_SYNONYMS = {  # names of the same thing in other programs
+    name: key
+    for key, names in {
         "learning_rate": ("lr", "rate"),
         "batch_size": ("batch", "batchsize"),
         "optimizer": ("optimiser",),
@@ -28,38 +28,38 @@ _OTHER_NAMES = {  # what other programs call the same thing
 }
 
 
-def same_as(word: str) -> str | None:
-    """What trainoff calls the thing that other programs call `word`, or None if that is not known."""
-    return _OTHER_NAMES.get(word.lower())
+def synonym(name: str) -> str | None:
+    """Return trainoff's name of what other programs call `name`; None if it is not known."""
+    return _SYNONYMS.get(name.lower())
 
 
-def nearest(word: str, options: Iterable[str]) -> str | None:
-    """The option that `word` was most likely meant to be, or None if nothing is close."""
+def nearest(name: str, options: Iterable[str]) -> str | None:
+    """Return the option that was probably meant by `name`; None if nothing is close."""
     lower = {option.lower(): option for option in options}
-    if len(word) > _LONGEST:
+    if len(name) > _LONGEST:
         return None
-    ours = same_as(word)
-    if ours in lower and word.lower() not in lower:
-        return lower[ours]
-    found = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
+    same = synonym(name)
+    if same in lower and name.lower() not in lower:
+        return lower[same]
+    found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     return lower[found[0]] if found else None
 
 
-def suggest(word: str, options: Iterable[str], many: str) -> str:
-    """The end of a sentence: the nearest option, or else all of them, introduced by `many`."""
+def suggest(name: str, options: Iterable[str], introduction: str) -> str:
+    """Return the hint of an error: the nearest option, or else all of them after an introduction."""
     names = list(options)
-    close = nearest(word, names)
+    close = nearest(name, names)
     if close is not None:
         return f"did you mean {quote(close)}?"
-    return f"{many} {', '.join(names)}" if names else f"{many} none"
+    return f"{introduction} {', '.join(names) or 'none'}"
 
 
-def quote(word: str) -> str:
-    """A word in back-quotes, on one line and not too long, whatever its characters are."""
-    return f"`{clean(word)}`"
+def quote(text: str) -> str:
+    """Return a text in back-quotes, on one line and not too long."""
+    return f"`{clean(text)}`"
 
 
 def clean(text: str, longest: int = _LONGEST) -> str:
-    """The text on one line: what cannot be printed is escaped, what is too long is cut."""
+    """Return a text on one line: unprintable characters are escaped, and a long text is cut."""
     cut = text if len(text) <= longest else text[: longest - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

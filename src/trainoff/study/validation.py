@@ -26,11 +26,7 @@ def check_size(study: Study, source: Source) -> None:
         return
     grid = {key: len(values) for engine in study.engines for key, values in swept(engine, study.layers).items()}
     cases = max(len(cases_of(engine, study.layers)) for engine in study.engines)
-    factors = {
-        **{quote(key): size for key, size in grid.items()},
-        "[[case]]": cases,
-        "`repeat`": study.repeat,
-    }
+    factors = {**{quote(key): size for key, size in grid.items()}, "[[case]]": cases, "`repeat`": study.repeat}
     largest = sorted(factors.items(), key=lambda factor: -factor[1])[:3]
     listed = ", ".join(f"{name} ({size:,})" for name, size in largest if size > 1)
     key_path = ("grid", max(grid, key=lambda key: grid[key])) if grid else ("case",)

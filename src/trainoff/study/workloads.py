@@ -1,4 +1,4 @@
-"""The workloads of a study: those that ship, changed by [workload.NAME], and the user's own."""
+"""The workloads of a study: the shipped ones, changed by [workload.NAME], and those of the user."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from trainoff.study.schema import show
 from trainoff.study.source import Source
 from trainoff.study.suggestions import nearest, quote, suggest
 
-_MORE_DATASETS = {"open-bandit"}  # that no shipped workload uses
+_OTHER_DATASETS = {"open-bandit"}  # no shipped workload uses them
 
 
 def declared(source: Source) -> list[str]:
-    """The names of the [workload.NAME] tables; none if `workload` is a plain name."""
+    """Return the names of the [workload.NAME] tables; none if `workload` is a name."""
     value = source.tables.get("workload")
     return list(table(source, "workload")) if isinstance(value, dict) else []
 
 
 def read_workloads(source: Source, schema: StudySchema) -> tuple[dict[str, Workload], dict[str, dict[str, Any]]]:
-    """Every workload the study may name, and what [workload.NAME] says of its parameters."""
+    """Return every workload that the study may name, and the parameters of the [workload.NAME] tables."""
     every = workloads()
     shipped = dict(every)
-    overrides = {}
+    params = {}
     for name in declared(source):
         if name in shipped:
-            every[name], overrides[name] = _changed(source, schema, shipped[name])
+            every[name], params[name] = _changed(source, schema, shipped[name])
         else:
-            every[name], overrides[name] = _new(source, schema, name, shipped)
-    return every, overrides
+            every[name], params[name] = _new(source, schema, name, shipped)
+    return every, params
 
 
 def choose(source: Source, every: Mapping[str, Workload], otherwise: bool) -> str | None:
-    """The workload the study is about; None if it is chosen `otherwise`, by the grid or the command line."""
+    """Return the workload of the study; None if it is chosen `otherwise`, by the grid or the command line."""
     name = source.tables.get("workload")
     if isinstance(name, str):
         if name not in every:
@@ -59,7 +59,7 @@ def _changed(source: Source, schema: StudySchema, workload: Workload) -> tuple[W
         if key in table(source, "workload", workload.name):
             raise source.error_at("workload", workload.name, key)(
                 f"{quote(key)} of {quote(workload.name)} cannot be changed, because that workload ships with "
-                "trainoff; give yours a name of its own"
+                "trainoff; give yours another name"
             )
     allowed = {**schema.params(), "targets": [TOP["targets"]]}
     values = read_table(source, schema, allowed, "workload", workload.name)
@@ -79,16 +79,16 @@ def _new(
     values = read_table(source, schema, schema.of_workload(), "workload", name)
     model = values.pop("model", next(iter(schema.installed.models)))
     facts = {key: values.pop(key) for key in ("about", "metric") if key in values}
-    data = _data(source, name, values.pop("data"), {each.data for each in shipped.values()} | _MORE_DATASETS)
+    data = _data(source, name, values.pop("data"), {each.data for each in shipped.values()} | _OTHER_DATASETS)
     targets = tuple(values.pop("targets", ()))
     recipe = {key: value for key, value in values.items() if key in schema.common}
     return Workload(name, data, model, targets=targets, recipe=recipe, **facts), values
 
 
 def _data(source: Source, name: str, data: str, datasets: set[str]) -> str:
-    """A dataset's name as it is; anything else is a path that begins at the study file's folder.
+    """Return the name of a dataset, or a path made absolute from the study file's folder.
 
-    Options may stand behind a colon, as in "clicks:rows=1000000". What they mean is not known here.
+    Options may follow a colon, as in "clicks:rows=1000000"; they are not checked here.
     """
     if data.partition(":")[0] in datasets:
         return data
@@ -98,7 +98,7 @@ def _data(source: Source, name: str, data: str, datasets: set[str]) -> str:
         if given and os.path.exists(path):  # noqa: PTH110 (Path.exists raises for names that are too long)
             return path + end
     hint = suggest(data, sorted(datasets), "give a path from the study file's folder, or one of")
-    raise source.error_at("workload", name, "data")(f"`data` is {show(data)}, which is not there; {hint}")
+    raise source.error_at("workload", name, "data")(f"`data` is {show(data)}, which does not exist; {hint}")
 
 
 _SHIPPED = Path(__file__).with_name("workloads.toml")
@@ -106,7 +106,7 @@ _SHIPPED = Path(__file__).with_name("workloads.toml")
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained on what. `data` is the name of a dataset or the path of the user's own."""
+    """A model with the data to train it on: the name of a dataset, or the path of the user's data."""
 
     name: str
     data: str
@@ -115,11 +115,11 @@ class Workload:
     metric: str = "accuracy"
     targets: tuple[float, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    stale: Mapping[str, Any] = field(default_factory=dict)  # what is different in the recipe of the mode async
+    stale: Mapping[str, Any] = field(default_factory=dict)  # what differs in the recipe of the mode async
 
 
 def workloads() -> dict[str, Workload]:
-    """The workloads that ship with trainoff, by name."""
+    """Return the workloads that ship with trainoff, by name."""
     with _SHIPPED.open("rb") as file:
         tables = tomllib.load(file)
     return {name: Workload(name, **{**table, "targets": tuple(table["targets"])}) for name, table in tables.items()}
