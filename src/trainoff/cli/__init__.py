@@ -75,11 +75,13 @@ def _escape(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; a problem that a person can solve is one sentence and a non-zero exit code."""
+    """Run one command; an error that the user can solve is one sentence and a non-zero exit code."""
     _settle_streams()
     given = sys.argv[1:] if arguments is None else arguments
-    try:  # from here on: to import a command takes long enough for a Ctrl-C
-        options = parser(only=next((word for word in given if not word.startswith("-")), "")).parse_args(given)
+    try:  # the import of a command takes long enough for a Ctrl-C
+        options = parser(only=next((argument for argument in given if not argument.startswith("-")), "")).parse_args(
+            given
+        )
         code: int = options.command(options)
         sys.stdout.flush()  # here, where a closed pipe is no error
         return code
@@ -89,19 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ntrainoff: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+    except BrokenPipeError:  # the reader of a pipe, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if os.environ.get("TRAINOFF_DEBUG"):
             raise
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        print(f"trainoff: this should not happen: {told}; with TRAINOFF_DEBUG=1 it says where", file=sys.stderr)
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        print(f"trainoff: this should not happen: {text}; with TRAINOFF_DEBUG=1 it shows where", file=sys.stderr)
         return 3
 
 
 def _settle_streams() -> None:
-    """Write to nowhere where there is no output, and a `?` where a terminal knows no `·`; never a traceback."""
+    """Discard output without a stream, and replace characters that the terminal does not have."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # as long as the process lives
     for stream in (sys.stdout, sys.stderr):
@@ -126,7 +128,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 def _about(name: str) -> str:
-    """Return what a command does: the first line of its module, which is not imported for it."""
+    """Return what a command does: the first line of its module, which is not imported."""
     with Path(__file__).with_name(f"{name}.py").open(encoding="utf-8") as module:
         return module.readline().partition(": ")[2].rstrip().removesuffix('"""').rstrip(".")
 

@@ -188,8 +188,8 @@ def _no_curve_reason(records: Sequence[Record], found: Sequence[Curve], held_out
         return "these records do not have their numbers of nodes; choose records that do"
     if not measured:
         ends = Counter(record.status if record.status != "ok" else "missed the target" for record in records)
-        endings = ", ".join(f"{number} {status}" for status, number in ends.items())
-        return f"no run here has that figure ({endings}), so there is nothing to fit; `trainoff show` says why"
+        statuses = ", ".join(f"{number} {status}" for status, number in ends.items())
+        return f"no run here has that figure ({statuses}), so there is nothing to fit; `trainoff show` says why"
     if held_out and len(measured) > 1:
         return "what --hold-out leaves has one number of nodes; hold out fewer"
     if len(measured) > 1:

@@ -1,4 +1,4 @@
-"""Reads a study file: every key known, every value in range, or one sentence that says what is not."""
+"""Reads and checks a study file; a mistake is an error of one sentence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read(
     only: Sequence[str] = (),
     repeat: int | None = None,
 ) -> Study:
-    """The study in a file, with what the command line changes: --set, --engine (`only`) and --repeat.
+    """Read a study file with the overrides of the command line: --set, --engine (`only`) and --repeat.
 
     Every mistake is a TrainoffError that names the file and the line.
     """
@@ -133,7 +133,7 @@ def _layers(
 
 
 def _fault(source: Source) -> dict[str, Any]:
-    """[fault] is the same as `fault` in [params]."""
+    """Read [fault], which is the same as `fault` in [params]."""
     if "fault" not in source.tables:
         return {}
     if "fault" in table(source, "params"):
@@ -149,12 +149,12 @@ def _engine_table(source: Source, schema: StudySchema, name: str) -> dict[str, A
 
 
 def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Overrides) -> dict[str, Workload]:
-    """The workloads with the targets that hold: of --set, [workload.NAME], the study, the recipe."""
+    """Return the workloads with their targets: of --set, else [workload.NAME], the study or the recipe."""
     found: dict[str, tuple[float, ...]] = {}
     if "targets" in source.tables:
         common = checked([TOP["targets"]], source.tables["targets"], source.error_at("targets"))
-        own = source.tables.get("workload")
-        tables = own if isinstance(own, dict) else {}
+        described = source.tables.get("workload")
+        tables = described if isinstance(described, dict) else {}
         found = {name: common for name in workloads if "targets" not in tables.get(name, {})}
     if "targets" in asked.top:
         found = dict.fromkeys(workloads, asked.top["targets"])
@@ -182,9 +182,9 @@ def _name(source: Source, asked: Overrides) -> str:
 
 
 def _chosen(engines: Sequence[EngineFacts], names: Sequence[str]) -> tuple[EngineFacts, ...]:
-    mine = [engine.name for engine in engines]
+    known = [engine.name for engine in engines]
     for name in names:
-        if name not in mine:
-            hint = suggest(name, mine, "they are")
+        if name not in known:
+            hint = suggest(name, known, "they are")
             raise TrainoffError(f"--engine {clean(name)}: it is not among the study's engines; {hint}")
     return tuple(engine for engine in engines if not names or engine.name in names)

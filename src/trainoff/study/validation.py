@@ -1,4 +1,4 @@
-"""What the command line changes in a study, and the studies that cannot run: too large, or with no cluster."""
+"""The overrides of the command line, and checks of whole studies: their size, batches and clusters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST = re.compile(r"(?!-)(?:(?P<user>[^@\s]+)@)?(?P<name>\[[0-9A-Fa-f:.]+\]|[^@:
 
 
 def check_size(study: Study, source: Source) -> None:
-    """Count the trials without making them; too many is an error that names the largest factors."""
+    """Raise an error that names the largest factors if the study has too many trials."""
     trials = study.repeat * sum(count(engine, study.layers) for engine in study.engines)
     if trials <= MOST_TRIALS:
         return
@@ -36,18 +36,18 @@ def check_size(study: Study, source: Source) -> None:
 
 
 def check_batches(study: Study, source: Source) -> None:
-    """Every worker must get at least one row of every batch."""
+    """Raise an error if a worker would get no row of a batch."""
     for engine, values in study.settings():
         batch, workers = values["batch_size"], values["workers"]
         if batch < workers and values["mode"] not in WHOLE_BATCHES:
-            raise _blame(study, source, engine)(
+            raise _workers_error(study, source, engine)(
                 f"a batch_size of {batch:,} cannot be shared by the {workers:,} workers of {quote(engine)}; "
                 "expected at least one row per worker"
             )
 
 
 def check_lab(study: Study, source: Source) -> None:
-    """What only a lab has is a mistake elsewhere; its machines must be known, and its workers are its nodes."""
+    """Raise an error if keys of a lab are used elsewhere, its machines are unknown, or its workers are given twice."""
     kinds = {kind for _, kind in _values_given(study, source, "kind")}
     for key in LAB_KEYS:
         for make_error, _ in _values_given(study, source, key):
@@ -99,7 +99,7 @@ def _values_given(study: Study, source: Source, key: str) -> Iterator[tuple[Make
 
 
 def check_attached(study: Study, source: Source) -> None:
-    """An existing cluster must be named, and a name without one is a mistake."""
+    """Raise an error if the kind `attach` has no address of a cluster, or another kind has one."""
     runs_on = {engine.name: engine.cluster for engine in study.engines}
     for engine, values in study.settings():
         if not (software := runs_on[engine]):
@@ -117,7 +117,7 @@ def check_attached(study: Study, source: Source) -> None:
 
 
 def check_hosts(study: Study, source: Source) -> None:
-    """Hosts must be named, each once, and there must be one for every worker."""
+    """Raise an error unless hosts are given, each once, and one for every worker."""
     for engine, values in study.settings():
         hosts, on_hosts = values.get("hosts", []), values["kind"] == "hosts"
         if on_hosts and not hosts:
@@ -139,7 +139,7 @@ def check_hosts(study: Study, source: Source) -> None:
                     f"{quote(host)} is among the hosts twice; a host has one worker"
                 )
         if on_hosts and values["workers"] > len(hosts):
-            raise _blame(study, source, engine)(
+            raise _workers_error(study, source, engine)(
                 f"{values['workers']:,} workers need as many hosts, and there are {len(hosts):,}; "
                 "name more hosts, or leave `workers` out"
             )
@@ -150,8 +150,8 @@ def check_hosts(study: Study, source: Source) -> None:
         )
 
 
-def _blame(study: Study, source: Source, engine: str) -> MakeError:
-    """Where the number of workers is set, or else the batch size; --set before the file."""
+def _workers_error(study: Study, source: Source, engine: str) -> MakeError:
+    """Return the error factory of the place that sets the workers, or else the batch size."""
     keys = ("workers", "batch_size")
     for key in keys:
         if key in study.layers.overrides:
@@ -168,7 +168,7 @@ _TOP = {name: TOP[name] for name in ("name", "targets", "repeat")}
 
 @dataclass(frozen=True)
 class Overrides:
-    """The values that --set gives, by where they apply; the last --set of a key holds."""
+    """The values of --set by where they apply; the last --set of a key holds."""
 
     top: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Overrides:
 
 
 def read_overrides(texts: Iterable[str], schema: StudySchema, workloads: Mapping[str, object]) -> Overrides:
-    """Every `key=value` text, checked as the study file's own keys are."""
+    """Read `key=value` texts, which are checked as the keys of a study file are."""
     overrides = Overrides()
     for text in texts:
         make_error = override_error(text)
@@ -189,12 +189,12 @@ def read_overrides(texts: Iterable[str], schema: StudySchema, workloads: Mapping
 
 
 def override_error(text: str) -> MakeError:
-    """Make errors that begin with the --set they are about."""
+    """Return a function that makes errors with the text of a --set."""
     return lambda message: TrainoffError(f"--set {clean(text)}: {message}")
 
 
 def parse(text: str) -> Any:
-    """A value as TOML writes it; a bare word is a text."""
+    """Return a value written as in TOML; a bare word is a text."""
     try:
         tables = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
