@@ -1,1 +1,1 @@
-"""What the tests of several packages share: runs, records, trainings, studies, machines, pages."""
+"""Functions that the tests of several packages use: runs, records, trainings, studies, machines, pages."""
