@@ -21,7 +21,7 @@ from trainoff.study import Study
 if TYPE_CHECKING:
     import polars
 
-    from trainoff.report.html.render import ChartFigure
+    from trainoff.report.html import ChartFigure
 
 __all__ = ["Results", "Study", "load", "read", "run"]
 
@@ -47,7 +47,7 @@ class Results:
 
     def plot(self, what: str = "curve", x: str | None = None, workload: str | None = None) -> ChartFigure:
         """Return a chart of the report, such as `plot("accuracy", x="core_s")`, "phases", "target" or "pareto"."""
-        from trainoff.report.html.render import plot
+        from trainoff.report.html import plot
 
         return plot(list(self.records), self.folder, what, x, workload)
 

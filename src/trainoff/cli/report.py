@@ -15,7 +15,7 @@ from trainoff.cli.show import price_book
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
 from trainoff.records import no_folder, no_records
-from trainoff.report.html import Content, gather, render
+from trainoff.report.html import Content, figure, gather, render
 from trainoff.report.html.content import WorkloadSection
 from trainoff.reproductions.published import output_path, published_name
 from trainoff.study.machines import PriceBook
@@ -65,8 +65,6 @@ def _write(path: Path, text: str) -> None:
 
 def _save_charts(content: Content, folder: Path, console: Console) -> dict[str, list[Path]]:
     """Save every chart as a PNG; return the paths by workload."""
-    from trainoff.report.html.render import figure
-
     paths: dict[str, list[Path]] = {}
     for workload in content.workloads:
         for chart in workload.charts:

@@ -19,8 +19,8 @@ from trainoff.cli.run import run_part
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
 from trainoff.records import DamagedRecord, Record, scan
+from trainoff.report.html import CONFIG, ChartFigure
 from trainoff.report.html.content import environment
-from trainoff.report.html.render import CONFIG, ChartFigure
 from trainoff.report.html.style import LEGEND, Spec
 from trainoff.reproductions import (
     CONFIRMED,
