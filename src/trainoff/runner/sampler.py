@@ -31,7 +31,7 @@ YOUNG_S = 2.0  # a younger process may still be a fork that has not executed its
 
 
 @dataclass
-class ResourceUsage:
+class ProcessUsage:
     """What one process, or all processes of one role, have used so far."""
 
     role: str = ""
@@ -47,16 +47,16 @@ class ResourceUsage:
     sent_bytes: int = 0
     received_bytes: int = 0
 
-    def add(self, other: ResourceUsage) -> None:
+    def add(self, other: ProcessUsage) -> None:
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def final(self) -> ResourceUsage:
+    def final(self) -> ProcessUsage:
         """Return the figures that remain when the process has ended."""
         return replace(self, processes=0, threads=0, rss=0, pss=0.0)
 
 
-_SUMMED = [name for name in ResourceUsage.__dataclass_fields__ if name != "role"]
+_SUMMED = [name for name in ProcessUsage.__dataclass_fields__ if name != "role"]
 
 
 @dataclass
@@ -64,7 +64,7 @@ class TrackedProcess:
     """A process that is sampled."""
 
     process: psutil.Process
-    usage: ResourceUsage
+    usage: ProcessUsage
     shared: float = 1.0  # PSS / RSS when PSS was last read
     rss_then: int = 0  # RSS at that time
     read_at: float = field(default=float("-inf"))
@@ -78,7 +78,7 @@ class Sampler:
         self._pid_namespace = pid_namespace
         self._network = network
         self._tracked: dict[int, TrackedProcess] = {}
-        self._retired: dict[str, ResourceUsage] = {}
+        self._retired: dict[str, ProcessUsage] = {}
         self._expensive_s = 0.0
         self._rss = 0
         self._start = time.monotonic()
@@ -109,13 +109,13 @@ class Sampler:
             return min(PERIOD_S, self.period_s * SLOWING)
         return min(LONGEST_S, max(PERIOD_S, cheap_s / CHEAP_SHARE))
 
-    def by_role(self) -> dict[str, ResourceUsage]:
+    def by_role(self) -> dict[str, ProcessUsage]:
         """Return what each role has used so far, including processes that have ended."""
-        roles: dict[str, ResourceUsage] = {}
+        roles: dict[str, ProcessUsage] = {}
         for usage in [*self._retired.values(), *(tracked.usage for tracked in self._tracked.values())]:
-            roles.setdefault(usage.role, ResourceUsage(usage.role)).add(usage)
+            roles.setdefault(usage.role, ProcessUsage(usage.role)).add(usage)
         for role, (sent, received) in (self._sockets.by_role() if self._sockets else {}).items():
-            roles.setdefault(role, ResourceUsage(role)).add(ResourceUsage(sent_bytes=sent, received_bytes=received))
+            roles.setdefault(role, ProcessUsage(role)).add(ProcessUsage(sent_bytes=sent, received_bytes=received))
         return roles
 
     def sample_traffic(self) -> None:
@@ -161,7 +161,7 @@ class Sampler:
     def _track(self, pid: int, process: psutil.Process) -> None:
         tracked = self._tracked.get(pid)
         if tracked is None or not (tracked.process is process or tracked.process == process):
-            tracked = self._tracked[pid] = TrackedProcess(process, ResourceUsage())
+            tracked = self._tracked[pid] = TrackedProcess(process, ProcessUsage())
         self._read(tracked)
 
     def _read(self, tracked: TrackedProcess) -> None:
@@ -207,10 +207,10 @@ class Sampler:
 
     def _retire(self, pid: int) -> None:
         usage = self._tracked.pop(pid).usage
-        self._retired.setdefault(usage.role, ResourceUsage(usage.role)).add(usage.final())
+        self._retired.setdefault(usage.role, ProcessUsage(usage.role)).add(usage.final())
 
     @staticmethod
-    def _row(usage: ResourceUsage) -> dict[str, Any]:
+    def _row(usage: ProcessUsage) -> dict[str, Any]:
         row = {"role": usage.role, **{name: getattr(usage, name) for name in _SUMMED}}
         row["pss"] = round(usage.pss)
         return row

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 
-class Connection(Protocol):
-    """A connection to a cluster, which explains failures and reports the workers' losses."""
+class ClusterSession(Protocol):
+    """A session of a cluster, which explains failures and reports the workers' losses."""
 
     def failures(self) -> AbstractContextManager[None]: ...
     def report(self, watch: Watch) -> None: ...
@@ -123,12 +123,12 @@ class LocalSgdEngine(Engine):
         return learner
 
     def train(self, job: Job, watch: Watch) -> None:
-        connection: Connection = self.session  # type: ignore[attr-defined]  # of the cluster's base class
-        with connection.failures():
+        session: ClusterSession = self.session  # type: ignore[attr-defined]  # of the cluster's base class
+        with session.failures():
             search = job.mode == "search"
             weights = self.pool.search(watch) if search else train(self.pool, job, watch, job.params["tau"])
             self._trained = job, unflatten(job.model, weights)
-            connection.report(watch)
+            session.report(watch)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         job, weights = self._trained
