@@ -22,8 +22,8 @@ from pathlib import Path
 from made_up import Score, calibration_error, reliability, score
 
 from trainoff.analysis import SettingGroup, groups, newest
-from trainoff.analysis.advice import AdviceFilter, AdviceLimits, choose_target, decide, find_candidates
-from trainoff.analysis.advice.candidates import Place, clock, place_of
+from trainoff.analysis.advice.candidates import AdviceFilter, Place, clock, find_candidates, place_of
+from trainoff.analysis.advice.decide import AdviceLimits, choose_target, decide
 from trainoff.analysis.format import seconds
 from trainoff.records import Record, scan
 

@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 
 from trainoff.analysis.format import seconds, span
-from trainoff.analysis.scaling import Curve, curves, fit, formula_text, graded
+from trainoff.analysis.scaling.curves import Curve, curves
+from trainoff.analysis.scaling.model import fit, graded
+from trainoff.analysis.scaling.text import formula_text
 from trainoff.records import scan
 
 STUDY = Path(__file__).parent.parent / "studies" / "scaling.toml"

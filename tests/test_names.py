@@ -8,9 +8,11 @@ import pytest
 from rich.console import Console
 
 from helpers.records import record, store, trained
-from trainoff.analysis import batch_lines, groups, start_costs, unpriced, usual_settings
+from trainoff.analysis import groups, unpriced, usual_settings
+from trainoff.analysis.bottleneck import start_costs
+from trainoff.analysis.correlation import batch_lines
 from trainoff.analysis.format import display_value, key_text
-from trainoff.analysis.scaling import curves
+from trainoff.analysis.scaling.curves import curves
 from trainoff.cli import main
 from trainoff.cli.plan import print_plan
 from trainoff.cli.show import print_board, wrap_parts

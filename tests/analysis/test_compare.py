@@ -8,8 +8,20 @@ import pytest
 from scipy import stats
 
 from helpers.records import timed_record
-from trainoff.analysis import FIGURES, Band, band_of, compare, comparisons, groups, time_to
-from trainoff.analysis.compare import NARROWEST, WIDEST, against_best, holm, measure_ratio, verdict_of
+from trainoff.analysis import groups
+from trainoff.analysis.compare import (
+    NARROWEST,
+    WIDEST,
+    Band,
+    against_best,
+    band_of,
+    compare,
+    comparisons,
+    holm,
+    measure_ratio,
+    verdict_of,
+)
+from trainoff.analysis.figures import FIGURES, time_to
 
 TO_97 = time_to(0.97, "accuracy")
 INF = math.inf

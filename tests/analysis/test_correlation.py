@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from trainoff.analysis import correlation_lines, correlations, fit_line, groups
+from trainoff.analysis import groups
+from trainoff.analysis.correlation import correlation_lines, correlations, fit_line
 from trainoff.reproductions.published import documents, records
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from helpers.records import make_record, write_study_folder
 from helpers.running import invoke, only_record, study
-from trainoff.analysis import cost_of_trial, cost_to, costs, groups, priced, unpriced
+from trainoff.analysis import groups, priced, unpriced
+from trainoff.analysis.cost import cost_of_trial, cost_to, costs
 from trainoff.analysis.format import dollars
 from trainoff.errors import TrainoffError
 from trainoff.reproductions.published import records

@@ -17,8 +17,10 @@ from helpers.records import (
     undisturbed_record,
     write_study_folder,
 )
-from trainoff.analysis import closing_sentences, fault_effects, groups
+from trainoff.analysis import groups
+from trainoff.analysis.faults import fault_effects
 from trainoff.analysis.format import fault_text
+from trainoff.analysis.summary import closing_sentences
 from trainoff.cli.show import print_board
 from trainoff.report.html import gather
 from trainoff.report.html.charts import ChartContext, SeriesReader, charts_of

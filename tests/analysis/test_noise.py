@@ -7,7 +7,8 @@ import pytest
 
 from helpers.records import timed_record
 from helpers.running import only_record, study, trainoff
-from trainoff.analysis import disturbances, noise_reports
+from trainoff.analysis import disturbances
+from trainoff.analysis.noise import noise_reports
 from trainoff.errors import TrainoffError
 from trainoff.runner import machine
 from trainoff.runner.machine import ControlKernel

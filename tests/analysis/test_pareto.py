@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from helpers.records import distributed_record, timed_record
-from trainoff.analysis import bottleneck, bottleneck_sentence, fronts, groups, pareto
+from trainoff.analysis import groups
+from trainoff.analysis.bottleneck import bottleneck, bottleneck_sentence
+from trainoff.analysis.pareto import fronts, pareto
 
 
 def test_a_front_worked_by_hand():

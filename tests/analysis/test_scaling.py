@@ -10,20 +10,10 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from helpers.records import record
-from trainoff.analysis import time_to
-from trainoff.analysis.scaling import (
-    PER_1000,
-    Measurement,
-    alternative_range,
-    curves,
-    fit,
-    formula_text,
-    grade_text,
-    graded,
-    interpretation,
-    shape_caution,
-)
-from trainoff.analysis.scaling.model import most_terms, nnls, nnls_many
+from trainoff.analysis.figures import time_to
+from trainoff.analysis.scaling.curves import PER_1000, curves
+from trainoff.analysis.scaling.model import Measurement, alternative_range, fit, graded, most_terms, nnls, nnls_many
+from trainoff.analysis.scaling.text import formula_text, grade_text, interpretation, shape_caution
 
 PUBLISHED = {  # train time in seconds on 1, 3, 5 and 17 machines m4.xlarge, from the cluster study of 2017, Appendix B
     60_000: (304.386, 309.405, 304.02, 304.111),

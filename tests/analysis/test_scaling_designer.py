@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from trainoff.analysis.scaling import Measurement, RunCandidate, Subject, design, expected_width, fit, grid
+from trainoff.analysis.scaling.designer import RunCandidate, Subject, design, expected_width, grid
+from trainoff.analysis.scaling.model import Measurement, fit
 
 
 def seconds(nodes):

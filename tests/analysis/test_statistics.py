@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trainoff.analysis import Interval, interval
-from trainoff.analysis.statistics import coverage, quantile, rank_test, two_sided
+from trainoff.analysis.statistics import Interval, coverage, interval, quantile, rank_test, two_sided
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

@@ -3,23 +3,20 @@
 import pytest
 
 from helpers.records import FAST, distributed_record, timed_groups, timed_record
-from trainoff.analysis import (
-    batch_lines,
+from trainoff.analysis import failure, groups, headline_target, ranked
+from trainoff.analysis.bottleneck import (
     bound,
     bound_sentences,
-    cheapest_settings,
-    closing_sentences,
-    failure,
-    groups,
-    headline_target,
-    ranked,
     resource_lines,
     staleness,
     start_costs,
     time_split,
     worker_lines,
 )
+from trainoff.analysis.correlation import batch_lines
 from trainoff.analysis.format import about, count, ratio_text, seconds, size, span, value_text
+from trainoff.analysis.pareto import cheapest_settings
+from trainoff.analysis.summary import closing_sentences
 
 
 def test_the_fastest_to_the_target_is_first_with_its_ratio():

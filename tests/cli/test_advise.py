@@ -9,7 +9,7 @@ from made_up import calibration_error, reliability, score
 
 from helpers.records import record, store
 from helpers.running import error_line
-from trainoff.analysis.advice import RunEvidence, compute_standings, fit_posteriors
+from trainoff.analysis.advice.posterior import RunEvidence, compute_standings, fit_posteriors
 from trainoff.cli import main
 from trainoff.cli.run import next_step
 

@@ -9,7 +9,8 @@ import pytest
 from helpers.pages import write_report
 from helpers.records import FAULT_RECORDS, make_record, many_records, write_study_folder
 from helpers.running import invoke
-from trainoff.analysis import SAME, groups, ranked
+from trainoff.analysis import groups, ranked
+from trainoff.analysis.summary import SAME
 from trainoff.report.html import gather, render
 from trainoff.report.html.charts import ChartContext, SeriesReader
 from trainoff.report.html.charts.base import fill

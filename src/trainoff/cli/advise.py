@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainoff.analysis import newest, priced, unpriced, usual_settings
-from trainoff.analysis.advice import (
+from trainoff.analysis.advice.candidates import AdviceFilter, Candidate, find_candidates
+from trainoff.analysis.advice.decide import (
     Advice,
-    AdviceFilter,
     AdviceLimits,
-    Candidate,
     RankedCandidate,
     advice_sentence,
     check_filter,
     choose_target,
     decide,
     expectation_sentence,
-    find_candidates,
     limit_sentence,
     next_runs_sentence,
     no_candidate_reason,
@@ -37,7 +35,7 @@ from trainoff.analysis.advice import (
 )
 from trainoff.analysis.format import dollars, seconds, span, target_text
 from trainoff.analysis.ranking import check_target
-from trainoff.analysis.scaling import nodes_key
+from trainoff.analysis.scaling.curves import nodes_key
 from trainoff.cli import common
 from trainoff.cli.scale import MOST_NODES, NODES, ROWS, rerun_command, study_copy
 from trainoff.cli.show import price_book, warn

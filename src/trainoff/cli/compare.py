@@ -11,25 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analysis import (
-    FIGURES,
-    Comparison,
-    Figure,
+from trainoff.analysis import Comparison, SettingGroup, by_workload, disturbances, groups, newest, usual_settings
+from trainoff.analysis.compare import (
+    RANKING,
     Match,
-    SettingGroup,
-    arithmetic,
+    Pair,
+    adjusted,
+    against_best,
     band_of,
-    by_workload,
     compare_all,
-    disturbances,
-    groups,
-    newest,
-    usual_settings,
+    engine_pairs,
+    folder_pairs,
 )
-from trainoff.analysis.compare import RANKING, Pair, adjusted, against_best, engine_pairs, folder_pairs
-from trainoff.analysis.figures import TIME_TO_TARGET, time_to
+from trainoff.analysis.figures import FIGURES, TIME_TO_TARGET, Figure, time_to
 from trainoff.analysis.format import count, join_names, ratio_text
 from trainoff.analysis.ranking import check_target, headline_target, not_timed, sort_by_figure
+from trainoff.analysis.summary import arithmetic
 from trainoff.cli import common
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analysis import varying_keys
 from trainoff.analysis.format import about, count, seconds, value_text
+from trainoff.analysis.groups import varying_keys
 from trainoff.cli import common
 from trainoff.cli.common import Row
 from trainoff.records import Store

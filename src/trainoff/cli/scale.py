@@ -12,27 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainoff.analysis import FIGURES, Figure, time_to
+from trainoff.analysis.figures import FIGURES, Figure, time_to
 from trainoff.analysis.format import about, count, ratio_text, seconds, span
 from trainoff.analysis.ranking import check_target, not_timed
-from trainoff.analysis.scaling import (
-    PER_1000,
-    Curve,
-    DesignedRun,
-    Estimate,
-    Fit,
-    Formula,
-    Measurement,
-    RunCandidate,
-    Subject,
-    curves,
-    design,
+from trainoff.analysis.scaling.curves import PER_1000, Curve, curves
+from trainoff.analysis.scaling.designer import DesignedRun, RunCandidate, Subject, design, grid
+from trainoff.analysis.scaling.model import Estimate, Fit, Formula, Measurement, fit, graded
+from trainoff.analysis.scaling.text import (
     error_text,
-    fit,
     formula_text,
     grade_text,
-    graded,
-    grid,
     interpretation,
     shape_caution,
     share_text,

@@ -14,33 +14,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainoff.analysis import (
-    CheapestSetting,
     SettingGroup,
-    batch_lines,
-    bottleneck_sentence,
-    bound_sentences,
     by_workload,
-    cheapest_settings,
-    closing_sentences,
-    correlation_lines,
-    costs,
     disturbances,
     failure,
     groups,
     headline_target,
     newest,
-    node_lines,
     priced,
     ranked,
+    unpriced,
+    usual_settings,
+)
+from trainoff.analysis.bottleneck import (
+    bottleneck_sentence,
+    bound_sentences,
+    node_lines,
+    oversubscription,
     resource_lines,
     start_costs,
     time_split,
-    unpriced,
-    usual_settings,
     worker_lines,
 )
-from trainoff.analysis.bottleneck import oversubscription
+from trainoff.analysis.correlation import batch_lines, correlation_lines
+from trainoff.analysis.cost import costs
 from trainoff.analysis.format import dollars, quality, seconds, size, span, target_text
+from trainoff.analysis.pareto import CheapestSetting, cheapest_settings
+from trainoff.analysis.summary import closing_sentences
 from trainoff.cli import common
 from trainoff.errors import TrainoffError
 from trainoff.records import DamagedRecord, Record, folder_of, no_records

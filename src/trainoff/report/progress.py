@@ -13,8 +13,9 @@ from typing import Any, Self
 
 import msgspec
 
-from trainoff.analysis import failure, varying_keys
+from trainoff.analysis import failure
 from trainoff.analysis.format import about, count, display_value, key_text, quality, seconds, size
+from trainoff.analysis.groups import varying_keys
 from trainoff.files import atomic_write
 from trainoff.records import Record, Store
 from trainoff.report.tables import setting

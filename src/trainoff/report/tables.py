@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainoff.analysis import FaultEffect, SettingGroup, by_workload, fault_effects
+from trainoff.analysis import SettingGroup, by_workload
+from trainoff.analysis.faults import FaultEffect, fault_effects
 from trainoff.analysis.format import display_value, key_text, ratio_text, seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainoff.analysis import Band, Comparison, Match, SettingGroup, compare_all, time_to
+from trainoff.analysis import Comparison, SettingGroup
+from trainoff.analysis.compare import Band, Match, compare_all
+from trainoff.analysis.figures import time_to
 from trainoff.analysis.format import ratio_text, seconds, target_text
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record, folder_of

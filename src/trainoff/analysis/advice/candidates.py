@@ -24,8 +24,9 @@ from trainoff.analysis.faults import without_faults
 from trainoff.analysis.figures import FIGURES, Figure, time_to
 from trainoff.analysis.format import count, node_size, seconds, target_text
 from trainoff.analysis.groups import SettingGroup, groups
-from trainoff.analysis.scaling import SIZES, Curve, Estimate, Fit, curves, fit, grid, rows_of
-from trainoff.analysis.scaling.model import WIDEST
+from trainoff.analysis.scaling.curves import SIZES, Curve, curves, rows_of
+from trainoff.analysis.scaling.designer import grid
+from trainoff.analysis.scaling.model import WIDEST, Estimate, Fit, fit
 from trainoff.analysis.statistics import LEVEL, median_of
 from trainoff.records import Record
 

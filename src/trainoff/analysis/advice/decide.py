@@ -23,7 +23,8 @@ from trainoff.analysis.compare import RANKING
 from trainoff.analysis.format import count, dollars, join_names, quality, ratio_text, seconds, span, target_text
 from trainoff.analysis.groups import by_workload, groups
 from trainoff.analysis.ranking import headline_target, not_timed
-from trainoff.analysis.scaling import curves, rows_of, share_text
+from trainoff.analysis.scaling.curves import curves, rows_of
+from trainoff.analysis.scaling.text import share_text
 from trainoff.analysis.statistics import LEVEL
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record

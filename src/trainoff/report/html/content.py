@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trainoff import __version__, analysis
-from trainoff.analysis import SAME, Comparison, NoiseReport, SettingGroup
+from trainoff.analysis import Comparison, SettingGroup
 from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
+from trainoff.analysis.bottleneck import bottleneck, bound_sentences, node_rows, start_costs, worker_lines
+from trainoff.analysis.compare import comparisons
+from trainoff.analysis.correlation import batch_lines, correlation_lines
+from trainoff.analysis.faults import fault_effects
 from trainoff.analysis.format import (
     count,
     join_names,
@@ -26,6 +30,8 @@ from trainoff.analysis.format import (
     target_text,
     value_text,
 )
+from trainoff.analysis.noise import NoiseReport, noise_reports
+from trainoff.analysis.summary import SAME, cautions, headline
 from trainoff.records import STUDY_COPY, DamagedRecord, Record
 from trainoff.report.html.charts import Chart, ChartContext, SeriesReader, charts_of
 from trainoff.report.html.style import Style, engine_styles
@@ -114,7 +120,7 @@ def compose(
     found = analysis.groups(latest)
     study = _study(folder)
     styles = engine_styles(record.engine for record in latest)
-    noise = {id(record): report for record, report in zip(latest, analysis.noise_reports(latest), strict=True)}
+    noise = {id(record): report for record, report in zip(latest, noise_reports(latest), strict=True)}
     series = SeriesReader(folder)
     workloads = [_section(of_workload, series, styles, noise) for of_workload in analysis.by_workload(found)]
     several = len(workloads) > 1
@@ -149,12 +155,7 @@ def _prefixed(sentences: Sequence[tuple[str, str]], several: bool) -> list[str]:
 
 
 def _remarks(found: Sequence[SettingGroup]) -> list[str]:
-    remarks = [
-        *analysis.start_costs(found),
-        *analysis.bound_sentences(found),
-        *analysis.batch_lines(found),
-        *analysis.correlation_lines(found),
-    ]
+    remarks = [*start_costs(found), *bound_sentences(found), *batch_lines(found), *correlation_lines(found)]
     return [*remarks, shared] if (shared := analysis.usual_settings(found)) else remarks
 
 
@@ -165,18 +166,18 @@ def _section(
     context = ChartContext(order[:MOST_CHARTED], series, styles)
     by_engine = {style.name: style for style in styles}
     row_styles = context.setting_styles or [by_engine[group.first.engine] for group in order]
-    winner, others = analysis.headline(order)
+    winner, others = headline(order)
     failed = [(group, record) for group in order for record in group.records if record.status != "ok"]
     return WorkloadSection(
         name=of_workload[0].first.workload,
         winner=winner,
         others=_sentence(others),
-        cautions=analysis.cautions(order),
+        cautions=cautions(order),
         settings=len(order),
         left_out=max(0, len(order) - MOST_CHARTED),
         board=board(order, analysis.headline_target(of_workload), noise, row_styles),
         charts=charts_of(context),
-        workers=[(name, ", ".join(parts)) for name, parts in analysis.worker_lines(order[:MOST_CHARTED])],
+        workers=[(name, ", ".join(parts)) for name, parts in worker_lines(order[:MOST_CHARTED])],
         faults=fault_table(order),
         certificates=certificate_table(order[:MOST_CHARTED]),
         nodes=node_table(order[:MOST_CHARTED]),
@@ -316,7 +317,7 @@ def board(order: Sequence[SettingGroup], target: float | None, noise: Noise, sty
     """Return the leader board of one workload, with a style per setting and without empty columns."""
     metric = order[0].first.metric
     keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
-    compared = {id(one.a): one for one in analysis.comparisons(order, target)}
+    compared = {id(one.a): one for one in comparisons(order, target)}
 
     def median(figure: Callable[[Record], float | None], text: Callable[[float | None], str]) -> CellOf:
         return lambda group: _cell(group.median(figure), text)
@@ -380,7 +381,7 @@ def _verdict(group: SettingGroup) -> Cell:
 
 def _details(group: SettingGroup, noise: Noise) -> list[tuple[str, str]]:
     record = (group.good or group.records)[0]
-    limit = analysis.bottleneck(record)
+    limit = bottleneck(record)
     parameters = [
         f"{key.replace('_', ' ')} {value_text(value)}" for key, value in record.params.items() if value is not None
     ]
@@ -423,7 +424,7 @@ def _certificate(record: Record) -> str:
 
 def fault_table(order: Sequence[SettingGroup]) -> Table:
     """Return the effects of faults by setting."""
-    effects = analysis.fault_effects(order)
+    effects = fault_effects(order)
     shown = columns(effects)
     return Table(
         [(column.heading, column.figures) for column in shown],
@@ -436,7 +437,7 @@ def node_table(order: Sequence[SettingGroup]) -> Table:
     rows = [
         (group.first.engine, [group.name, *cells])
         for group in order
-        for cells in analysis.node_rows(group.good[0] if group.good else group.first)
+        for cells in node_rows(group.good[0] if group.good else group.first)
     ]
     return Table([(heading, False) for heading in ("setting", *NODE_HEADINGS)], rows)
 

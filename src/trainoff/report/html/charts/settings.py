@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from trainoff.analysis import COSTS, SettingGroup, fronts
+from trainoff.analysis import SettingGroup
 from trainoff.analysis.format import count, quality, seconds, size, target_text
+from trainoff.analysis.pareto import COSTS, fronts
 from trainoff.records import METRICS, Record
 from trainoff.report.html.charts.base import (
     FAINT,
