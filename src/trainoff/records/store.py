@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import gc
@@ -12,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,14 +96,10 @@ class Store:
 
     def latest(self, trial_id: str) -> Record | None:
         """Return the newest attempt of a trial that can be read, or None."""
-        records = [record for record in self.attempts(trial_id) if isinstance(record, Record)]
+        folders = [self.folder / trial_id, *self.folder.glob(f"{trial_id}.*")]
+        attempts = [read(folder) for folder in folders if folder.is_dir()]
+        records = [record for record in attempts if isinstance(record, Record)]
         return max(records, key=lambda record: record.attempt, default=None)
-
-    def attempts(self, trial_id: str) -> Iterator[Record | DamagedRecord]:
-        """Yield every attempt of a trial."""
-        for folder in [self.folder / trial_id, *self.folder.glob(f"{trial_id}.*")]:
-            if folder.is_dir():
-                yield read(folder)
 
 
 def _folder_name(record: Record) -> str:
@@ -119,7 +114,7 @@ def folder_of(folder: Path, record: Record) -> Path:
         return found
     if (folder / "record.json").exists():
         return folder
-    return next(iter(sorted(folder.glob(f"*/{name}"))), folder / name)
+    return min(folder.glob(f"*/{name}"), default=folder / name)
 
 
 def abandoned(staged: Path) -> bool:
@@ -129,11 +124,11 @@ def abandoned(staged: Path) -> bool:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that several can check at once
             return True
     except FileNotFoundError:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             return time.time() - staged.stat().st_mtime > YOUNG_S
-        return False
     except OSError:
-        return False
+        pass
+    return False
 
 
 def _text(record: Record) -> str:
@@ -186,7 +181,12 @@ def read(folder: str | Path) -> Record | DamagedRecord:
     try:
         with open(os.path.join(folder, "record.json"), "rb") as file:  # noqa: PTH118, PTH123  # read 10,000 times
             text = file.read()
-        record = _decode(text)
+        try:
+            record: Record | _Versioned = _RECORD.decode(text)
+        except msgspec.ValidationError:
+            record = _VERSION.decode(text)
+            if record.schema_version == SCHEMA_VERSION:
+                raise
     except FileNotFoundError:
         return DamagedRecord(Path(folder), "record.json is missing")
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -195,17 +195,6 @@ def read(folder: str | Path) -> Record | DamagedRecord:
         version = record.schema_version
         return DamagedRecord(Path(folder), f"its schema version is {version}, this trainoff reads {SCHEMA_VERSION}")
     return record
-
-
-def _decode(text: bytes) -> Record | _Versioned:
-    """Return the record, or only the version if it is another one."""
-    try:
-        return _RECORD.decode(text)
-    except msgspec.ValidationError:
-        versioned = _VERSION.decode(text)
-        if versioned.schema_version == SCHEMA_VERSION:
-            raise
-        return versioned
 
 
 def scan(folder: Path) -> tuple[list[Record], list[DamagedRecord]]:
@@ -231,22 +220,9 @@ def no_records(folder: Path, damaged: Sequence[DamagedRecord] = ()) -> TrainoffE
     if damaged:
         what = "the one record" if len(damaged) == 1 else f"each of the {len(damaged):,} records"
         return TrainoffError(f"{folder}: {what} here is damaged; `trainoff show {folder}` says in what way")
-    deeper = next(iter(sorted(folder.glob("*/*/*/record.json"))), None)
-    if deeper is not None:
+    if deeper := min(folder.glob("*/*/*/record.json"), default=None):
         return TrainoffError(f"{folder}: no records here, but deeper; name a folder such as {deeper.parents[2]}")
     return TrainoffError(f"{folder}: no records here yet; `trainoff run STUDY` makes some")
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Pause the garbage collector, which would take as long as reading and find nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def holds_record(folder: str) -> bool:
@@ -286,7 +262,9 @@ class RecordCache:
         """Read new records and forget removed ones; return whether there were any."""
         records: dict[tuple[str, int], Record] = {}
         damaged: dict[tuple[str, int, int], DamagedRecord] = {}
-        with _without_garbage_collection():
+        collecting = gc.isenabled()
+        gc.disable()  # the garbage collector would take as long as reading and find nothing
+        try:
             for path, inode in sorted(self._record_folders()):
                 if known := self._records.get((path, inode)):
                     records[path, inode] = known
@@ -297,17 +275,17 @@ class RecordCache:
                     damaged[key] = found
                 else:
                     records[path, inode] = found
+        finally:
+            if collecting:
+                gc.enable()
         changed = records.keys() != self._records.keys() or damaged.keys() != self._damaged.keys()
         self._records, self._damaged = records, damaged
         return changed
 
     def folder_of(self, name: str) -> Path | None:
         """Return the folder of a trial's newest attempt, by trial id, or of one attempt, by the name of its folder."""
-        found = [
-            (record.attempt, path)
-            for (path, _), record in self._records.items()
-            if record.trial_id == name or Path(path).name == name
-        ]
+        known = ((path, record) for (path, _), record in self._records.items())
+        found = [(one.attempt, path) for path, one in known if name in (one.trial_id, Path(path).name)]
         return Path(max(found)[1]) if found else None
 
     def _record_folders(self) -> Iterator[tuple[str, int]]:

@@ -42,10 +42,19 @@ def _plain(values: list[Any]) -> list[Any]:
 
 
 Progress = Callable[[str, int, int | None], None]  # called with what is being done, how much is done, and of how much
-_CURVE = ("step", "samples_seen", "train_s", "wall_s", "core_s", "objective", "loss", "accuracy")
-_SAMPLES = ("t_s", "role", "processes", "threads", "user_s", "system_s", "rss", "pss", "read_bytes", "write_bytes")
-_INTEGERS = ("step", "samples_seen", "processes", "threads", "rss", "pss", "read_bytes", "write_bytes")
-_TEXT = ("study", "trial_id", "role")
+# The columns that every trial has; those of some trials come after them.
+_CURVE = {
+    "step": int,
+    "samples_seen": int,
+    **dict.fromkeys(("train_s", "wall_s", "core_s", "objective", "loss", "accuracy"), float),
+}
+_SAMPLES = {
+    "t_s": float,
+    "role": str,
+    **dict.fromkeys(("processes", "threads"), int),
+    **dict.fromkeys(("user_s", "system_s"), float),
+    **dict.fromkeys(("rss", "pss", "read_bytes", "write_bytes"), int),
+}
 
 
 def curves(folder: Path, records: Sequence[Record], progress: Progress | None = None) -> polars.DataFrame:
@@ -73,11 +82,11 @@ def series_of(folder: Path, record: Record, name: str) -> polars.DataFrame | Non
 
 
 def _concat(
-    folder: Path, records: Sequence[Record], name: str, columns: Sequence[str], progress: Progress | None
+    folder: Path, records: Sequence[Record], name: str, columns: dict[str, type], progress: Progress | None
 ) -> polars.DataFrame:
     import polars
 
-    frames = [_empty(columns)]
+    frames = [polars.DataFrame(schema={"study": str, "trial_id": str, **columns})]
     for number, record in enumerate(records, 1):
         one = series_of(folder, record, name)
         if one is not None and one.width:
@@ -86,13 +95,3 @@ def _concat(
         if progress:
             progress(f"reading {name}", number, len(records))
     return polars.concat(frames, how="diagonal_relaxed")
-
-
-def _empty(columns: Sequence[str]) -> polars.DataFrame:
-    """Return an empty frame with the columns that every trial has; those of some trials come after them."""
-    import polars
-
-    def kind(name: str) -> type[polars.DataType]:
-        return polars.String if name in _TEXT else polars.Int64 if name in _INTEGERS else polars.Float64
-
-    return polars.DataFrame(schema={name: kind(name) for name in ("study", "trial_id", *columns)})

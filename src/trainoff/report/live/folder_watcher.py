@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -58,9 +57,7 @@ class FolderWatcher:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         with self._changed:
             self.over = True
             self._changed.notify_all()
@@ -154,30 +151,18 @@ class LiveRun:
 
     def staged(self) -> Path | None:
         """Return the scratch folder of the running trial."""
-        name = self.trial.trial_id if self.trial else None
-        with suppress(OSError):
-            for entry in self.folder.parent.iterdir():
-                if name and entry.name.rpartition("-")[0] == name:
-                    return entry
+        if trial := self.trial:
+            with suppress(OSError):
+                entries = self.folder.parent.iterdir()
+                return next((entry for entry in entries if entry.name.rpartition("-")[0] == trial.trial_id), None)
         return None
 
 
 def find_runs(folder: Path) -> list[LiveRun]:
     """Return the runs in a study's folder, or in a folder of studies."""
-    runs = []
-    for staging in _staging_folders(folder):
-        with suppress(OSError):
-            for entry in os.scandir(staging):
-                if entry.name.startswith("run-") and (run := _read(Path(entry.path))):
-                    runs.append(run)
-    return runs
-
-
-def _staging_folders(folder: Path) -> list[Path]:
-    if (folder / STAGING).is_dir():
-        return [folder / STAGING]
-    with suppress(OSError):
-        return [staging for inside in folder.iterdir() if (staging := inside / STAGING).is_dir()]
+    pattern = f"{STAGING}/run-*" if (folder / STAGING).is_dir() else f"*/{STAGING}/run-*"
+    with suppress(OSError):  # such as a folder that was removed meanwhile
+        return [run for entry in folder.glob(pattern) if (run := _read(entry))]
     return []
 
 
