@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from helpers.running import HANGS_S, environment, is_alive, records, wait_for, wait_until
 from helpers.sshd import Machines, machines
@@ -19,7 +20,7 @@ from trainoff.clusters.ssh.client import Ssh
 from trainoff.clusters.ssh.cluster import Hosts, HostsPlan
 from trainoff.clusters.ssh.connection import SentFiles, forward_event
 from trainoff.errors import TrainoffError
-from trainoff.runner.events import NotAnEvent, TrialState, make_event, read_event
+from trainoff.runner.events import AnyEvent, NotAnEvent, TrialState, read_event
 from trainoff.runner.job import AGENT
 from trainoff.runner.status import check_preconditions
 from trainoff.study import read
@@ -198,11 +199,11 @@ def test_every_line_of_a_host_is_forwarded(tmp_path, monkeypatch):
 
 def test_samples_of_hosts_are_added_to_those_of_this_machine():
     state, used = TrialState(0.0), {"user_s": 2.0, "system_s": 1.0, "pss": 5}
-    state.apply(make_event({"t": 1.0, "kind": "host-sample", "host": "alpha", "role": "worker-0", **used}))
+    state.apply(convert({"t": 1.0, "kind": "host-sample", "host": "alpha", "role": "worker-0", **used}, AnyEvent))
     for tick in (1.0, 2.0):
         cpu = {"user_s": 1.0, "system_s": 0.0}
-        state.apply(make_event({"t": tick, "kind": "sample", "role": "driver", "tick": tick, **cpu}))
-        state.apply(make_event({"t": tick, "kind": "sample", "role": "machine", "tick": tick}))
+        state.apply(convert({"t": tick, "kind": "sample", "role": "driver", "tick": tick, **cpu}, AnyEvent))
+        state.apply(convert({"t": tick, "kind": "sample", "role": "machine", "tick": tick}, AnyEvent))
     assert state.cpu_series() == [(1.0, 4.0), (2.0, 4.0)]
     assert state.cpu_series(here=True) == [(1.0, 1.0), (2.0, 1.0)]
     assert state.cpu_series("worker-0") == [(1.0, 3.0), (2.0, 3.0)]

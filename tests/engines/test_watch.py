@@ -9,11 +9,12 @@ import time
 
 import numpy as np
 import pytest
+from msgspec import convert
 
 from trainoff.data import Order
 from trainoff.engines.shared.snapshots import SnapshotBuffer
 from trainoff.engines.shared.watch import PIPE_BUF, Channel, Diverged, StopRule, TrialWatch
-from trainoff.runner.events import TrialState, make_event
+from trainoff.runner.events import AnyEvent, TrialState
 
 
 class Pipe:
@@ -49,7 +50,7 @@ def test_phases_nest_and_leave_no_gap(watch, pipe):
     with watch.phase("ship"), watch.phase("compile"):
         time.sleep(0.02)
     for event in pipe.events():
-        state.apply(make_event(event))
+        state.apply(convert(event, AnyEvent))
     end = time.monotonic()
     phases = state.phases_s(end)
     assert phases["compile"] >= 0.02
@@ -62,8 +63,8 @@ def test_the_phase_reached_before_an_error_is_kept(watch, pipe):
     with contextlib.suppress(ValueError), watch.phase("train"):
         raise ValueError
     for event in pipe.events():
-        state.apply(make_event(event))
-    state.apply(make_event({"t": time.monotonic(), "kind": "phase", "name": "teardown"}))
+        state.apply(convert(event, AnyEvent))
+    state.apply(convert({"t": time.monotonic(), "kind": "phase", "name": "teardown"}, AnyEvent))
     assert (state.phase, state.reached) == ("teardown", "train")
 
 
@@ -238,5 +239,5 @@ def test_a_breakdown_larger_than_one_event_is_put_together(watch, pipe):
     watch.breakdown("waiting_s", figures)
     state = TrialState(0.0)
     for event in pipe.events():
-        state.apply(make_event(event))
+        state.apply(convert(event, AnyEvent))
     assert state.breakdowns == {"waiting_s": figures}

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec import convert
 
 from helpers.running import wait_for
 from helpers.studies import error_of, study
 from helpers.training import make_trial
 from trainoff import engines
 from trainoff.engines import Engine
-from trainoff.runner.events import TrialState, make_event
+from trainoff.runner.events import AnyEvent, TrialState
 from trainoff.runner.faults import (
     FaultInjector,
     FaultSchedule,
@@ -307,7 +308,7 @@ def state_after(*events):
         {"t": 110.0, "kind": "fault", "action": "pause", "node": 1, "processes": 1, "why": None},
     ]
     for event in [*start, *fault, *events]:
-        state.apply(make_event(event))
+        state.apply(convert(event, AnyEvent))
     return state
 
 
@@ -367,7 +368,7 @@ def test_a_failed_training_has_detected_the_fault(phase, detected_s):
 
 def test_losses_before_the_fault_are_not_its_impact():
     state = state_after()
-    state.lost.insert(0, make_event(lost(105.0, 40)))
+    state.lost.insert(0, convert(lost(105.0, 40), AnyEvent))
     found = fault_impact(KILL, state, failed=False)
     assert (found["state"], found["samples_redone"]) == ("unharmed", 0)
 
@@ -379,7 +380,7 @@ def test_losses_before_the_fault_are_not_its_impact():
 def test_a_fault_that_was_not_injected_has_no_impact(event):
     state = TrialState(90.0)
     if event:
-        state.apply(make_event(event))
+        state.apply(convert(event, AnyEvent))
     found = fault_impact(PAUSE, state, failed=False)
     assert found["state"] == "not done"
     assert found["at_s"] is found["detected_s"] is found["longest_gap_s"] is None

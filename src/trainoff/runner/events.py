@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from trainoff.engines.shared.watch import PHASES
 
@@ -21,7 +21,7 @@ PAUSES = "snapshots"  # the network bytes of pauses are counted apart from those
 MACHINE = "machine"  # the role of the samples of the whole machine
 
 
-class Event(Struct, tag_field="kind", kw_only=True, forbid_unknown_fields=False):
+class Event(Struct, tag_field="kind", kw_only=True):
     """What a process of the trial reports, and when by the monotonic clock."""
 
     t: float
@@ -182,18 +182,18 @@ class SampleEvent(Event, tag="sample"):
 
     tick: float  # the time that all rows of one sample share
     role: str
-    processes: int | UnsetType = UNSET
-    threads: int | UnsetType = UNSET
+    host: str | None = None  # of a role on another host
+    processes: int = 0
+    threads: int = 0
     user_s: float = 0.0
     system_s: float = 0.0
-    rss: int | UnsetType = UNSET
+    rss: int = 0
     pss: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
-    switches: int | UnsetType = UNSET
+    switches: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
-    host: str | UnsetType = UNSET  # of a role on another host
     load: float = 0.0
     busy_s: float = 0.0
     steal_s: float = 0.0
@@ -205,34 +205,21 @@ class SampleEvent(Event, tag="sample"):
 
     def row(self) -> dict[str, Any]:
         """Return the figures that this kind of sample has, for samples.parquet."""
-        every = {name: getattr(self, name) for name in (OF_MACHINE if self.role == MACHINE else OF_ROLE)}
-        return {"role": self.role, **{name: value for name, value in every.items() if value is not UNSET}}
+        names = OF_MACHINE if self.role == MACHINE else OF_ROLE if self.host is None else (*OF_ROLE, "host")
+        return {"role": self.role, **{name: getattr(self, name) for name in names}}
 
 
 OF_MACHINE = ("load", "busy_s", "steal_s", "runnable", "pressure_cpu_s", "pressure_memory_s", "pressure_io_s",
               "network_bytes")  # fmt: skip
 OF_ROLE = ("processes", "threads", "user_s", "system_s", "rss", "pss", "read_bytes", "write_bytes", "switches",
-           "sent_bytes", "received_bytes", "host")  # fmt: skip
+           "sent_bytes", "received_bytes")  # fmt: skip
 
 
-class HostSampleEvent(Event, tag="host-sample"):
-    """What a role on another host has used so far."""
+class HostSampleEvent(SampleEvent, tag="host-sample", kw_only=True):
+    """What a role on another host has used so far: valid until the host sends the next one."""
 
+    tick: float = 0.0  # set when it becomes part of a sample
     host: str
-    role: str
-    user_s: float
-    system_s: float
-    pss: int
-    switches: int = 0
-    read_bytes: int = 0
-    write_bytes: int = 0
-    rss: int = 0
-    processes: int = 0
-    threads: int = 0
-
-    def at(self, tick: float) -> SampleEvent:
-        """Return this as part of the sample taken at `tick`: it is valid until the host sends the next one."""
-        return SampleEvent(tick=tick, **msgspec.structs.asdict(self))
 
 
 class NodeEvent(Event, tag="node"):
@@ -298,21 +285,10 @@ class NotAnEvent(ValueError):
 def read_event(line: bytes | str) -> AnyEvent:
     """Read one line of the pipe. Python's reader, unlike msgspec's, accepts numbers that are not finite."""
     try:
-        return make_event(json.loads(line))
+        event: AnyEvent = msgspec.convert(json.loads(line), AnyEvent)
     except (ValueError, RecursionError) as error:  # a thousand brackets end in a RecursionError
         raise NotAnEvent(str(error)) from error
-
-
-def make_event(fields: Any) -> AnyEvent:
-    """Make an event of the values in a line."""
-    try:
-        event: AnyEvent = msgspec.convert(fields, AnyEvent)
-    except msgspec.ValidationError as error:
-        raise NotAnEvent(str(error)) from error
     return event
-
-
-MOST_UNREADABLE, LONGEST_UNREADABLE = 3, 200  # how many lines are kept, and how many bytes of each
 
 
 @dataclass
@@ -373,13 +349,17 @@ class TrialState:
                 self._enter(event)
             case ExpectedEvent():
                 self.expected = event.samples
-            case ProgressEvent():
-                self._progress(event)
-            case SnapshotEvent():
-                self.snapshots.append(event)
-                self._progress(event)
+            case ProgressEvent() | SnapshotEvent():
+                self.step, self.samples_seen, self.loss = event.step, event.samples_seen, event.loss
+                self.last_progress = event.t
+                self.heartbeats.append((event.t, event.samples_seen))
+                if isinstance(event, SnapshotEvent):
+                    self.snapshots.append(event)
             case PauseEvent():
-                self._pause(event)
+                self.paused_s += event.seconds
+                if event.network_bytes:
+                    self._network[PAUSES] += event.network_bytes
+                    self._network[self.phase] -= event.network_bytes
             case CountEvent():
                 self.counts[event.name] = event.value
             case NoteEvent():
@@ -401,17 +381,21 @@ class TrialState:
             case DoneEvent():
                 self.done = True
             case FaultEvent():
-                self._fault(event)
+                self.fault, self.fault_step = event, self.step
+                self.fault_at_s = event.t - (self.train_start or event.t) - self.paused_s
+                self.last_progress = event.t  # the time until a stall is counted anew
             case HealedEvent():
                 self.healed = event
                 self.last_progress = event.t
             case OverMemoryEvent():
                 self.over_memory = event
-            case SampleEvent():
-                self._sample(event)
             case HostSampleEvent():
-                self._hosts[event.host, event.role] = event
-                self.latest[event.role] = event.at(event.t)
+                self._hosts[event.host, event.role] = self.latest[event.role] = event
+            case SampleEvent():
+                self.samples.append(event)
+                self.latest[event.role] = event
+                if event.role == MACHINE:  # the last row of a sample
+                    self.samples += [msgspec.structs.replace(row, tick=event.tick) for row in self._hosts.values()]
             case NodeEvent():
                 self.nodes[event.node].append(event)
             case SpentEvent():
@@ -428,10 +412,10 @@ class TrialState:
                 assert_never(event)
 
     def add_unreadable(self, line: bytes) -> None:
-        """Keep a line that is no event, for a note in the record."""
+        """Count a line that is no event, and keep the beginning of the first three for a note in the record."""
         self.unreadable_lines += 1
-        if len(self.unreadable) < MOST_UNREADABLE:
-            self.unreadable.append(line[:LONGEST_UNREADABLE].decode(errors="replace"))
+        if self.unreadable_lines <= 3:
+            self.unreadable.append(line[:200].decode(errors="replace"))
 
     def phases_s(self, end: float) -> dict[str, float | None]:
         """Return the seconds in each phase, without pauses for snapshots; None for a phase that was not entered."""
@@ -445,7 +429,7 @@ class TrialState:
         """Return (time, CPU seconds so far) of all roles or one, on all hosts or only `here`."""
         series: dict[float, float] = defaultdict(float)
         for row in self.samples:
-            if row.role != MACHINE and role in (None, row.role) and not (here and row.host is not UNSET):
+            if row.role != MACHINE and role in (None, row.role) and not (here and row.host):
                 series[row.tick] += row.user_s + row.system_s
         return sorted(series.items())
 
@@ -485,29 +469,6 @@ class TrialState:
         self.last_progress = event.t
         if self.phase == "train" and self.train_start is None:
             self.train_start = event.t
-
-    def _progress(self, event: ProgressEvent | SnapshotEvent) -> None:
-        self.step, self.samples_seen, self.loss = event.step, event.samples_seen, event.loss
-        self.last_progress = event.t
-        self.heartbeats.append((event.t, event.samples_seen))
-
-    def _pause(self, event: PauseEvent) -> None:
-        self.paused_s += event.seconds
-        if event.network_bytes:
-            self._network[PAUSES] += event.network_bytes
-            self._network[self.phase] -= event.network_bytes
-
-    def _sample(self, event: SampleEvent) -> None:
-        self.samples.append(event)
-        self.latest[event.role] = event
-        if event.role == MACHINE:  # the last row of a sample
-            self.samples += [sample.at(event.tick) for sample in self._hosts.values()]
-
-    def _fault(self, event: FaultEvent) -> None:
-        """Note a fault; the time until a stall is counted anew from it."""
-        self.fault, self.fault_step = event, self.step
-        self.fault_at_s = event.t - (self.train_start or event.t) - self.paused_s
-        self.last_progress = event.t
 
 
 def growth(series: Sequence[tuple[float, float]], start: float, end: float) -> float:
