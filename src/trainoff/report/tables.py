@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from trainoff.analysis import SettingGroup, by_workload
 from trainoff.analysis.faults import FaultEffect, fault_effects
-from trainoff.analysis.format import display_value, key_text, ratio_text, seconds
+from trainoff.analysis.format import display_value, key_text, ratio_text, seconds, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,8 +57,8 @@ def _needed(columns: Sequence[Column]) -> int:
     return sum(column.width for column in columns) + len(columns) - 1
 
 
-def table(columns: Sequence[Column], width: int, styles: Sequence[str | None], folds: bool = False) -> Table:
-    """Return a table of the columns that fit, without borders."""
+def table(columns: Sequence[Column], width: int, styles: Sequence[str | None] = (), folds: bool = False) -> Table:
+    """Return a table of the columns that fit, without borders; `styles` are those of its rows."""
     from rich.table import Table
 
     kept = fit(columns, width)
@@ -73,8 +74,8 @@ def table(columns: Sequence[Column], width: int, styles: Sequence[str | None], f
             overflow="fold" if folds else "ellipsis",
             max_width=max_width,
         )
-    for row, style in enumerate(styles):
-        result.add_row(*(column.cells[row] for column in kept), style=style)
+    for cells, style in zip_longest(zip(*(column.cells for column in kept), strict=True), styles):
+        result.add_row(*cells, style=style)
     return result
 
 
@@ -88,57 +89,51 @@ def heading(keys: Sequence[str]) -> str:
     return DOT.join(key_text(key) for key in keys)
 
 
-@dataclass(frozen=True)
-class FaultColumn:
-    """A column of the table of faults: its heading, its text, its priority, and whether it is numeric."""
-
-    heading: str
-    cell: Callable[[FaultEffect], str]
-    priority: int = ALWAYS
-    figures: bool = True
+def settings(groups: Sequence[SettingGroup]) -> tuple[str, list[str]]:
+    """Return the heading of the settings' column, and the cell of every setting."""
+    keys = list(dict.fromkeys(key for group in groups for key in group.label if key != "workload"))
+    return heading(keys), [setting([group.label.get(key, "-") for key in keys]) for group in groups]
 
 
-def columns(effects: Sequence[FaultEffect]) -> list[FaultColumn]:
+MEDIANS: dict[str, tuple[str, Callable[[float | None], str], int]] = {  # field of the record, text, priority
+    "train": ("train_s", seconds, 60),
+    "test": ("test_s", seconds, 15),
+    "cold": ("cold_s", seconds, 20),
+    "CPU": ("cpu_s", seconds, 30),
+    "memory": ("peak_memory_bytes", size, 25),
+    "network": ("network_bytes", size, 10),
+}
+
+
+def fault_columns(effects: Sequence[FaultEffect]) -> list[Column]:
     """Return the columns of the table of faults of one workload."""
     groups = [effect.without_fault for effect in effects]
-    keys = [key for key in dict.fromkeys(key for group in groups for key in group.label) if key != "workload"]
+    title, cells = settings(groups)
     metric = groups[0].first.metric if groups else ""
-
-    def setting_text(effect: FaultEffect) -> str:
-        return setting([effect.without_fault.label.get(key, "-") for key in keys])
-
+    redone = ["-" if one.samples_redone is None else f"{one.samples_redone:,.0f}" for one in effects]
+    took = ["-" if one.slowdown is None else f"{ratio_text(one.slowdown)}×" for one in effects]
+    lost = ["-" if one.quality_lost is None else f"{one.quality_lost + 0.0:.4f}" for one in effects]
     return [
-        FaultColumn("engine", lambda effect: effect.group.first.engine, figures=False),
-        *([FaultColumn(heading(keys), setting_text, 70, figures=False)] if keys else []),
-        FaultColumn("mode", lambda effect: effect.group.first.mode, 40, figures=False),
-        FaultColumn("fault", lambda effect: effect.fault, figures=False),
-        FaultColumn("noticed", lambda effect: seconds(effect.detected_s)),
-        FaultColumn("back", lambda effect: seconds(effect.recovered_s)),
-        FaultColumn("gap", lambda effect: seconds(effect.longest_gap_s), 60),
-        FaultColumn("redone", lambda effect: _redone(effect.samples_redone), 50),
-        FaultColumn("took", lambda effect: "-" if effect.slowdown is None else f"{ratio_text(effect.slowdown)}×", 90),
-        FaultColumn(f"{metric} lost", lambda effect: _lost(effect.quality_lost), 80),
-        FaultColumn("state", lambda effect: effect.state, figures=False),
+        Column("engine", [effect.group.first.engine for effect in effects]),
+        *([Column(title, cells, 70)] if title else []),
+        Column("mode", [effect.group.first.mode for effect in effects], 40),
+        Column("fault", [effect.fault for effect in effects]),
+        Column("noticed", [seconds(effect.detected_s) for effect in effects], right=True),
+        Column("back", [seconds(effect.recovered_s) for effect in effects], right=True),
+        Column("gap", [seconds(effect.longest_gap_s) for effect in effects], 60, right=True),
+        Column("redone", redone, 50, right=True),
+        Column("took", took, 90, right=True),
+        Column(f"{metric} lost", lost, 80, right=True),
+        Column("state", [effect.state for effect in effects]),
     ]
 
 
 def fault_boards(groups: Sequence[SettingGroup], width: int) -> list[Table]:
     """Return a table for each workload with faults."""
-    return [_board(effects, width) for found in by_workload(groups) if (effects := fault_effects(found))]
-
-
-def _board(effects: Sequence[FaultEffect], width: int) -> Table:
-    shown = [
-        Column(one.heading, [one.cell(effect) for effect in effects], one.priority, one.figures)
-        for one in columns(effects)
-    ]
-    styles = ["dim" if all(record.status != "ok" for record in effect.group.records) else None for effect in effects]
-    return table(shown, width, styles, folds=True)
-
-
-def _redone(samples: float | None) -> str:
-    return "-" if samples is None else f"{samples:,.0f}"
-
-
-def _lost(value: float | None) -> str:
-    return "-" if value is None else f"{value + 0.0:.4f}"
+    boards = []
+    for found in by_workload(groups):
+        if effects := fault_effects(found):
+            failed = [all(record.status != "ok" for record in effect.group.records) for effect in effects]
+            styles = ["dim" if each else None for each in failed]
+            boards.append(table(fault_columns(effects), width, styles, folds=True))
+    return boards

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from trainoff import __version__, analysis
 from trainoff.analysis import Comparison, SettingGroup
 from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
 from trainoff.analysis.bottleneck import bottleneck, bound_sentences, node_rows, start_costs, worker_lines
-from trainoff.analysis.compare import comparisons
 from trainoff.analysis.correlation import batch_lines, correlation_lines
 from trainoff.analysis.faults import fault_effects
 from trainoff.analysis.format import (
@@ -35,7 +34,7 @@ from trainoff.analysis.summary import SAME, cautions, headline
 from trainoff.records import STUDY_COPY, DamagedRecord, Record
 from trainoff.report.html.charts import Chart, ChartContext, SeriesReader, charts_of
 from trainoff.report.html.style import Style, engine_styles
-from trainoff.report.tables import columns, heading, setting
+from trainoff.report.tables import MEDIANS, fault_columns, settings
 from trainoff.reproductions.published import published_name, read_records
 from trainoff.study.machines import PriceBook
 
@@ -283,14 +282,11 @@ MEANINGS = {  # tooltips of headings that need an explanation
 
 @dataclass(frozen=True)
 class Cell:
-    """The text of a cell, and the value by which it is sorted."""
+    """The text of a cell, and the value by which it is sorted, if that is not the text."""
 
     text: str
-    value: float | str
+    value: float | None = None
     more: str = ""  # below the text, smaller
-
-
-CellOf = Callable[[SettingGroup], Cell]
 
 
 @dataclass(frozen=True)
@@ -316,43 +312,33 @@ class Board:
 def board(order: Sequence[SettingGroup], target: float | None, noise: Noise, styles: Sequence[Style]) -> Board:
     """Return the leader board of one workload, with a style per setting and without empty columns."""
     metric = order[0].first.metric
-    keys = list(dict.fromkeys(key for group in order for key in group.label if key != "workload"))
-    compared = {id(one.a): one for one in comparisons(order, target)}
+    compared = {id(one.a): one for one in analysis.comparisons(order, target)}
+    shown = order[:MOST_ROWS]
+    title, texts = settings(order)
 
-    def median(figure: Callable[[Record], float | None], text: Callable[[float | None], str]) -> CellOf:
-        return lambda group: _cell(group.median(figure), text)
+    def median(field: str, text: Callable[[float | None], str]) -> list[Cell]:
+        values = [group.median(attrgetter(field)) for group in shown]
+        return [Cell(text(value), math.inf if value is None else value) for value in values]
 
-    table: list[tuple[str, bool, CellOf]] = [
-        ("engine", False, lambda group: _text(group.first.engine)),
-        (heading(keys), False, lambda group: _text(setting([group.label.get(key, "-") for key in keys]))),
-        ("mode", False, lambda group: _text(group.first.mode)),
-        ("workers", True, lambda group: Cell(str(group.first.workers or "-"), group.first.workers)),
-        (f"to {target_text(metric, target) if target is not None else 'target'}", True, partial(_time, target=target)),
-        ("against the first", True, lambda group: _ratio(compared.get(id(group)))),
-        (metric, True, median(lambda record: record.result, quality)),
-        ("train", True, median(lambda record: record.train_s, seconds)),
-        ("cold", True, median(lambda record: record.cold_s, seconds)),
-        ("CPU", True, median(lambda record: record.cpu_s, seconds)),
-        ("memory", True, median(lambda record: record.peak_memory_bytes, size)),
-        ("network", True, median(lambda record: record.network_bytes, size)),
-        ("runs", True, lambda group: Cell(f"{len(group.good)}/{len(group.records)}", len(group.good))),
-        ("arithmetic", False, _verdict),
+    to_target = f"to {target_text(metric, target) if target is not None else 'target'}"
+    columns = [
+        ("engine", False, [Cell(group.first.engine) for group in shown]),
+        (title, False, [Cell(text) for text in texts]),
+        ("mode", False, [Cell(group.first.mode) for group in shown]),
+        ("workers", True, [Cell(str(group.first.workers or "-"), group.first.workers) for group in shown]),
+        (to_target, True, [_time(group, target) for group in shown]),
+        ("against the first", True, [_ratio(compared.get(id(group))) for group in shown]),
+        (metric, True, median("result", quality)),
+        *((name, True, median(field, text)) for name, (field, text, _) in MEDIANS.items() if name != "test"),
+        ("runs", True, [Cell(f"{len(group.good)}/{len(group.records)}", len(group.good)) for group in shown]),
+        ("arithmetic", False, [_verdict(group) for group in shown]),
     ]
-    cells = [[cell(group) for _, _, cell in table] for group in order[:MOST_ROWS]]
-    used = [at for at in range(len(table)) if at == 0 or any(row[at].text not in ("-", "") for row in cells)]
+    used = [one for one in columns if one[0] == "engine" or any(cell.text not in ("-", "") for cell in one[2])]
     rows = [
-        BoardRow(group.first.engine, style, bool(group.good), [row[at] for at in used], _details(group, noise))
-        for group, row, style in zip(order, cells, styles, strict=False)
+        BoardRow(group.first.engine, style, bool(group.good), cells, _details(group, noise))
+        for group, style, *cells in zip(shown, styles, *(cells for _, _, cells in used), strict=False)
     ]
-    return Board([table[at][:2] for at in used], rows, max(0, len(order) - MOST_ROWS))
-
-
-def _text(text: str) -> Cell:
-    return Cell(text, text)
-
-
-def _cell(value: float | None, text: Callable[[float | None], str]) -> Cell:
-    return Cell(text(value), math.inf if value is None else value)
+    return Board([(name, figures) for name, figures, _ in used], rows, len(order) - len(shown))
 
 
 def _time(group: SettingGroup, target: float | None) -> Cell:
@@ -376,7 +362,7 @@ def _verdict(group: SettingGroup) -> Cell:
     """Return the certificate of a setting with successful runs, otherwise its status."""
     text = str(group.good[0].equivalence.get("verdict") or "not checked") if group.good else group.first.status
     wrong = sum(record.status == "wrong-result" for record in group.records)
-    return Cell(text, text, f"wrong in {wrong} of {len(group.records)}" if wrong and group.good else "")
+    return Cell(text, more=f"wrong in {wrong} of {len(group.records)}" if wrong and group.good else "")
 
 
 def _details(group: SettingGroup, noise: Noise) -> list[tuple[str, str]]:
@@ -425,10 +411,11 @@ def _certificate(record: Record) -> str:
 def fault_table(order: Sequence[SettingGroup]) -> Table:
     """Return the effects of faults by setting."""
     effects = fault_effects(order)
-    shown = columns(effects)
+    columns = fault_columns(effects)
+    rows = zip(*(column.cells for column in columns), strict=True)
     return Table(
-        [(column.heading, column.figures) for column in shown],
-        [(effect.group.first.engine, [column.cell(effect) for column in shown]) for effect in effects],
+        [(column.heading, column.right) for column in columns],
+        [(effect.group.first.engine, list(map(str, cells))) for effect, cells in zip(effects, rows, strict=True)],
     )
 
 
