@@ -98,7 +98,7 @@ def mean_loss(weights: dict[str, Array], model: Any, x: Array, y: Array) -> Arra
 def scores(model: Any, weights: dict[str, Array], x: Array) -> Array:
     """Return the output of the last layer, before the softmax."""
     for layer in model.layers:
-        x = BUILDERS[type(layer).__name__](layer, x, *(weights[parameter.name] for parameter in layer.parameters))
+        x = LAYER_BUILDERS[type(layer).__name__](layer, x, *(weights[parameter.name] for parameter in layer.parameters))
     return x
 
 
@@ -126,7 +126,7 @@ def activate(name: str | None, sums: Array) -> Array:
     return getattr(jax.nn, name)(sums) if name else sums  # JAX has our names
 
 
-BUILDERS: Mapping[str, Callable[..., Array]] = {"DenseLayer": dense, "ConvLayer": convolve, "PoolLayer": pool}
+LAYER_BUILDERS: Mapping[str, Callable[..., Array]] = {"DenseLayer": dense, "ConvLayer": convolve, "PoolLayer": pool}
 
 
 def update(w: Array, memory: list[Array], g: Array, rate: Array, step: Array, mu: float) -> tuple[Array, list[Array]]:

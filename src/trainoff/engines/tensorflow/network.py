@@ -102,7 +102,7 @@ def scores(tf: Any, model: Network, weights: Sequence[Tensor], x: Tensor) -> Ten
 
 def apply(tf: Any, layer: Layer, x: Tensor, *weights: Tensor) -> Tensor:
     """Return the layer's outputs; only some of them, if the weights are of these alone."""
-    return BUILDERS[type(layer).__name__](tf, layer, x, *weights)
+    return LAYER_BUILDERS[type(layer).__name__](tf, layer, x, *weights)
 
 
 def dense(tf: Any, layer: DenseLayer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def activate(tf: Any, name: str | None, sums: Tensor) -> Tensor:
     return getattr(tf.nn, name)(sums) if name else sums  # TensorFlow has our names
 
 
-BUILDERS: Mapping[str, Callable[..., Tensor]] = {"DenseLayer": dense, "ConvLayer": convolve, "PoolLayer": pool}
+LAYER_BUILDERS: Mapping[str, Callable[..., Tensor]] = {"DenseLayer": dense, "ConvLayer": convolve, "PoolLayer": pool}
 
 
 def differentiate(

@@ -181,7 +181,9 @@ def make_parts(model: Network, weights: Sequence[Tensor]) -> list[Part]:
     return [
         part
         for layer in model.layers
-        for part in BUILDERS[type(layer).__name__](layer, *(named[parameter.name] for parameter in layer.parameters))
+        for part in LAYER_BUILDERS[type(layer).__name__](
+            layer, *(named[parameter.name] for parameter in layer.parameters)
+        )
     ]
 
 
@@ -214,7 +216,7 @@ def pooling(layer: PoolLayer) -> list[Part]:
     return [lambda x: F.max_pool2d(x, 2)]
 
 
-BUILDERS: Mapping[str, Callable[..., list[Part]]] = {
+LAYER_BUILDERS: Mapping[str, Callable[..., list[Part]]] = {
     "DenseLayer": dense,
     "ConvLayer": convolution,
     "PoolLayer": pooling,
