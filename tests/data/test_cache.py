@@ -15,7 +15,7 @@ import pytest
 
 from trainoff import data
 from trainoff.data import cache, mnist_large
-from trainoff.data.dataset import RawDataset, Recipe, silent
+from trainoff.data.dataset import DatasetRecipe, RawDataset, silent
 from trainoff.errors import TrainoffError
 
 
@@ -84,7 +84,7 @@ def test_own_data_whose_manifest_is_lost_can_only_be_deleted(cache_folder):
 
 
 def test_a_dataset_with_another_identity_is_not_used():
-    recipe = Recipe("mine", "mine", "mine", "older", lambda folder, say: made)
+    recipe = DatasetRecipe("mine", "mine", "mine", "older", lambda folder, say: made)
     made = RawDataset(np.eye(3), np.arange(3), np.eye(2, 3), np.arange(2), classes=3)
     cache.store(recipe, made, silent)
     assert cache.read(recipe) is not None
@@ -93,7 +93,7 @@ def test_a_dataset_with_another_identity_is_not_used():
 
 def test_bytes_become_float32_by_255():
     pixels = np.arange(256, dtype=np.uint8).reshape(4, 64)
-    recipe = Recipe("mine", "mine", "mine", "id", lambda folder, say: made)
+    recipe = DatasetRecipe("mine", "mine", "mine", "id", lambda folder, say: made)
     made = RawDataset(pixels, np.arange(4), pixels, np.arange(4), classes=4, image=(8, 8), scale=255)
     cache.store(recipe, made, silent)
     stored = cache.read(recipe)

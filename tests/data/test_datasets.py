@@ -16,7 +16,7 @@ import pytest
 
 from trainoff import data
 from trainoff.data import Order, cache, emnist, mnist, mnist_large, share
-from trainoff.data.dataset import Recipe, silent
+from trainoff.data.dataset import DatasetRecipe, silent
 from trainoff.errors import TrainoffError
 
 NAMES = list(mnist.MNIST.files)
@@ -278,7 +278,7 @@ def test_emnist_from_a_folder_must_be_the_published_archive(tmp_path, monkeypatc
     from trainoff.data.cache import sha256
 
     known = emnist.Archive("https://example.org/gzip.zip", sha256(tmp_path / "gzip.zip"))
-    recipe = Recipe("emnist-digits", "emnist-digits", "emnist-digits", "id", lambda folder, say: None)
+    recipe = DatasetRecipe("emnist-digits", "emnist-digits", "emnist-digits", "id", lambda folder, say: None)
     cache.store(recipe, emnist.make(tmp_path, silent, known), silent)
     assert cache.read(recipe).x_train.shape == (20, 784)
 

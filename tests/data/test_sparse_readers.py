@@ -13,7 +13,7 @@ import pytest
 
 from trainoff import data, study
 from trainoff.data import Csr, bandit, cache, text
-from trainoff.data.dataset import RawDataset, Recipe, Selection, silent
+from trainoff.data.dataset import DatasetRecipe, RawDataset, Selection, silent
 from trainoff.engines import facts
 from trainoff.errors import TrainoffError
 
@@ -322,7 +322,7 @@ def test_the_real_open_bandit_log_from_its_wheel():
 
 def test_sparse_rows_are_cached_and_scaled_by_column(tmp_path: Path):
     x = Csr(np.array([0, 2, 2, 3]), np.array([0, 2, 1], np.int32), np.array([4, -2, 3], np.float32), 3)
-    recipe = Recipe("mine", "mine", "mine", "id", lambda folder, say: made)
+    recipe = DatasetRecipe("mine", "mine", "mine", "id", lambda folder, say: made)
     scale = np.array([4, 3, 4], np.float32)
     made = RawDataset(
         x, np.array([0, 1, 0]), Selection(x, np.array([2, 0])), np.array([0, 1]), 2, scale=scale, facts={"a": 1}
@@ -339,7 +339,7 @@ def test_sparse_rows_are_cached_and_scaled_by_column(tmp_path: Path):
 
 
 def test_the_cache_format_of_dense_datasets_is_unchanged(tmp_path: Path):
-    recipe = Recipe("mine", "mine", "mine", "id", lambda folder, say: made)
+    recipe = DatasetRecipe("mine", "mine", "mine", "id", lambda folder, say: made)
     made = RawDataset(np.eye(3), np.arange(3), np.eye(2, 3), np.arange(2), classes=3, scale=2)
     cache.store(recipe, made, silent)
     about = cache.manifest(cache.dataset_folder("mine"))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainoff.data import sources, text
 from trainoff.data.cache import combine
-from trainoff.data.dataset import Csr, DatasetEntry, Progress, RawDataset, Recipe
+from trainoff.data.dataset import Csr, DatasetEntry, DatasetRecipe, Progress, RawDataset
 from trainoff.data.split import split_sparse
 
 _NEEDED = ("timestamp", "item_id", "position", "click", "propensity_score")
@@ -95,4 +95,4 @@ def _from_wheel(payload: BanditFiles, progress: Progress) -> bytes:
 ENTRY = DatasetEntry(
     "open-bandit", "a real click log of a fashion shop; sparse, few clicks", 8_000, 2_000, 1 << BITS, 2, nonzeros=6
 )
-RECIPE = Recipe.published("open-bandit", IDENTITY, make)
+RECIPE = DatasetRecipe.published("open-bandit", IDENTITY, make)

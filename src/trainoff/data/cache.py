@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.data.dataset import Csr, Data, Progress, RawDataset, Recipe, Selection, silent
+from trainoff.data.dataset import Csr, Data, DatasetRecipe, Progress, RawDataset, Selection, silent
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write, sync
 
@@ -86,7 +86,7 @@ def lock(key: str, progress: Progress) -> Iterator[None]:
         yield
 
 
-def store(recipe: Recipe, made: RawDataset, progress: Progress) -> None:
+def store(recipe: DatasetRecipe, made: RawDataset, progress: Progress) -> None:
     """Write a dataset into a draft folder of the cache, sync it, and rename it."""
     final = dataset_folder(recipe.key)
     draft = final.with_name(f"{recipe.key}.new")  # one name suffices under the lock
@@ -117,7 +117,7 @@ def store(recipe: Recipe, made: RawDataset, progress: Progress) -> None:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def read(recipe: Recipe) -> Data | None:
+def read(recipe: DatasetRecipe) -> Data | None:
     """Map a dataset from the cache; return None if it is absent, or was made by another version."""
     folder = dataset_folder(recipe.key)
     about = manifest(folder)

@@ -22,13 +22,13 @@ from trainoff.data import (
     user_data,
 )
 from trainoff.data.cache import DamagedDataset, sha256
-from trainoff.data.dataset import Data, DatasetEntry, Progress, Recipe, silent
+from trainoff.data.dataset import Data, DatasetEntry, DatasetRecipe, Progress, silent
 from trainoff.data.readers import SUFFIXES
 from trainoff.errors import TrainoffError
 
 _MODULES = (mnist, digits, mnist_large, emnist, clicks, bandit)  # of the datasets that have a name
 ENTRIES: tuple[DatasetEntry, ...] = tuple(module.ENTRY for module in _MODULES)
-RECIPES: dict[str, Recipe] = {module.RECIPE.name: module.RECIPE for module in _MODULES}
+RECIPES: dict[str, DatasetRecipe] = {module.RECIPE.name: module.RECIPE for module in _MODULES}
 _SUFFIXES = {*SUFFIXES, *sparse_readers.SUFFIXES}
 
 
@@ -91,7 +91,7 @@ def _command(name: str) -> str:
     return f"trainoff data get {quote(name)}"
 
 
-def _find(name_or_path: str | Path) -> Recipe:
+def _find(name_or_path: str | Path) -> DatasetRecipe:
     """Return the recipe of a named dataset or of the data at a path, with options behind a colon."""
     name = str(name_or_path)
     if name in RECIPES:
@@ -115,13 +115,13 @@ def _find(name_or_path: str | Path) -> Recipe:
     raise TrainoffError(f"there is no dataset {name!r}; {hint}")
 
 
-def _plain(name: str, text: str) -> Recipe:
+def _plain(name: str, text: str) -> DatasetRecipe:
     """Return the recipe of a dataset that has no options."""
     dataset.parse_options(name, text, {})
     return RECIPES[name]
 
 
-def _whole(recipe: Recipe) -> Data | None:
+def _whole(recipe: DatasetRecipe) -> Data | None:
     """Return the dataset, if it is in the cache and the quick check finds no damage."""
     try:
         return cache.read(recipe)

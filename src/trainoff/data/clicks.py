@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from trainoff.data import dataset
 from trainoff.data.cache import Spool, combine
-from trainoff.data.dataset import Csr, DatasetEntry, Progress, RawDataset, Recipe
+from trainoff.data.dataset import Csr, DatasetEntry, DatasetRecipe, Progress, RawDataset
 from trainoff.data.text import columns_of
 from trainoff.study.study import derive
 
@@ -61,11 +61,11 @@ def log_of(text: str = "") -> ClickLog:
     return ClickLog(**{"test_rows": _quarter(given.get("rows", ClickLog.rows)), **given})
 
 
-def recipe(text: str = "") -> Recipe:
+def recipe(text: str = "") -> DatasetRecipe:
     """Return the recipe of a click log with the options behind its name."""
     log = log_of(text)
     key = "clicks" if log == ClickLog() else f"clicks-{log.identity[:16]}"
-    return Recipe(log.name, log.name, key, log.identity, partial(make, log))
+    return DatasetRecipe(log.name, log.name, key, log.identity, partial(make, log))
 
 
 def make(log: ClickLog, folder: Path | None, progress: Progress) -> RawDataset:

@@ -1,4 +1,4 @@
-"""A dataset: as engines see it (Data), on its way into the cache (RawDataset), its Recipe and its catalogue entry."""
+"""A dataset: as engines see it (Data), on its way into the cache (RawDataset), its recipe and its catalogue entry."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RawDataset:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DatasetRecipe:
     """How to make a dataset, and its identity in the cache."""
 
     name: str  # as `trainoff data get` takes it: a name, or the path of the user's own data
@@ -78,9 +78,9 @@ class Recipe:
     make: Callable[[Path | None, Progress], RawDataset]
 
     @staticmethod
-    def published(name: str, identity: str, make: Callable[[Path | None, Progress], RawDataset]) -> Recipe:
+    def published(name: str, identity: str, make: Callable[[Path | None, Progress], RawDataset]) -> DatasetRecipe:
         """Return the recipe of a dataset that has a name."""
-        return Recipe(name, title=name, key=name, identity=identity, make=make)
+        return DatasetRecipe(name, title=name, key=name, identity=identity, make=make)
 
 
 @dataclass(frozen=True)

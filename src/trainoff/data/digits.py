@@ -10,7 +10,7 @@ import numpy as np
 
 from trainoff.data import readers
 from trainoff.data.cache import combine
-from trainoff.data.dataset import DatasetEntry, Progress, RawDataset, Recipe
+from trainoff.data.dataset import DatasetEntry, DatasetRecipe, Progress, RawDataset
 from trainoff.data.split import hold_out
 from trainoff.errors import TrainoffError
 
@@ -34,4 +34,4 @@ def make(folder: Path | None, progress: Progress) -> RawDataset:
 
 
 ENTRY = DatasetEntry("digits", "digits of 8 x 8 pixels that come with scikit-learn; always offline", 1_437, 360, 64, 10)
-RECIPE = Recipe.published("digits", IDENTITY, make)
+RECIPE = DatasetRecipe.published("digits", IDENTITY, make)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data import cache, readers, sources
-from trainoff.data.dataset import DatasetEntry, Progress, RawDataset, Recipe
+from trainoff.data.dataset import DatasetEntry, DatasetRecipe, Progress, RawDataset
 from trainoff.data.sources import Unavailable, download
 from trainoff.errors import TrainoffError
 
@@ -82,4 +82,4 @@ def _upright(images: NDArray[Any]) -> NDArray[Any]:
 
 
 ENTRY = DatasetEntry("emnist-digits", "handwritten digits of EMNIST, a download of 536 MB", 240_000, 40_000, 784, 10)
-RECIPE = Recipe.published("emnist-digits", IDENTITY, make)
+RECIPE = DatasetRecipe.published("emnist-digits", IDENTITY, make)

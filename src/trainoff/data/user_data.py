@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainoff.data import cache, dataset, readers, sparse_readers
 from trainoff.data.cache import cached_sha256, combine
-from trainoff.data.dataset import Progress, RawDataset, Recipe
+from trainoff.data.dataset import DatasetRecipe, Progress, RawDataset
 from trainoff.data.readers import DensePart
 from trainoff.data.sparse_readers import Format
 from trainoff.data.split import hold_out, split_sparse
@@ -21,7 +21,7 @@ _VERSION = 1  # of this module's results; if it changes, cached datasets are mad
 _SPARSE_VERSION = 1  # the same for sparse files
 
 
-def recipe(path: Path, text: str = "") -> Recipe:
+def recipe(path: Path, text: str = "") -> DatasetRecipe:
     """Return the recipe of the data at a path with some options, identified by the content of its files."""
     try:
         sparse = sparse_readers.find_format(path)
@@ -31,12 +31,12 @@ def recipe(path: Path, text: str = "") -> Recipe:
     given = dataset.parse_options(str(path), text, sparse.options if sparse else {})
     if sparse is None:
         identity = combine("own", _VERSION, *content)
-        return Recipe(str(path.absolute()), path.name, f"own-{identity[:16]}", identity, partial(_make, path))
+        return DatasetRecipe(str(path.absolute()), path.name, f"own-{identity[:16]}", identity, partial(_make, path))
     bits = given.get("bits", sparse_readers.BITS)
     end = f":bits={bits}" if bits != sparse_readers.BITS else ""
     identity = combine("own-sparse", _SPARSE_VERSION, *([bits] if sparse.options else []), *content)
     make = partial(_make_sparse, path, sparse, bits)
-    return Recipe(f"{path.absolute()}{end}", f"{path.name}{end}", f"own-{identity[:16]}", identity, make)
+    return DatasetRecipe(f"{path.absolute()}{end}", f"{path.name}{end}", f"own-{identity[:16]}", identity, make)
 
 
 def _make_sparse(path: Path, sparse: Format, bits: int, folder: Path | None, progress: Progress) -> RawDataset:
