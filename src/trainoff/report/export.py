@@ -168,7 +168,7 @@ def needs(extra: str) -> Iterator[None]:
 
 
 LONGEST = 120  # characters of a name; file systems allow 255 bytes
-FIGURES = (
+EXPORTED_FIGURES = (
     "test_accuracy",
     "train_s",
     "test_s",
@@ -213,7 +213,7 @@ class TrackedRun:
     def figures(self) -> dict[str, float]:
         """Return the known figures by their names in the record."""
         record = self.record
-        found = {name: getattr(record, name) for name in FIGURES}
+        found = {name: getattr(record, name) for name in EXPORTED_FIGURES}
         found |= {f"test_metrics/{name}": value for name, value in record.test_metrics.items()}
         found |= {f"time_to_target/{target}": value for target, value in record.time_to_target.items()}
         found |= {f"phases_s/{name}": value for name, value in record.phases_s.items()}

@@ -43,7 +43,7 @@ from trainoff.runner.sampler import Sampler
 KILL_S = 5.0  # how long it may take to kill the processes, and then to report what they used
 OUTPUT_S = 2.0  # how long it may take to read a process's output after its end
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-FIGURES = ("user_s", "system_s", "switches", "read_bytes", "write_bytes", "rss", "processes", "threads")
+USAGE_FIELDS = ("user_s", "system_s", "switches", "read_bytes", "write_bytes", "rss", "processes", "threads")
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class RemoteAgent:
 
     def _report_samples(self) -> None:
         for role, usage in self.sampler.by_role().items():
-            figures = {name: getattr(usage, name) for name in FIGURES}
+            figures = {name: getattr(usage, name) for name in USAGE_FIELDS}
             self._report("host-sample", role=role, **figures, pss=round(usage.pss))
 
     def _check_memory(self) -> None:
