@@ -42,7 +42,7 @@ from typing import Any
 import psutil
 
 from trainoff import data, engines, study
-from trainoff.analysis.statistics import FEWEST, interval
+from trainoff.analysis.statistics import FEWEST_FOR_INTERVAL, interval
 from trainoff.clusters import THREADS, Cluster
 from trainoff.clusters.local import cpus, die_with_parent
 from trainoff.records import Store
@@ -253,7 +253,7 @@ def reasons_for_doubt(values: Sequence[float], controls: Sequence[float], most: 
     found, control = interval(values), interval(controls or [1.0])
     reasons = []
     if found.level is None:
-        reasons.append(f"{len(values)} pairs give no interval, {FEWEST} do")
+        reasons.append(f"{len(values)} pairs give no interval, {FEWEST_FOR_INTERVAL} do")
     if abs(control.median - 1) > PRECISION:
         reasons.append(f"the controls' median is {control.median:.4f}")
     if control.high - control.low > 2 * PRECISION:

@@ -10,7 +10,7 @@ from trainoff.analysis.format import count, quality, settings_text
 from trainoff.analysis.groups import SettingGroup, as_key, setting_of
 from trainoff.records import Record
 
-FEWEST = 3  # sizes of a node, or of a batch, that make a comparison
+FEWEST_SIZES = 3  # sizes of a node, or of a batch, that make a comparison
 SIZES: dict[str, Callable[[Record], float | None]] = {  # what a node has that the training time may depend on
     "cores": lambda record: record.cores or None,
     "memory_gb": lambda record: record.memory_gb,
@@ -61,7 +61,7 @@ def fit_line(x: Sequence[float], y: Sequence[float], log: bool = False) -> Fitte
     """Fit a line; None for fewer than three points, equal x, or logarithms of values that are not positive."""
     if len(x) != len(y):
         raise ValueError("a line needs a y for every x")
-    if len(x) < FEWEST or (log and min(*x, *y) <= 0):
+    if len(x) < FEWEST_SIZES or (log and min(*x, *y) <= 0):
         return None
     if log:
         x, y = [math.log(value) for value in x], [math.log(value) for value in y]
@@ -79,7 +79,7 @@ def correlations(groups: Sequence[SettingGroup]) -> list[Correlation]:
     """Correlate the training time with each size of a node, for engines that ran the same on nodes of several sizes."""
     found = []
     for members in _families([group for group in groups if group.good], _SIZE_KEYS):
-        if len({group.first.cores for group in members}) < FEWEST:
+        if len({group.first.cores for group in members}) < FEWEST_SIZES:
             continue
         first = members[0].first
         label = {key: value for key, value in members[0].label.items() if key not in (*_SIZE_KEYS, "workload")}
@@ -131,7 +131,7 @@ def batch_lines(groups: Sequence[SettingGroup]) -> list[str]:
         if group.good and "batch_size" in group.first.params and group.first.samples_seen is not None
     ]
     families = _families(with_batches, ("batch_size",))
-    compared = [members for members in families if len({_batch(group) for group in members}) >= FEWEST]
+    compared = [members for members in families if len({_batch(group) for group in members}) >= FEWEST_SIZES]
     return [_batch_sentence(members) for members in compared] if len(compared) <= MOST_SENTENCES else []
 
 

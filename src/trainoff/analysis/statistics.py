@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 LEVEL = 0.95
-FEWEST = 6  # values whose smallest and largest enclose the median often enough
+FEWEST_FOR_INTERVAL = 6  # values whose smallest and largest enclose the median often enough
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def interval(values: Sequence[float]) -> Interval:
     rank = 0
     while coverage(n, rank + 1) >= LEVEL:
         rank += 1
-    level = None if n < FEWEST else coverage(n, rank)
+    level = None if n < FEWEST_FOR_INTERVAL else coverage(n, rank)
     return Interval(statistics.median(ordered), ordered[rank], ordered[n - 1 - rank], level, n)
 
 

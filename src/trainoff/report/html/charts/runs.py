@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 300  # with more runs, a line is the median of a setting
 MOST_POINTS = 12_000  # of a chart
-FEWEST, MOST = 8, 60  # points of a line
+FEWEST_PER_LINE, MOST_PER_LINE = 8, 60  # points of a line
 WITH_TOOLTIPS = 2000  # with more points, only the ends of lines have tooltips
 LEAST_ACCURACY = 0.5  # where a curve begins
 AMOUNTS = ("samples", "core_s", "bytes", "usd")  # columns of a curve besides its time and its quality
@@ -77,7 +77,7 @@ class LearningCurves(Chart):
     def _rows(self) -> list[Row]:
         if self._many:
             return [row for group in self.groups for row in self._median_curve(group)]
-        most = max(FEWEST, min(MOST, MOST_POINTS // max(1, len(self.context.runs))))
+        most = max(FEWEST_PER_LINE, min(MOST_PER_LINE, MOST_POINTS // max(1, len(self.context.runs))))
         return [row for group, record in self.context.runs for row in self._curve(group, record, most)]
 
     def _curve(self, group: SettingGroup, record: Record, most: int) -> list[Row]:
@@ -97,7 +97,7 @@ class LearningCurves(Chart):
 
     def _median_curve(self, group: SettingGroup) -> Iterator[Row]:
         """Yield the medians of a setting's runs at the numbers of samples at which most of them were evaluated."""
-        curves = [self._curve(group, record, FEWEST) for record in group.good]
+        curves = [self._curve(group, record, FEWEST_PER_LINE) for record in group.good]
         by_samples: dict[float, list[Row]] = {}
         for row in (row for curve in curves for row in curve):
             by_samples.setdefault(row["samples"], []).append(row)
