@@ -10,7 +10,7 @@ import pytest
 from trainoff.engines.contract import Knob
 from trainoff.errors import TrainoffError
 from trainoff.models import FAMILIES
-from trainoff.study import Catalogue, EngineFacts, Study, read
+from trainoff.study import EngineFacts, Installed, Study, read
 from trainoff.study.source import KeyPath
 
 ENGINES = {
@@ -32,7 +32,7 @@ ENGINES = {
     ),
 }
 
-INSTALLED = Catalogue(ENGINES, FAMILIES)
+INSTALLED = Installed(ENGINES, FAMILIES)
 
 HEAD = 'workload = "digits-mlp"\nengines = ["numpy", "torch"]\n'
 FULL = """

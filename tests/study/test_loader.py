@@ -9,7 +9,7 @@ import pytest
 from helpers.studies import ENGINES, FULL, HEAD, INSTALLED, error_of, study
 from trainoff.errors import TrainoffError
 from trainoff.models import FAMILIES
-from trainoff.study import Catalogue, EngineFacts, Limits, read
+from trainoff.study import EngineFacts, Installed, Limits, read
 
 HOSTS = 'workload = "digits-mlp"\nengines = ["spark-mllib"]\n[cluster]\nkind = "hosts"\n'
 
@@ -385,7 +385,7 @@ def test_names_of_keys_in_other_programs_get_a_suggestion(
 
 def test_a_knob_of_an_installed_engine_gets_no_suggestion_of_another_key(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text(HEAD + "[params]\nmax_iter = 3")
-    without = Catalogue({name: ENGINES[name] for name in ("numpy", "torch")}, FAMILIES)
+    without = Installed({name: ENGINES[name] for name in ("numpy", "torch")}, FAMILIES)
     with pytest.raises(TrainoffError, match="did you mean `epochs`"):
         read(tmp_path / "my.toml", without)
     with pytest.raises(TrainoffError, match="it is a knob of `spark-mllib`"):
@@ -404,9 +404,9 @@ def test_another_name_of_an_engine_gets_a_suggestion_if_it_is_installed(
     path.write_text(f'workload = "digits-mlp"\nengines = ["{other_name}"]')
     numpy = {"numpy": ENGINES["numpy"]}
     with pytest.raises(TrainoffError, match=f"`{other_name}` is not an engine; did you mean `{ours}`"):
-        read(path, Catalogue({**numpy, ours: EngineFacts(ours)}, FAMILIES))
+        read(path, Installed({**numpy, ours: EngineFacts(ours)}, FAMILIES))
     with pytest.raises(TrainoffError, match=f"`{other_name}` is not an engine; the engines are numpy$"):
-        read(path, Catalogue(numpy, FAMILIES))
+        read(path, Installed(numpy, FAMILIES))
 
 
 def test_a_table_of_an_engine_that_the_study_does_not_run_is_allowed(tmp_path: Path) -> None:

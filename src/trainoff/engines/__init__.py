@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainoff.engines.contract import Engine, Job, Knob, Missing, Refused, Watch
 from trainoff.errors import TrainoffError
-from trainoff.study import Catalogue, EngineFacts
+from trainoff.study import EngineFacts, Installed
 
 _NAME = re.compile(r"\btrainoff\.engines\.([\w.]+)")
 
@@ -82,7 +82,7 @@ def broken_or(name: str) -> Engine:
         return Broken(name, str(error))
 
 
-def facts() -> Catalogue:
+def facts() -> Installed:
     """Return what a study must know of the engines and model families to be checked."""
     from trainoff.models import FAMILIES
 
@@ -91,7 +91,7 @@ def facts() -> Catalogue:
         name: EngineFacts(name, engine.modes, engine.knobs, engine.cluster, engine.settle)
         for name, engine in found.items()
     }
-    return Catalogue(engines, FAMILIES)
+    return Installed(engines, FAMILIES)
 
 
 def version_of(engine: Engine) -> str:

@@ -6,7 +6,7 @@
 from trainoff.study.grid import MOST_TRIALS
 from trainoff.study.keys import CLUSTER, LIMITS, PARAMS
 from trainoff.study.loader import read
-from trainoff.study.schema import Catalogue, EngineFacts
+from trainoff.study.schema import EngineFacts, Installed
 from trainoff.study.study import Limits, Study, Trial, derive
 from trainoff.study.suggestions import nearest
 from trainoff.study.workloads import Workload, workloads
@@ -16,8 +16,8 @@ __all__ = [
     "LIMITS",
     "MOST_TRIALS",
     "PARAMS",
-    "Catalogue",
     "EngineFacts",
+    "Installed",
     "Limits",
     "Study",
     "Trial",

@@ -22,7 +22,7 @@ WHOLE_BATCHES = ("async", "model-parallel")  # modes in which a batch is not div
 
 
 @dataclass(frozen=True)
-class Layers:
+class ValueLayers:
     """The values that a study gives to its keys, by where they are written."""
 
     models: Mapping[str, ModelFacts]  # all families
@@ -47,7 +47,7 @@ class Layers:
         return frozenset(key.name for model in self.models.values() for key in model.keys)
 
 
-def knows(engine: EngineFacts, layers: Layers, key: str) -> bool:
+def knows(engine: EngineFacts, layers: ValueLayers, key: str) -> bool:
     """Tell whether an engine has a key; those of workers have no effect on a single-node engine."""
     if key in WORKERS_KEYS or key in HOST_KEYS:
         return engine.distributed
@@ -56,13 +56,13 @@ def knows(engine: EngineFacts, layers: Layers, key: str) -> bool:
     return key in PARAMS or key in CLUSTER or key == "workload" or key in layers.model_keys or key in engine.knobs
 
 
-def swept(engine: EngineFacts, layers: Layers) -> dict[str, Sequence[Any]]:
+def swept(engine: EngineFacts, layers: ValueLayers) -> dict[str, Sequence[Any]]:
     """Return the part of the grid that multiplies an engine's trials."""
     fixed = {**layers.overrides, **layers.engine_overrides.get(engine.name, {})}
     return {key: values for key, values in layers.grid.items() if knows(engine, layers, key) and key not in fixed}
 
 
-def cases_of(engine: EngineFacts, layers: Layers) -> list[Values]:
+def cases_of(engine: EngineFacts, layers: ValueLayers) -> list[Values]:
     """Return the cases that differ for an engine, each with the keys that it has."""
     fixed = {**layers.overrides, **layers.engine_overrides.get(engine.name, {})}
     known = [
@@ -72,12 +72,12 @@ def cases_of(engine: EngineFacts, layers: Layers) -> list[Values]:
     return list({json.dumps(case, sort_keys=True): case for case in known}.values())
 
 
-def count(engine: EngineFacts, layers: Layers) -> int:
+def count(engine: EngineFacts, layers: ValueLayers) -> int:
     """Count the combinations of an engine without making them."""
     return len(cases_of(engine, layers)) * math.prod(len(values) for values in swept(engine, layers).values())
 
 
-def combinations(engine: EngineFacts, layers: Layers) -> Iterator[dict[str, Any]]:
+def combinations(engine: EngineFacts, layers: ValueLayers) -> Iterator[dict[str, Any]]:
     """Yield every combination of case and grid values for an engine."""
     grid = swept(engine, layers)
     for case in cases_of(engine, layers):
@@ -86,7 +86,7 @@ def combinations(engine: EngineFacts, layers: Layers) -> Iterator[dict[str, Any]
 
 
 def settings(
-    engine: EngineFacts, layers: Layers, combination: Values, workloads: Mapping[str, Workload]
+    engine: EngineFacts, layers: ValueLayers, combination: Values, workloads: Mapping[str, Workload]
 ) -> dict[str, Any]:
     """Return every value of one trial, resolved from the defaults up to the overrides of the command line."""
     workload = {**layers.base, **combination, **layers.overrides}["workload"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from trainoff.study.schema import Catalogue, EngineFacts, InvalidValue, Key, ModelFacts, check, knob_key, show
+from trainoff.study.schema import EngineFacts, Installed, InvalidValue, Key, ModelFacts, check, knob_key, show
 from trainoff.study.source import MakeError, Source
 from trainoff.study.suggestions import quote, suggest, synonym
 
@@ -281,7 +281,7 @@ class StudySchema:
     """The keys that one study may use, by its engines and by all that are installed."""
 
     engines: Sequence[EngineFacts]
-    installed: Catalogue
+    installed: Installed
 
     @cached_property
     def common(self) -> dict[str, Key]:

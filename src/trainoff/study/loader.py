@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.errors import TrainoffError
-from trainoff.study.grid import Layers
+from trainoff.study.grid import ValueLayers
 from trainoff.study.keys import (
     CLUSTER,
     FAULT,
@@ -23,7 +23,7 @@ from trainoff.study.keys import (
 )
 from trainoff.study.keys import only as exactly
 from trainoff.study.machines import read_machines
-from trainoff.study.schema import Catalogue, EngineFacts, show
+from trainoff.study.schema import EngineFacts, Installed, show
 from trainoff.study.source import Source
 from trainoff.study.study import Limits, Study
 from trainoff.study.suggestions import clean, quote, suggest
@@ -44,7 +44,7 @@ _LIMITS, _CLUSTER = exactly(LIMITS), exactly(CLUSTER)
 
 def read(
     path: Path | str,
-    installed: Catalogue,
+    installed: Installed,
     *,
     overrides: Sequence[str] = (),
     only: Sequence[str] = (),
@@ -77,10 +77,10 @@ def read(
     return study
 
 
-def _engines(source: Source, catalogue: Catalogue) -> list[EngineFacts]:
-    installed = catalogue.engines
+def _engines(source: Source, installed: Installed) -> list[EngineFacts]:
+    known = installed.engines
     if "engines" not in source.tables:
-        _check_top(source, StudySchema([], catalogue))  # a misspelt `engines` is not a missing one
+        _check_top(source, StudySchema([], installed))  # a misspelt `engines` is not a missing one
         if not isinstance(one := source.tables.get("engine", {}), dict):
             raise source.error_at("engine")(
                 f'`engine` is {show(one)}; did you mean `engines`, as in engines = ["numpy"]?'
@@ -88,15 +88,15 @@ def _engines(source: Source, catalogue: Catalogue) -> list[EngineFacts]:
         raise source.error_at()('`engines` is missing; name at least one, as in engines = ["numpy"]')
     names = source.tables["engines"]
     if names == []:
-        raise source.error_at("engines")(f"`engines` is an empty list; name at least one of {', '.join(installed)}")
+        raise source.error_at("engines")(f"`engines` is an empty list; name at least one of {', '.join(known)}")
     names = checked([TOP["engines"]], names, source.error_at("engines"))
     for index, name in enumerate(names):
         make_error = source.error_at("engines", index)
-        if name not in installed:
-            raise make_error(f"{quote(name)} is not an engine; {suggest(name, installed, 'the engines are')}")
+        if name not in known:
+            raise make_error(f"{quote(name)} is not an engine; {suggest(name, known, 'the engines are')}")
         if name in names[:index]:
             raise make_error(f"{quote(name)} is among the engines twice; keep one")
-    return [installed[name] for name in names]
+    return [known[name] for name in names]
 
 
 def _check_top(source: Source, schema: StudySchema) -> None:
@@ -111,7 +111,7 @@ def _layers(
     workloads: Mapping[str, Workload],
     by_workload: Mapping[str, Mapping[str, Any]],
     asked: Overrides,
-) -> Layers:
+) -> ValueLayers:
     sweepable = schema.sweepable(workloads)
     grid = read_grid(source, schema, sweepable)
     cases = read_cases(source, schema, sweepable)
@@ -129,7 +129,7 @@ def _layers(
     by_engine = {name: _engine_table(source, schema, name) for name in table(source, "engine")}
     machines = read_machines(source, schema)
     models = schema.installed.models
-    return Layers(models, base, by_workload, by_engine, grid, cases, asked.values, machines, asked.by_engine)
+    return ValueLayers(models, base, by_workload, by_engine, grid, cases, asked.values, machines, asked.by_engine)
 
 
 def _fault(source: Source) -> dict[str, Any]:

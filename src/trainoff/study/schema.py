@@ -201,7 +201,7 @@ class ModelFacts(Protocol):
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Installed:
     """The engines and the families of models that are installed, by name; the first family is the default."""
 
     engines: Mapping[str, EngineFacts]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainoff.study.grid import Layers, combinations, settings
+from trainoff.study.grid import ValueLayers, combinations, settings
 from trainoff.study.keys import ADDRESSES
 from trainoff.study.schema import EngineFacts
 from trainoff.study.workloads import Workload
@@ -40,7 +40,7 @@ class Study:
     workloads: Mapping[str, Workload]  # every one that the study may name, with its targets
     repeat: int
     limits: Limits
-    layers: Layers
+    layers: ValueLayers
 
     def trials(self) -> list[Trial]:
         """Return the trials in the order they run: by repetition, each one shuffled against drift."""
