@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainoff.errors import TrainoffError
 from trainoff.study.grid import MOST_TRIALS, WHOLE_BATCHES, cases_of, count, swept
-from trainoff.study.keys import ADDRESSES, HOST_KEYS, LIMITS, TOP, StudySchema, checked, only
+from trainoff.study.keys import ADDRESSES, HOST_KEYS, LIMITS, TOP, Allowed, StudySchema, checked, only
 from trainoff.study.machines import LAB_KEYS
 from trainoff.study.source import MakeError, Source
 from trainoff.study.study import Study
@@ -48,38 +48,26 @@ def check_batches(study: Study, source: Source) -> None:
 
 def check_lab(study: Study, source: Source) -> None:
     """Raise an error if keys of a lab are used elsewhere, its machines are unknown, or its workers are given twice."""
-    kinds = {kind for _, kind in _values_given(study, source, "kind")}
-    for key in LAB_KEYS:
-        for make_error, _ in _values_given(study, source, key):
-            if "lab" not in kinds:
+    given = {key: list(_values_given(study, source, key)) for key in (*LAB_KEYS, "kind", "workers")}
+    if "lab" not in [kind for _, kind in given["kind"]]:
+        for key in LAB_KEYS:
+            for make_error, _ in given[key]:
                 raise make_error(f'{quote(key)} is of an emulated cluster; write kind = "lab" in [cluster]')
-    for make_error, name in _machines(study, source):
+    listed = [(make_error, nodes) for make_error, nodes in given["nodes"] if isinstance(nodes, list)]
+    single = [(make_error, [node]) for make_error, node in given["first"]]
+    named = [(make_error, node["machine"]) for make_error, nodes in (*listed, *single) for node in nodes]
+    machines = [*given["machine"], *((make_error, name) for make_error, name in named if name)]
+    for make_error, name in machines:
         if name not in study.layers.machines:
             options = study.layers.machines
             raise make_error(f"{quote(name)} is not a machine; {suggest(name, options, 'the machines are')}")
-    named = any(True for _ in _machines(study, source))
     for key in ("scale", "memory_scale"):
-        for make_error, _ in _values_given(study, source, key):
-            if not named:
-                raise make_error(
-                    f"{quote(key)} is of a machine, and none is named; write machine = ..., or leave it out"
-                )
-    listed = any(isinstance(nodes, list) for _, nodes in _values_given(study, source, "nodes"))
-    for make_error, _ in _values_given(study, source, "first"):
-        if listed:
-            raise make_error("`first` is one of nodes that are alike; where `nodes` is a list, say it there")
-    for make_error, _ in _values_given(study, source, "nodes"):
-        if any(True for _ in _values_given(study, source, "workers")):
-            raise make_error("a lab has one worker on each of its nodes; leave out `workers`, or `nodes`")
-
-
-def _machines(study: Study, source: Source) -> Iterator[tuple[MakeError, str]]:
-    """Return every machine name in the study, of all nodes or of one."""
-    yield from _values_given(study, source, "machine")
-    for key in ("nodes", "first"):
-        for make_error, value in _values_given(study, source, key):
-            nodes = value if isinstance(value, list) else [value] if key == "first" else []
-            yield from ((make_error, node["machine"]) for node in nodes if node["machine"])
+        for make_error, _ in given[key] if not machines else ():
+            raise make_error(f"{quote(key)} is of a machine, and none is named; write machine = ..., or leave it out")
+    for make_error, _ in given["first"] if listed else ():
+        raise make_error("`first` is one of nodes that are alike; where `nodes` is a list, say it there")
+    for make_error, _ in given["nodes"] if given["workers"] else ():
+        raise make_error("a lab has one worker on each of its nodes; leave out `workers`, or `nodes`")
 
 
 def _values_given(study: Study, source: Source, key: str) -> Iterator[tuple[MakeError, Any]]:
@@ -89,8 +77,7 @@ def _values_given(study: Study, source: Source, key: str) -> Iterator[tuple[Make
         yield override_error(f"{key}={layers.overrides[key]}"), layers.overrides[key]
         return
     if key in layers.base:
-        home = next((home for home in ("cluster", "params") if source.has(home, key)), "cluster")
-        yield source.error_at(home, key), layers.base[key]
+        yield source.error_at("params" if source.has("params", key) else "cluster", key), layers.base[key]
     for place, value in enumerate(layers.grid.get(key, ())):
         yield source.error_at("grid", key, place), value
     for place, case in enumerate(layers.cases):
@@ -126,18 +113,14 @@ def check_hosts(study: Study, source: Source) -> None:
             )
         for key in HOST_KEYS if not on_hosts else ():
             if key in values:
-                raise source.error_at("cluster", key)(
-                    f'{quote(key)} says something about hosts only; write kind = "hosts"'
-                )
+                make_error = source.error_at("cluster", key)
+                raise make_error(f'{quote(key)} says something about hosts only; write kind = "hosts"')
+        make_error = source.error_at("cluster", "hosts")
         for host in hosts:
             if not HOST.fullmatch(host):
-                raise source.error_at("cluster", "hosts")(
-                    f'{quote(host)} is not a host; expected one as in "alpha" or "user@10.0.0.2:2222"'
-                )
+                raise make_error(f'{quote(host)} is not a host; expected one as in "alpha" or "user@10.0.0.2:2222"')
             if hosts.count(host) > 1:
-                raise source.error_at("cluster", "hosts")(
-                    f"{quote(host)} is among the hosts twice; a host has one worker"
-                )
+                raise make_error(f"{quote(host)} is among the hosts twice; a host has one worker")
         if on_hosts and values["workers"] > len(hosts):
             raise _workers_error(study, source, engine)(
                 f"{values['workers']:,} workers need as many hosts, and there are {len(hosts):,}; "
@@ -178,13 +161,21 @@ class Overrides:
 
 def read_overrides(texts: Iterable[str], schema: StudySchema, workloads: Mapping[str, object]) -> Overrides:
     """Read `key=value` texts, which are checked as the keys of a study file are."""
-    overrides = Overrides()
+    overrides, sweepable = Overrides(), schema.sweepable(workloads)
+    tables = ((overrides.top, only(_TOP)), (overrides.limits, only(LIMITS)), (overrides.values, sweepable))
     for text in texts:
         make_error = override_error(text)
         key, separator, value = text.partition("=")
-        if not separator or not key.strip():
+        key = key.strip()
+        if not separator or not key:
             raise make_error("expected key=value, as in --set learning_rate=0.1")
-        _read_override(overrides, key.strip(), parse(value), make_error, schema, workloads)
+        target, allowed = next((each for each in tables if key in each[1]), (None, {}))
+        if key.startswith("engine."):
+            engine, key, allowed = _engine_key(key, schema, make_error)
+            target = overrides.by_engine.setdefault(engine, {})
+        elif target is None:
+            raise _not_settable(key, schema, [*_TOP, *LIMITS, *sweepable], make_error)
+        target[key] = checked(allowed[key], parse(value), make_error)
     return overrides
 
 
@@ -202,41 +193,19 @@ def parse(text: str) -> Any:
     return tables["value"] if tables.keys() == {"value"} else text.strip()
 
 
-def _read_override(
-    overrides: Overrides,
-    key: str,
-    value: Any,
-    make_error: MakeError,
-    schema: StudySchema,
-    workloads: Mapping[str, object],
-) -> None:
-    if key.startswith("engine."):
-        _read_engine_override(overrides, key, value, make_error, schema)
-        return
-    sweepable = schema.sweepable(workloads)
-    for target, allowed in (
-        (overrides.top, only(_TOP)),
-        (overrides.limits, only(LIMITS)),
-        (overrides.values, sweepable),
-    ):
-        if key in allowed:
-            target[key] = checked(allowed[key], value, make_error)
-            return
+def _not_settable(key: str, schema: StudySchema, options: Sequence[str], make_error: MakeError) -> TrainoffError:
     if key == "engines":
-        raise make_error("`engines` cannot be set here; choose among the study's engines with --engine")
-    options = [*_TOP, *LIMITS, *sweepable]
+        return make_error("`engines` cannot be set here; choose among the study's engines with --engine")
     last = key.rpartition(".")[2]
     if last in options:
-        raise make_error(f"{quote(key)} is not a key that can be set; did you mean {quote(last)}?")
-    raise make_error(schema.unknown(key, "a key that can be set", options))
+        return make_error(f"{quote(key)} is not a key that can be set; did you mean {quote(last)}?")
+    return make_error(schema.unknown(key, "a key that can be set", options))
 
 
-def _read_engine_override(
-    overrides: Overrides, key: str, value: Any, make_error: MakeError, schema: StudySchema
-) -> None:
-    _, _, rest = key.partition(".")
+def _engine_key(key: str, schema: StudySchema, make_error: MakeError) -> tuple[str, str, Allowed]:
+    """Return the engine of `engine.NAME.key`, the key, and the keys that the engine may have."""
+    name, _, inner = key.removeprefix("engine.").rpartition(".")
     engines = {engine.name: engine for engine in schema.engines}
-    name, _, inner = rest.rpartition(".")
     if not name:
         raise make_error("expected engine.NAME.key=value")
     if name not in engines:
@@ -244,4 +213,4 @@ def _read_engine_override(
     allowed = schema.of_engine(engines[name])
     if inner not in allowed:
         raise make_error(schema.unknown(inner, f"a key of [engine.{name}]", allowed))
-    overrides.by_engine.setdefault(name, {})[inner] = checked(allowed[inner], value, make_error)
+    return name, inner, allowed
