@@ -26,7 +26,7 @@ class Funnel(Mlp):
     """A perceptron whose layers halve from the first to the last."""
 
     kind: ClassVar[str] = "funnel"
-    keys: ClassVar[tuple[Key, ...]] = (HIDDEN, Key("depth", int, "how many layers it has", 3), ACTIVATION)
+    keys: ClassVar[tuple[Key, ...]] = (HIDDEN, Key("depth", int, 3), ACTIVATION)
 
     @classmethod
     def build(cls, params: Mapping[str, Any], data: DataShape) -> Self:

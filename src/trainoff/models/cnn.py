@@ -12,16 +12,9 @@ from trainoff.models.model import DataShape
 from trainoff.models.network import ACTIVATION, HIDDEN, ConvLayer, Image, Layer, Network, PoolLayer, dense_layers
 from trainoff.study.schema import Key
 
-CHANNELS = Key(
-    "channels",
-    list,
-    "the channels that each convolution of a cnn puts out",
-    [8, 16],
-    minimum=1,
-    maximum=20,
-    item=Key("channels", int, "the channels of one", minimum=1, maximum=10_000),
-)
-KERNEL = Key("kernel", int, "the height and width of a cnn's convolutions", 5, minimum=1, maximum=100)
+_CHANNEL = Key("channels", int, minimum=1, maximum=10_000)
+CHANNELS = Key("channels", list, [8, 16], minimum=1, maximum=20, item=_CHANNEL)  # that each convolution puts out
+KERNEL = Key("kernel", int, 5, minimum=1, maximum=100)  # the height and width of the convolutions
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,9 @@ from trainoff.study.study import derive
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh")
 
-HIDDEN = Key(
-    "hidden",
-    list,
-    "the sizes of the hidden layers",
-    [128],
-    minimum=1,
-    maximum=100,
-    item=Key("hidden", int, "the size of one layer", minimum=1, maximum=10**6),
-)
-ACTIVATION = Key("activation", str, "what a hidden unit computes", "relu", ACTIVATIONS)
+_SIZE = Key("hidden", int, minimum=1, maximum=10**6)
+HIDDEN = Key("hidden", list, [128], minimum=1, maximum=100, item=_SIZE)  # the sizes of the hidden layers
+ACTIVATION = Key("activation", str, "relu", ACTIVATIONS)
 
 Image = tuple[int, int, int]  # height, width, channels
 Arrays = Mapping[str, Array]

@@ -79,71 +79,47 @@ def _fit_fault(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"action": action, **fields, **given} if fields else None
 
 
-FAULT = Key(
-    "fault",
-    dict,
-    "a fault that is injected into a node during the training",
-    fields={
-        "action": Key("action", str, "what is done to the node", choices=tuple(FAULT_FIELDS)),
-        "node": Key("node", int, "the number of the node; the last by default", LAST, minimum=LAST, maximum=10_000),
-        "at": Key("at", object, "when", FAULT_DEFAULTS["at"], fit=_fit_moment),
-        "for_s": Key("for_s", float, "seconds until the fault is healed", above=0, maximum=10**6),
-        "share": Key("share", float, "the share of its speed that is left", 0.25, minimum=0.01, maximum=1),
-        "bandwidth_mbit": Key(
-            "bandwidth_mbit", float, "the bandwidth of its link that is left", above=0, maximum=10**6
-        ),
-    },
-    fit=_fit_fault,
-)
-
-
-def _by_name(keys: Iterable[Key]) -> dict[str, Key]:
+def _by_name(*keys: Key) -> dict[str, Key]:
     return {key.name: key for key in keys}
 
 
+FAULT = Key(  # injected into a node during the training
+    "fault",
+    dict,
+    fields=_by_name(
+        Key("action", str, choices=tuple(FAULT_FIELDS)),
+        Key("node", int, LAST, minimum=LAST, maximum=10_000),
+        Key("at", object, FAULT_DEFAULTS["at"], fit=_fit_moment),
+        Key("for_s", float, above=0, maximum=10**6),  # until the fault is healed
+        Key("share", float, 0.25, minimum=0.01, maximum=1),  # of its speed that is left
+        Key("bandwidth_mbit", float, above=0, maximum=10**6),  # of its link that is left
+    ),
+    fit=_fit_fault,
+)
+STOP = Key(  # early: no better by `tol` for `patience` epochs
+    "stop",
+    dict,
+    fields=_by_name(
+        Key("tol", float, 1e-4, minimum=0, maximum=10**6),
+        Key("patience", int, 10, minimum=1, maximum=10**6),
+    ),
+)
 PARAMS = _by_name(
-    [
-        Key("optimizer", str, "how a gradient becomes a step", "momentum", ("sgd", "momentum", "adam", "l-bfgs")),
-        Key(
-            "learning_rate",
-            float,
-            "the size of a step (the peak, where a schedule varies it)",
-            0.05,
-            above=0,
-            maximum=1000,
-        ),
-        Key(
-            "momentum", float, "how much of the last step goes on; for `momentum` only", 0.9, minimum=0, maximum=0.9999
-        ),
-        Key("schedule", str, "how the rate changes during training", "one-cycle", ("constant", "one-cycle")),
-        Key("batch_size", int, "rows per step", 128, minimum=1, maximum=10**9),
-        Key(
-            "batch_per", str, "whether batch_size is of all workers together or of each", "global", ("global", "worker")
-        ),
-        Key("epochs", int, "how often every row is seen", 5, minimum=1, maximum=10**6),
-        Key("l2", float, "weight of the squared weights in the loss", 0.0, minimum=0, maximum=10**6),
-        Key("train_rows", int, "train on this many rows; all of them by default", minimum=1, maximum=10**9),
-        Key(
-            "snapshot_every",
-            int,
-            "samples between two snapshots; a third of an epoch by default",
-            minimum=1,
-            maximum=10**12,
-        ),
-        Key(
-            "stop",
-            dict,
-            "stop early: no better by `tol` for `patience` epochs",
-            fields={
-                "tol": Key("tol", float, "the least improvement of the loss", 1e-4, minimum=0, maximum=10**6),
-                "patience": Key("patience", int, "epochs without it", 10, minimum=1, maximum=10**6),
-            },
-        ),
-        FAULT,
-        Key("seed", int, "repetition r is trained with this seed plus r", 0, minimum=0, maximum=2**31),
-        Key("mode", str, "how workers agree; the engine's first mode by default"),
-        Key("workers", int, "over how many workers a training is spread", 1, minimum=1, maximum=10_000),
-    ]
+    Key("optimizer", str, "momentum", ("sgd", "momentum", "adam", "l-bfgs")),
+    Key("learning_rate", float, 0.05, above=0, maximum=1000),  # the peak, where a schedule varies it
+    Key("momentum", float, 0.9, minimum=0, maximum=0.9999),  # for the optimizer `momentum` only
+    Key("schedule", str, "one-cycle", ("constant", "one-cycle")),
+    Key("batch_size", int, 128, minimum=1, maximum=10**9),
+    Key("batch_per", str, "global", ("global", "worker")),  # of all workers together, or of each
+    Key("epochs", int, 5, minimum=1, maximum=10**6),
+    Key("l2", float, 0.0, minimum=0, maximum=10**6),  # weight of the squared weights in the loss
+    Key("train_rows", int, minimum=1, maximum=10**9),  # all of them by default
+    Key("snapshot_every", int, minimum=1, maximum=10**12),  # in samples; a third of an epoch by default
+    STOP,
+    FAULT,
+    Key("seed", int, 0, minimum=0, maximum=2**31),  # repetition r is trained with this seed plus r
+    Key("mode", str),  # the engine's first by default
+    Key("workers", int, 1, minimum=1, maximum=10_000),
 )
 
 
@@ -155,66 +131,38 @@ def params_of(models: Iterable[ModelFacts]) -> dict[str, Key]:
     return {**{name: PARAMS[name] for name in first}, **own, **PARAMS}
 
 
-_CORES = Key("cores", float, "CPU cores per worker", 1.0, above=0, maximum=1024)
-_MEMORY = Key("memory_gb", float, "memory per worker; not limited by default", above=0, maximum=10**6)
-LINK = (
-    Key("bandwidth_mbit", float, "the speed of a lab node's link; as fast as the machine is by default", above=0),
-    Key("latency_ms", float, "how long a lab node's packets are on their way", above=0, maximum=60_000),
-)
-_MACHINE = Key("machine", str, "the type of machine that it is")
-NODE = {key.name: replace(key, default=None) for key in (_CORES, _MEMORY, *LINK, _MACHINE)}
-MACHINE = _by_name(
-    [
-        _CORES,
-        _MEMORY,
-        LINK[0],
-        Key("usd_per_hour", float, "what an hour of it costs, in dollars", minimum=0, maximum=10**6),
-    ]
-)
+_CORES = Key("cores", float, 1.0, above=0, maximum=1024)  # per worker
+_MEMORY = Key("memory_gb", float, above=0, maximum=10**6)  # per worker; not limited by default
+_BANDWIDTH = Key("bandwidth_mbit", float, above=0)  # of a lab node's link; not limited by default
+_LATENCY = Key("latency_ms", float, above=0, maximum=60_000)
+_MACHINE = Key("machine", str)  # a type of machine by its name in the catalogue
+NODE = _by_name(*(replace(key, default=None) for key in (_CORES, _MEMORY, _BANDWIDTH, _LATENCY, _MACHINE)))
+MACHINE = _by_name(_CORES, _MEMORY, _BANDWIDTH, Key("usd_per_hour", float, minimum=0, maximum=10**6))
+_NODES = Key("nodes", list, minimum=1, maximum=1000, item=Key("nodes", dict, fields=NODE))
 
 CLUSTER = _by_name(
-    [
-        Key("kind", str, "where engines run", "processes", ("processes", "lab", "hosts", "attach")),
-        _CORES,
-        _MEMORY,
-        Key(
-            "nodes",
-            int,
-            "the emulated nodes of a lab, one worker on each; or a list of unlike ones",
-            minimum=1,
-            maximum=1000,
-            several=Key(
-                "nodes", list, "unlike nodes", minimum=1, maximum=1000, item=Key("nodes", dict, "one node", fields=NODE)
-            ),
-        ),
-        Key("first", dict, "how a lab's first node differs, which has drivers and masters, too", fields=NODE),
-        *LINK,
-        Key("machine", str, "the type of machine that a lab's nodes are, by its name in the catalogue"),
-        Key("scale", float, "what part of the machine's cores a node has", 1.0, above=0, maximum=1),
-        Key("memory_scale", float, "what part of its memory; as `scale` by default", above=0, maximum=1),
-        Key("master", str, 'the Spark cluster to attach to: "spark://host:7077", "yarn" or "k8s://https://host:443"'),
-        Key("scheduler", str, 'the Dask cluster to attach to: "tcp://host:8786" or "tls://host:8786"'),
-        Key("head", str, 'the Ray cluster to attach to: "host:6379"'),
-        Key(
-            "hosts",
-            list,
-            "the machines to run on, one worker each, as ssh knows them",
-            minimum=1,
-            maximum=10_000,
-            item=Key("hosts", str, 'a machine, as in "alpha" or "user@10.0.0.2:2222"'),
-        ),
-        Key("python", str, "the Python on the hosts; the same path as here by default"),
-        Key("here", str, "this machine's address as the hosts see it; found by itself by default"),
-        Key("ssh_config", str, "a configuration file for ssh; the user's own by default"),
-        Key("executor_cores", int, "cores per Spark executor; all of a worker's by default", minimum=1, maximum=1024),
-        Key("spark", dict, "any Spark properties", free=True),
-        Key(
-            "dask",
-            dict,
-            "the files by which a Dask cluster knows who calls, for tls",
-            fields={name: Key(name, str, "the path of a PEM file") for name in ("ca_file", "cert", "key")},
-        ),
-    ]
+    Key("kind", str, "processes", ("processes", "lab", "hosts", "attach")),
+    _CORES,
+    _MEMORY,
+    Key(
+        "nodes", int, minimum=1, maximum=1000, several=_NODES
+    ),  # of a lab, one worker on each; or a list of unlike ones
+    Key("first", dict, fields=NODE),  # how a lab's first node differs, which also has drivers and masters
+    _BANDWIDTH,
+    _LATENCY,
+    _MACHINE,
+    Key("scale", float, 1.0, above=0, maximum=1),  # the share of the machine's cores that a node has
+    Key("memory_scale", float, above=0, maximum=1),  # the share of its memory; as `scale` by default
+    Key("master", str),  # the Spark cluster to attach to: "spark://host:7077", "yarn" or "k8s://https://host:443"
+    Key("scheduler", str),  # the Dask cluster to attach to: "tcp://host:8786" or "tls://host:8786"
+    Key("head", str),  # the Ray cluster to attach to: "host:6379"
+    Key("hosts", list, minimum=1, maximum=10_000, item=Key("hosts", str)),  # one worker on each, as ssh knows them
+    Key("python", str),  # on the hosts; the same path as here by default
+    Key("here", str),  # this machine's address as the hosts see it; detected by default
+    Key("ssh_config", str),  # a configuration file for ssh; the user's own by default
+    Key("executor_cores", int, minimum=1, maximum=1024),  # per Spark executor; all of a worker's by default
+    Key("spark", dict, free=True),  # any Spark properties
+    Key("dask", dict, fields=_by_name(*(Key(name, str) for name in ("ca_file", "cert", "key")))),  # PEM files for tls
 )
 ADDRESSES = {  # by cluster software: the key for the address of a cluster, and an example
     "spark": ("master", "spark://host:7077"),
@@ -231,47 +179,30 @@ SOFTWARE_KEYS = {  # keys that only engines on a cluster software have
 HOST_KEYS = ("hosts", "python", "here", "ssh_config")  # keys that need kind = "hosts"
 
 LIMITS = _by_name(
-    [
-        Key("timeout_s", float, "seconds after which a trial is ended", 900.0, above=0, maximum=10**8),
-        Key("stall_s", float, "seconds without progress after which a trial is ended", 120.0, above=0, maximum=10**8),
-    ]
+    Key("timeout_s", float, 900.0, above=0, maximum=10**8),  # after which a trial is ended
+    Key("stall_s", float, 120.0, above=0, maximum=10**8),  # without progress, after which it is ended
 )
 
 TOP = _by_name(
-    [
-        Key("name", str, "the study's name; the file's name by default", named=True),
-        Key("workload", str, "the dataset and the model to train on it"),
-        Key(
-            "engines", list, "the training systems to compare", minimum=1, item=Key("engines", str, "an engine's name")
-        ),
-        Key(
-            "targets",
-            list,
-            "the values of the metric to time",
-            maximum=100,
-            item=Key("targets", float, "one of them", above=0, maximum=1),
-        ),
-        Key(
-            "repeat", int, "how often every trial is repeated, each time with another seed", 1, minimum=1, maximum=1000
-        ),
-    ]
+    Key("name", str, named=True),  # the file's name by default
+    Key("workload", str),
+    Key("engines", list, minimum=1, item=Key("engines", str)),
+    Key("targets", list, maximum=100, item=Key("targets", float, above=0, maximum=1)),  # values of the metric
+    Key("repeat", int, 1, minimum=1, maximum=1000),  # each time with another seed
 )
 
 WORKLOAD = _by_name(
-    [
-        Key("data", str, "the path of a new workload's data, from the study file's folder, or a dataset's name"),
-        Key("about", str, "what a new workload is, in a few words", ""),
-        Key("model", str, "what is trained; its choices are the families of models"),
-        Key("metric", str, "what is measured on the test rows", "accuracy", ("accuracy", "error", "auc", "log-loss")),
-    ]
+    Key("data", str),  # a path from the study file's folder, or a dataset's name
+    Key("about", str, ""),
+    Key("model", str),  # its choices are the families of models
+    Key("metric", str, "accuracy", ("accuracy", "error", "auc", "log-loss")),
 )
-
 
 WORKER_SIZE_KEYS = ("cores", "memory_gb")
 Allowed = Mapping[str, Sequence[Key]]  # a value must fit every key of its name
 
 
-def only(keys: Mapping[str, Key]) -> Allowed:
+def only(keys: Mapping[str, Key]) -> dict[str, list[Key]]:
     """Return these keys as the allowed ones."""
     return {name: [key] for name, key in keys.items()}
 
@@ -292,8 +223,7 @@ class StudySchema:
         """Return the keys of [params], for the study's engines or others."""
         known = list(self.engines if engines is None else engines)
         modes = tuple(dict.fromkeys(mode for engine in known for mode in engine.modes))
-        allowed = {name: [key] for name, key in self.common.items()}
-        allowed["mode"] = [replace(PARAMS["mode"], choices=modes)]
+        allowed = {**only(self.common), "mode": [replace(PARAMS["mode"], choices=modes)]}
         for engine in known:
             for name, knob in engine.knobs.items():
                 if name not in self.common and name not in CLUSTER:
@@ -332,15 +262,8 @@ class StudySchema:
 
     def _table_of(self, name: str) -> str | None:
         """Return where a key belongs in a study file; None for an unknown one."""
-        for keys, place in (
-            (self.common, "in [params]"),
-            (CLUSTER, "in [cluster]"),
-            (LIMITS, "in [limits]"),
-            (TOP, "at the top of the file"),
-        ):
-            if name in keys:
-                return place
-        return None
+        tables = {"in [params]": self.common, "in [cluster]": CLUSTER, "in [limits]": LIMITS}
+        return next((at for at, keys in {**tables, "at the top of the file": TOP}.items() if name in keys), None)
 
     def _other_name(self, name: str, allowed: Sequence[str]) -> str | None:
         """Return the hint for another program's name of a key that belongs in another table."""
@@ -416,17 +339,15 @@ def read_cases(source: Source, schema: StudySchema, allowed: Allowed) -> list[di
     cases = source.tables["case"]
     if not isinstance(cases, list) or not cases:
         raise source.error_at("case")(f"`case` is {show(cases)}; expected tables, each headed [[case]]")
-    return [_read_case(source, schema, allowed, index) for index in range(len(cases))]
-
-
-def _read_case(source: Source, schema: StudySchema, allowed: Allowed, index: int) -> dict[str, Any]:
-    swept = table(source, "grid")
-    values = {}
-    for name, value in table(source, "case", index).items():
-        make_error = source.error_at("case", index, name)
-        if name not in allowed:
-            raise make_error(schema.unknown(name, "a key that [[case]] can vary", allowed))
-        if name in swept:
-            raise make_error(f"{quote(name)} varies both in [grid] and in [[case]]; keep one")
-        values[name] = checked(allowed[name], value, make_error)
-    return values
+    swept, made = table(source, "grid"), []
+    for index in range(len(cases)):
+        values = {}
+        for name, value in table(source, "case", index).items():
+            make_error = source.error_at("case", index, name)
+            if name not in allowed:
+                raise make_error(schema.unknown(name, "a key that [[case]] can vary", allowed))
+            if name in swept:
+                raise make_error(f"{quote(name)} varies both in [grid] and in [[case]]; keep one")
+            values[name] = checked(allowed[name], value, make_error)
+        made.append(values)
+    return made

@@ -25,7 +25,6 @@ class Key:
 
     name: str
     kind: type
-    about: str
     default: Any = None
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
@@ -157,7 +156,7 @@ def _format_choice(choice: Any) -> str:
 
 def knob_key(name: str, knob: KnobFacts) -> Key:
     """Return an engine's knob as a key of the study file."""
-    return Key(name, knob.kind, knob.about, knob.default, tuple(knob.choices), knob.minimum)
+    return Key(name, knob.kind, knob.default, tuple(knob.choices), knob.minimum)
 
 
 class KnobFacts(Protocol):
@@ -167,8 +166,6 @@ class KnobFacts(Protocol):
     def kind(self) -> type: ...
     @property
     def default(self) -> Any: ...
-    @property
-    def about(self) -> str: ...
     @property
     def choices(self) -> tuple[Any, ...]: ...
     @property
