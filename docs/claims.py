@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, reproduction_names
+from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, REPRODUCTIONS
 from trainoff.reproductions.published import Claim, Document, claims, documents
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ def verdicts() -> dict[str, tuple[str, str]]:
             found[claim.id] = CONFIRMED, f"by design: {claim.because.rstrip('.')} ([page]({page}))"
         elif claim.not_comparable:
             found[claim.id] = NOT_COMPARABLE, claim.not_comparable
-    for name in reproduction_names():
+    for name in REPRODUCTIONS:
         for one in json.loads((HERE / "reproduced" / f"{name}.json").read_text(encoding="utf-8")):
             text = "; ".join(part for part in (one["measured"], one["reason"]) if part and part != "-")
             found[one["claim"]] = one["verdict"], f"{text} ([page](reproduced/{name}.md))".lstrip()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, reproduction_names
+from trainoff.reproductions import CONFIRMED, NOT_COMPARABLE, REFUTED, REPRODUCTIONS
 from trainoff.reproductions.published import claims
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,7 +17,7 @@ CITED = re.compile(r"\[([a-z0-9-]+): (confirmed|refuted|not comparable)(, by des
 def verdicts() -> dict[str, str]:
     """Return the verdict on every claim from the pages of the reproductions."""
     found = {claim.id: CONFIRMED for claim in claims() if claim.because}
-    for name in reproduction_names():
+    for name in REPRODUCTIONS:
         for one in json.loads((DOCS / "reproduced" / f"{name}.json").read_text()):
             found[one["claim"]] = one["verdict"]
     return found
@@ -56,7 +56,7 @@ def test_cited_pages_exist():
     assert [page for page in sorted(pages) if not (DOCS / page.partition("#")[0]).is_file()] == []
 
 
-@pytest.mark.parametrize("name", reproduction_names())
+@pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_every_reproduction_has_a_page_of_a_real_run(name):
     page = (DOCS / "reproduced" / f"{name}.md").read_text()
     assert "It has not run yet" not in page

@@ -5,26 +5,18 @@
 
 from trainoff.reproductions.charts import RatioChart, ratio_charts
 from trainoff.reproductions.evidence import CONFIRMED, NOT_COMPARABLE, REFUTED
-from trainoff.reproductions.verdicts import (
-    ClaimResult,
-    evaluate,
-    evaluate_all,
-    reproduction_names,
-    scale_text,
-    study_files,
-    verdict_counts,
-)
+from trainoff.reproductions.published import REPRODUCTIONS
+from trainoff.reproductions.verdicts import ClaimResult, evaluate, scale_text, study_files, verdict_counts
 
 __all__ = [
     "CONFIRMED",
     "NOT_COMPARABLE",
     "REFUTED",
+    "REPRODUCTIONS",
     "ClaimResult",
     "RatioChart",
     "evaluate",
-    "evaluate_all",
     "ratio_charts",
-    "reproduction_names",
     "scale_text",
     "study_files",
     "verdict_counts",

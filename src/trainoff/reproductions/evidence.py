@@ -44,12 +44,7 @@ class Evidence:
 
     def select(self, **wanted: Any) -> Evidence:
         """Return the records with these values of fields or parameters; None is a missing parameter or null."""
-        return self.filter(
-            lambda record: all(
-                field_of(record, key) in (value if isinstance(value, tuple) else (value,))
-                for key, value in wanted.items()
-            )
-        )
+        return self.filter(lambda record: all(field_of(record, key) == value for key, value in wanted.items()))
 
     def filter(self, test: Callable[[Record], bool]) -> Evidence:
         """Return the records that pass a test."""
@@ -62,6 +57,10 @@ class Evidence:
     @property
     def without_faults(self) -> Evidence:
         return self.filter(lambda record: not record.fault)
+
+    @property
+    def with_faults(self) -> Evidence:
+        return self.filter(lambda record: bool(record.fault))
 
     def value(self, figure: RecordValue, what: str) -> float:
         """Return the median of a figure over the records that ended well; EvidenceMissing if there is none."""
@@ -93,6 +92,16 @@ def field_of(record: Record, key: str) -> Any:
     return getattr(record, key) if key in Record.__dataclass_fields__ and key != "nodes" else record.params.get(key)
 
 
+def time_of(record: Record) -> float:
+    """Return the training time; 0 without one."""
+    return record.train_s or 0.0
+
+
+def result_of(record: Record) -> float:
+    """Return the result; 0 without one."""
+    return record.result or 0.0
+
+
 def rows_of_a_worker(record: Record) -> int:
     """Return how many rows a worker takes at a time: in sync its share of the batch, unless the record is published."""
     batch = int(record.params["batch_size"])
@@ -102,11 +111,6 @@ def rows_of_a_worker(record: Record) -> int:
 def finding(true: bool, measured: str, reason: str = "") -> ClaimFinding:
     """Confirm a claim that is true here, and refute it otherwise."""
     return ClaimFinding(CONFIRMED if true else REFUTED, measured, reason)
-
-
-def not_comparable(reason: str) -> ClaimFinding:
-    """Give no verdict, with the reason."""
-    return ClaimFinding(NOT_COMPARABLE, "-", reason)
 
 
 def larger(a: float, b: float) -> bool:

@@ -17,6 +17,7 @@ from trainoff.reproductions.evidence import (
     finding,
     larger,
     require,
+    time_of,
     times_text,
 )
 
@@ -26,17 +27,15 @@ HALF, QUARTER_MORE = 0.5, 1.25
 SHARES = "here a node is 0.4 core, so that even the small data is work enough to share"
 
 
-def machines(evidence: Evidence, **wanted: object) -> Evidence:
-    """Return the trials on named machines."""
+def _machines(evidence: Evidence, **wanted: object) -> Evidence:
     return evidence.select(study="machines", **wanted)
 
 
-def clusters(evidence: Evidence, **wanted: object) -> Evidence:
-    """Return the trials on clusters."""
+def _clusters(evidence: Evidence, **wanted: object) -> Evidence:
     return evidence.select(study="clusters", **wanted)
 
 
-def small_and_large(evidence: Evidence) -> tuple[int, int]:
+def _small_and_large(evidence: Evidence) -> tuple[int, int]:
     """Return the numbers of rows of the small and of the large data."""
     sizes = list(evidence.group_by("train_rows"))
     require(len(sizes) >= 2, "there are no records of two sizes of data")
@@ -45,8 +44,8 @@ def small_and_large(evidence: Evidence) -> tuple[int, int]:
 
 def _of_sizes(evidence: Evidence, engine: str) -> list[tuple[float, float, float]]:
     """Return cores, memory and training time of an engine on the large data, machine by machine."""
-    large = small_and_large(machines(evidence))[1]
-    runs = machines(evidence, engine=engine, train_rows=large).good
+    large = _small_and_large(_machines(evidence))[1]
+    runs = _machines(evidence, engine=engine, train_rows=large).good
     return [(run.cores, run.memory_gb, run.train_s) for run in runs if run.memory_gb and run.train_s]
 
 
@@ -62,13 +61,12 @@ def _line(evidence: Evidence, column: int, what: str) -> FittedLine:
 @check
 def tensorflow_faster_than_mllib(evidence: Evidence) -> ClaimFinding:
     """On every machine and both data."""
-    runs = machines(evidence)
+    runs = _machines(evidence)
     pairs = []
     for record in runs.select(engine=MLLIB).good:
-        beside = runs.select(
-            engine=TENSORFLOW, machine=record.params["machine"], train_rows=record.params["train_rows"]
-        )
-        pairs.append((record.train_s or 0.0) / beside.train_s("TensorFlow on the same machine"))
+        same = {key: record.params[key] for key in ("machine", "train_rows")}
+        beside = runs.select(engine=TENSORFLOW, **same)
+        pairs.append(time_of(record) / beside.train_s("TensorFlow on the same machine"))
     require(pairs, "no trial of MLlib ended well")
     text = f"TensorFlow {min(pairs):.1f} to {times_text(max(pairs))} faster, in {len(pairs)} pairs"
     reason = "ten epochs of TensorFlow's against three iterations of MLlib's; to an accuracy the difference is larger"
@@ -78,11 +76,11 @@ def tensorflow_faster_than_mllib(evidence: Evidence) -> ClaimFinding:
 @check
 def no_mllib_cluster_beats_one_tensorflow(evidence: Evidence) -> ClaimFinding:
     """MLlib at its best number of nodes against TensorFlow on one machine with four times a node's cores."""
-    large = small_and_large(clusters(evidence))[1]
-    best = clusters(evidence, train_rows=large).train_times("workers")
+    large = _small_and_large(_clusters(evidence))[1]
+    best = _clusters(evidence, train_rows=large).train_times("workers")
     require(best, "no trial of MLlib on a cluster ended well")
     nodes = min(best, key=best.__getitem__)
-    one = machines(evidence, engine=TENSORFLOW, machine="m4.xlarge", train_rows=large)
+    one = _machines(evidence, engine=TENSORFLOW, machine="m4.xlarge", train_rows=large)
     alone, shortest = one.train_s("TensorFlow on m4.xlarge"), best[nodes]
     text = f"MLlib at best {seconds(shortest)} on {count(nodes, 'node')}, TensorFlow {seconds(alone)} on one m4.xlarge"
     return finding(larger(shortest, alone), text)
@@ -93,8 +91,8 @@ def more_cores_train_faster(evidence: Evidence) -> ClaimFinding:
     """From xlarge to 4xlarge of the same series."""
     gains = {}
     for engine in (MLLIB, TENSORFLOW):
-        for rows in machines(evidence).group_by("train_rows"):
-            runs = machines(evidence, engine=engine, train_rows=rows)
+        for rows in _machines(evidence).group_by("train_rows"):
+            runs = _machines(evidence, engine=engine, train_rows=rows)
             small, large = (runs.select(machine=machine).train_s(machine) for machine in ("m4.xlarge", "m4.4xlarge"))
             gains[engine, rows] = small / large
     require(gains, "nothing trained on m4.xlarge and on m4.4xlarge")
@@ -143,8 +141,8 @@ def _by_cores(points: Sequence[tuple[float, float, float]]) -> list[list[tuple[f
 
 @check
 def least_memory_runs_out_on_large_data(evidence: Evidence) -> ClaimFinding:
-    large = small_and_large(machines(evidence))[1]
-    records = machines(evidence, engine=MLLIB, train_rows=large).records
+    large = _small_and_large(_machines(evidence))[1]
+    records = _machines(evidence, engine=MLLIB, train_rows=large).records
     runs = sorted(records, key=lambda record: record.memory_gb or 0.0)
     require(runs, "no trial of MLlib on the large data ran")
     out = [record for record in runs if record.status == "out-of-memory"]
@@ -155,22 +153,18 @@ def least_memory_runs_out_on_large_data(evidence: Evidence) -> ClaimFinding:
 
 @check
 def equal_cores_train_alike_whatever_the_type(evidence: Evidence) -> ClaimFinding:
-    worst = []
-    for engine in (MLLIB, TENSORFLOW):
-        for runs in _by_cores(_of_sizes(evidence, engine)):
-            worst.append(max(took for _, took in runs) / min(took for _, took in runs))
-    require(worst, "no two machines of equal cores trained")
-    text = f"machines of equal cores differ by at most {times_text(max(worst))}"
-    return finding(max(worst) < QUARTER_MORE, text, "emulated nodes share one processor, so only size can differ")
+    families = [runs for engine in (MLLIB, TENSORFLOW) for runs in _by_cores(_of_sizes(evidence, engine))]
+    require(families, "no two machines of equal cores trained")
+    worst = max(max(took for _, took in runs) / min(took for _, took in runs) for runs in families)
+    text = f"machines of equal cores differ by at most {times_text(worst)}"
+    return finding(worst < QUARTER_MORE, text, "emulated nodes share one processor, so only size can differ")
 
 
 def _nodes(evidence: Evidence, large: bool) -> dict[int, float]:
-    rows = small_and_large(clusters(evidence))[large]
-    times = clusters(evidence, train_rows=rows).train_times("workers")
-    if len(times) < 2 or 1 not in times:
-        raise EvidenceMissing(
-            f"MLlib ended well on {len(times)} numbers of nodes with {rows:,} rows, too few to compare"
-        )
+    rows = _small_and_large(_clusters(evidence))[large]
+    times = _clusters(evidence, train_rows=rows).train_times("workers")
+    few = f"MLlib ended well on {len(times)} numbers of nodes with {rows:,} rows, too few to compare"
+    require(len(times) >= 2 and 1 in times, few)
     return times
 
 
@@ -188,10 +182,8 @@ def mllib_gains_nothing_on_small_data(evidence: Evidence) -> ClaimFinding:
 @check
 def mllib_gains_on_large_data_up_to_five_nodes(evidence: Evidence) -> ClaimFinding:
     times = _nodes(evidence, large=True)
-    three, five = times.get(3), times.get(5)
-    if three is None or five is None:
-        raise EvidenceMissing("MLlib did not end well on 3 and 5 nodes")
-    return finding(larger(times[1], three) and larger(three, five), _speeds(times))
+    require({3, 5} <= times.keys(), "MLlib did not end well on 3 and 5 nodes")
+    return finding(larger(times[1], times[3]) and larger(times[3], times[5]), _speeds(times))
 
 
 @check
@@ -199,9 +191,8 @@ def mllib_gains_nothing_beyond_five_nodes(evidence: Evidence) -> ClaimFinding:
     times = _nodes(evidence, large=True)
     require(5 in times and 17 in times, "17 nodes of this size do not fit on this machine")
     text = f"17 nodes against 5: {times_text(times[5] / times[17])}"
-    return finding(
-        not larger(times[5], times[17]), text, "the document left the number of partitions as its file gave it"
-    )
+    reason = "the document left the number of partitions as its file gave it"
+    return finding(not larger(times[5], times[17]), text, reason)
 
 
 @check
@@ -219,9 +210,9 @@ def best_number_of_nodes_grows_with_data(evidence: Evidence) -> ClaimFinding:
 @check
 def four_times_the_rows_take_longer(evidence: Evidence) -> ClaimFinding:
     gains: dict[str, list[float]] = {}
-    small, large = small_and_large(machines(evidence))
-    for record in machines(evidence, train_rows=large).good:
-        beside = machines(evidence, engine=record.engine, machine=record.params["machine"], train_rows=small)
+    small, large = _small_and_large(_machines(evidence))
+    for record in _machines(evidence, train_rows=large).good:
+        beside = _machines(evidence, engine=record.engine, machine=record.params["machine"], train_rows=small)
         if beside.good and record.train_s:
             gains.setdefault(record.engine, []).append(record.train_s / beside.train_s("the small data"))
     require(set(gains) == {MLLIB, TENSORFLOW}, "not both engines trained on both data")
@@ -231,26 +222,24 @@ def four_times_the_rows_take_longer(evidence: Evidence) -> ClaimFinding:
 
 @check
 def training_needs_more_memory_than_the_data(evidence: Evidence) -> ClaimFinding:
-    large = small_and_large(machines(evidence))[1]
+    def data_bytes(record: Record) -> float | None:
+        rows, features = record.params.get("train_rows"), record.model.get("sizes", [0])[0]
+        return rows * features * BYTES if rows and features else None
+
+    large = _small_and_large(_machines(evidence))[1]
     texts, more = [], []
     for engine in (MLLIB, TENSORFLOW):
-        runs = machines(evidence, engine=engine, train_rows=large)
+        runs = _machines(evidence, engine=engine, train_rows=large)
         peak = runs.value(lambda record: record.peak_memory_bytes, f"the memory of {engine}")
-        data = runs.value(_data_bytes, "the size of the data")
+        data = runs.value(data_bytes, "the size of the data")
         texts.append(f"{engine} {size(peak)}, {times_text(peak / data)} the data")
         more.append(larger(peak, data))
     return finding(all(more), ", ".join(texts))
 
 
-def _data_bytes(record: Record) -> float | None:
-    rows, features = record.params.get("train_rows"), record.model.get("sizes", [0])[0]
-    return rows * features * BYTES if rows and features else None
-
-
 @check
 def speed_up_needs_large_data(evidence: Evidence) -> ClaimFinding:
     """004 says it of any cluster; MLlib's is the one that ran on small and large data."""
-    gain = {large: runs[1] / min(runs.values()) for large in (False, True) for runs in [_nodes(evidence, large)]}
-    text = f"at best {times_text(gain[False])} on the small data, {times_text(gain[True])} on the large"
-    verdict = larger(gain[True], gain[False])
-    return finding(verdict, text, "alike" if alike(gain[True], gain[False]) else "")
+    small, large = (times[1] / min(times.values()) for times in (_nodes(evidence, False), _nodes(evidence, True)))
+    text = f"at best {times_text(small)} on the small data, {times_text(large)} on the large"
+    return finding(larger(large, small), text, "alike" if alike(large, small) else "")

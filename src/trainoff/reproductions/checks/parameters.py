@@ -13,6 +13,8 @@ from trainoff.reproductions.evidence import (
     finding,
     larger,
     require,
+    result_of,
+    time_of,
     times_text,
 )
 from trainoff.reproductions.published import records
@@ -26,8 +28,9 @@ def _varied(evidence: Evidence, key: str) -> list[Evidence]:
     """Return for every engine the trials that differ in one parameter only."""
     every = []
     for runs in evidence.group_by("engine").values():
-        usual = _usual(runs, key)
-        part = Evidence([record for record in runs.records if _rest(record, key) == usual])
+        rests = [_rest(record, key) for record in runs.records]
+        usual = max(sorted(set(rests)), key=rests.count)
+        part = Evidence([record for record, rest in zip(runs.records, rests, strict=True) if rest == usual])
         if len({record.params.get(key) for record in part.good}) > 1:
             every.append(part)
     require(every, f"no engine ended well with several values of `{key}`")
@@ -39,12 +42,6 @@ def _rest(record: Record, key: str) -> str:
     follows = ("snapshot_every", "epochs") if key == "max_iter" else ("snapshot_every",)  # MLlib has no other epochs
     rest = {name: str(value) for name, value in record.params.items() if name not in (key, *follows)}
     return str(sorted(rest.items()))
-
-
-def _usual(runs: Evidence, key: str) -> str:
-    """Return the parameters, without one, that most trials have."""
-    rests = [_rest(record, key) for record in runs.records]
-    return max(sorted(set(rests)), key=rests.count)
 
 
 def _ends(runs: Evidence, key: str) -> tuple[Record, Record]:
@@ -63,7 +60,7 @@ def train_time_grows_with_rows(evidence: Evidence) -> ClaimFinding:
     for runs in _varied(evidence, "train_rows"):
         few, many = _ends(runs, "train_rows")
         rows = [record.dataset["train_rows"] for record in (few, many)]
-        gain = (many.train_s or 0.0) / (few.train_s or 1.0)
+        gain = time_of(many) / (few.train_s or 1.0)
         texts.append(f"{few.engine} {times_text(gain)}")
         grows.append(larger(gain, 1.0))
     return finding(all(grows), f"{rows[1] / rows[0]:.0f} times the rows take: {', '.join(texts)} as long")
@@ -82,7 +79,7 @@ def more_epochs_cost_more_and_score_higher(evidence: Evidence) -> ClaimFinding:
                 f"{few.engine}, {few.params[key]} to {many.params[key]}: {seconds(few.train_s)} to "
                 f"{seconds(many.train_s)}, {quality(few.result)} to {quality(many.result)}"
             )
-            more.append(larger(many.train_s or 0.0, few.train_s or 0.0) and (many.result or 0) > (few.result or 0))
+            more.append(larger(time_of(many), time_of(few)) and result_of(many) > result_of(few))
     require(texts, "no engine ended well with several numbers of iterations")
     return finding(all(more), "; ".join(texts))
 
@@ -91,16 +88,14 @@ def more_epochs_cost_more_and_score_higher(evidence: Evidence) -> ClaimFinding:
 def learning_rate_changes_accuracy_not_time(evidence: Evidence) -> ClaimFinding:
     texts, fits = [], []
     for runs in _varied(evidence, "learning_rate"):
-        times = [record.train_s or 0.0 for record in runs.good]
-        results = [record.result or 0.0 for record in runs.good]
+        times, results = [*map(time_of, runs.good)], [*map(result_of, runs.good)]
         texts.append(
             f"{runs.good[0].engine} {quality(min(results))} to {quality(max(results))} in "
             f"{seconds(min(times))} to {seconds(max(times))}"
         )
         fits.append(max(results) - min(results) > VISIBLE and not larger(max(times), min(times) * 1.2))
-    return finding(
-        all(fits), "; ".join(texts), "the rate does not change the cost of a pass over the rows, but what it achieves"
-    )
+    reason = "the rate does not change the cost of a pass over the rows, but what it achieves"
+    return finding(all(fits), "; ".join(texts), reason)
 
 
 @check
@@ -110,14 +105,12 @@ def accuracy_trades_for_resources(evidence: Evidence) -> ClaimFinding:
         good = [record for record in runs.good if record.result and record.cpu_s and record.train_s]
         if len(good) < 2:
             continue
-        best = max(good, key=lambda record: record.result or 0.0)
-        similar = [record for record in good if (record.result or 0.0) >= (best.result or 0.0) - GIVEN_UP]
-        cheap = min(similar, key=lambda record: record.train_s or 0.0)
-        gain = (best.train_s or 0.0) / (cheap.train_s or 1.0)
+        best = max(good, key=result_of)
+        similar = [record for record in good if result_of(record) >= result_of(best) - GIVEN_UP]
+        cheap = min(similar, key=time_of)
+        gain = time_of(best) / (cheap.train_s or 1.0)
         trades.append(gain > LARGE)
-        texts.append(
-            f"{best.engine}: {times_text(gain)} less training for {(best.result or 0) - (cheap.result or 0):.4f}"
-        )
+        texts.append(f"{best.engine}: {times_text(gain)} less training for {result_of(best) - result_of(cheap):.4f}")
     require(texts, "no engine ended well in several settings")
     return finding(any(trades), "; ".join(texts), "for two points of accuracy at most")
 
@@ -153,18 +146,15 @@ def torch_faster_than_tensorflow(evidence: Evidence) -> ClaimFinding:
 def one_machine_reaches_the_accuracy(evidence: Evidence) -> ClaimFinding:
     good = [record for record in evidence.good if record.mode == "single" and record.result and record.train_s]
     require(good, "no training on one machine ended well")
-    best, theirs = (max(runs, key=lambda record: record.result or 0.0) for runs in (good, records("executors")))
+    best, theirs = (max(runs, key=result_of) for runs in (good, records("executors")))
     text = f"{best.engine} came to {quality(best.result)} in {seconds(best.train_s)} on one core"
-    enough = (best.result or 0) > (theirs.result or 0) - VISIBLE and (best.train_s or 0.0) < DAY_S
-    cores = count(round(theirs.workers * theirs.cores), "core")
-    reason = (
-        f"the best of the document's tables is {quality(theirs.result)}, after {seconds(theirs.train_s)} on {cores}"
-    )
+    enough = result_of(best) > result_of(theirs) - VISIBLE and time_of(best) < DAY_S
+    after = f"after {seconds(theirs.train_s)} on {count(round(theirs.workers * theirs.cores), 'core')}"
+    reason = f"the best of the document's tables is {quality(theirs.result)}, {after}"
     return finding(not enough, text, reason)
 
 
 ENGINE = "tf-on-spark"
-MODES = ("sync", "async", "model-parallel")
 
 
 @check
@@ -174,7 +164,7 @@ def tf_on_spark_runs_in_every_mode(evidence: Evidence) -> ClaimFinding:
     modes = {record.mode for record in runs.good}
     results = ", ".join(dict.fromkeys(f"{record.mode} {quality(record.result)}" for record in runs.good))
     reason = "inference is every trial's test; tensorboard = true writes what TensorBoard shows"
-    return finding(modes >= set(MODES), results or "no trial ended well", reason)
+    return finding(modes >= {"sync", "async", "model-parallel"}, results or "no trial ended well", reason)
 
 
 @check
@@ -183,7 +173,7 @@ def tf_on_spark_reads_by_both_feeds(evidence: Evidence) -> ClaimFinding:
     feeds = runs.group_by("feed")
     require(len(feeds) >= 2, "not both feeds ran")
     times = {
-        feed: seconds(part.good[0].train_s) if part.good else part.records[0].status for feed, part in feeds.items()
+        name: seconds(feed.good[0].train_s) if feed.good else feed.records[0].status for name, feed in feeds.items()
     }
     text = f"pushed by Spark {times['spark']}, pulled by TensorFlow {times['tensorflow']}"
     reason = "stores that both can read are tested with local files and an S3 server"
@@ -224,6 +214,5 @@ def async_runs_on_spark(evidence: Evidence) -> ClaimFinding:
     runs = evidence.select(engine=ENGINE, mode="async").good
     require(runs, "no asynchronous training on Spark ended well")
     text = f"asynchronous training came to {quality(runs[0].result)} on a Spark cluster"
-    return finding(
-        False, text, "by TensorFlow's servers on Spark's executors; Spark's own operations have no such mode"
-    )
+    reason = "by TensorFlow's servers on Spark's executors; Spark's own operations have no such mode"
+    return finding(False, text, reason)
