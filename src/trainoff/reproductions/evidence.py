@@ -9,7 +9,8 @@ from typing import Any
 
 from trainoff.analysis.format import ratio_text
 from trainoff.errors import TrainoffError
-from trainoff.records import MEASURED, Record
+from trainoff.records import Record
+from trainoff.records.schema import MEASURED
 
 CONFIRMED, REFUTED, NOT_COMPARABLE = "confirmed", "refuted", "not comparable"
 BAND = 1.1  # a ratio below which figures count as alike, since a reproduction has few runs of each setting
