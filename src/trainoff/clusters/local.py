@@ -41,7 +41,10 @@ KILLED_S = 10.0  # how long a killed process may take to disappear from a busy m
 
 
 class Process:
-    """A running process of a cluster, in its own session, so that its children end with it."""
+    """A running process of a cluster, in its own session, so that `stop` ends its children, too.
+
+    A SIGKILL of the process alone spares them, unless they have called `die_with_parent`.
+    """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], role: str, log: Path) -> None:
         self.role = role

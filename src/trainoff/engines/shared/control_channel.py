@@ -120,7 +120,7 @@ class ControlServer:
             raise TrainoffError(f"the workers were not {state} after {timeout_s:g} s")
 
     def check_reports(self) -> None:
-        """Raise the failure that a worker other than the chief reports, if there is one."""
+        """Raise the failure that a worker (the chief, too) reports on a new connection, if there is one."""
         if self._connection is None or self._early or not (caller := self._accept(0.001)):
             return
         message = None
