@@ -350,9 +350,9 @@ def test_a_loss_may_be_reported_long_after_it_was_detected():
 
 def test_a_fault_that_was_not_detected_only_took_time():
     healed = {"t": 120.0, "kind": "healed", "action": "pause", "node": 1}
-    heartbeats = [progress(t, 500) for t in (112.0, 115.0)]
+    reports = [progress(t, 500) for t in (112.0, 115.0)]
     found = fault_impact(
-        PAUSE, state_after(*heartbeats, healed, progress(120.1, 510), progress(129.0, 900), OVER), failed=False
+        PAUSE, state_after(*reports, healed, progress(120.1, 510), progress(129.0, 900), OVER), failed=False
     )
     assert (found["state"], found["detected_s"], found["recovered_s"]) == ("unharmed", None, None)
     assert (found["healed_s"], found["longest_gap_s"], found["samples_redone"]) == (10.0, 10.1, 0)

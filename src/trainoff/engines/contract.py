@@ -99,7 +99,7 @@ class Watch(Phases, Protocol):
         """When snapshots are due, for workers in other processes, which cannot call `due`."""
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
-        """Report that `step` updates are done: the heartbeat. Cheap enough to call after every step."""
+        """Report that `step` updates are done. Cheap enough to call after every step."""
 
     def due(self, settle: Callable[[], object] | None = None) -> bool:
         """Return whether to call `snapshot` now. If so, the clock stands still until it is called.

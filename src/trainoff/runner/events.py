@@ -42,7 +42,7 @@ class ExpectedEvent(Event, tag="expected"):
 
 
 class ProgressEvent(Event, tag="progress"):
-    """The heartbeat: how far the training is."""
+    """How far the training is."""
 
     step: int
     samples_seen: int
@@ -314,7 +314,7 @@ class TrialState:
     fault_step: int = 0
     healed: HealedEvent | None = None
     lost: list[LostEvent] = field(default_factory=list)
-    heartbeats: list[tuple[float, int]] = field(default_factory=list)  # time of each progress event, samples seen
+    progress_times: list[tuple[float, int]] = field(default_factory=list)  # with the samples seen
     snapshots: list[SnapshotEvent] = field(default_factory=list)
     objectives: list[ObjectiveEvent] = field(default_factory=list)
     samples: list[SampleEvent] = field(default_factory=list)
@@ -352,7 +352,7 @@ class TrialState:
             case ProgressEvent() | SnapshotEvent():
                 self.step, self.samples_seen, self.loss = event.step, event.samples_seen, event.loss
                 self.last_progress = event.t
-                self.heartbeats.append((event.t, event.samples_seen))
+                self.progress_times.append((event.t, event.samples_seen))
                 if isinstance(event, SnapshotEvent):
                     self.snapshots.append(event)
             case PauseEvent():

@@ -317,19 +317,19 @@ def _detected(state: TrialState, failed: bool) -> float | None:
 
 def _recovered(state: TrialState, noticed: float) -> float | None:
     """Return when the training first got further than it had been when the loss was noticed."""
-    furthest = max((seen for t, seen in state.heartbeats if t <= noticed), default=0)
-    return next((t for t, seen in state.heartbeats if t > noticed and seen > furthest), None)
+    furthest = max((seen for t, seen in state.progress_times if t <= noticed), default=0)
+    return next((t for t, seen in state.progress_times if t > noticed and seen > furthest), None)
 
 
 def _longest_gap(state: TrialState) -> float:
     """Return the longest time after the fault without progress, up to the end of the training.
 
-    A heartbeat without new samples is no progress.
+    An event without new samples is no progress.
     """
     assert state.fault
     start = state.fault.t
     end = [state.train_end] if state.train_end and state.train_end > start else []
-    moved = [t for (_, before), (t, seen) in pairwise(state.heartbeats) if t > start and seen != before]
+    moved = [t for (_, before), (t, seen) in pairwise(state.progress_times) if t > start and seen != before]
     times = [start, *moved, *end]
     return max((after - before for before, after in pairwise(times)), default=0.0)
 

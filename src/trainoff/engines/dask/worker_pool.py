@@ -28,7 +28,7 @@ from trainoff.engines.shared.local_sgd import (
     select_best,
     train_candidate,
 )
-from trainoff.engines.shared.recovery import with_heartbeat
+from trainoff.engines.shared.recovery import run_with_polling
 from trainoff.engines.shared.shipping import compact, without_rows
 from trainoff.engines.shared.storage import Storage, rows_name
 from trainoff.errors import TrainoffError
@@ -172,11 +172,11 @@ class DaskWorkerPool:
                 candidates: list[RateCandidate] = joblib.Parallel(n_jobs=len(tried))(tasks)
                 return candidates
 
-        def beat() -> None:
+        def poll() -> None:
             self._session.check()
             watch.progress(0, None, 0)
 
-        return select_best(with_heartbeat(attempts, beat), self._job, watch)
+        return select_best(run_with_polling(attempts, poll), self._job, watch)
 
 
 def _attempt(make_learner: LearnerFactory, lean: Job, share: WorkerRows, factor: float) -> Any:

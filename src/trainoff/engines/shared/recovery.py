@@ -185,20 +185,20 @@ class LostWorkers:
         return {name: reported.get(name, 0.0) + figures.get(name, 0.0) for name in {**reported, **figures}}
 
 
-BEAT_S = 0.5
+POLL_S = 0.5
 
 
-def with_heartbeat(work: Callable[[], Any], beat: Callable[[], None]) -> Any:
-    """Call `work` in a thread, and `beat` every half second until it returns."""
+def run_with_polling(work: Callable[[], Any], poll: Callable[[], None]) -> Any:
+    """Call `work` in a thread, and `poll` every half second until it returns."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(work)
     try:
         while not future.done():
-            beat()
-            wait([future], BEAT_S)
+            poll()
+            wait([future], POLL_S)
         return future.result()
     finally:
-        pool.shutdown(wait=False)  # if `beat` raised, closing the session ends the work
+        pool.shutdown(wait=False)  # if `poll` raised, closing the session ends the work
 
 
 CHECKPOINT = Knob(

@@ -136,14 +136,14 @@ class FitRunner:
         return (self._jobs() - self._jobs_before) * self.job.order.rows
 
     def fit(self, estimator: Any, rows: Any) -> Any:
-        """Fit, with heartbeats as long as Spark is alive."""
-        from trainoff.engines.shared.recovery import with_heartbeat
+        """Fit, and report the progress as long as Spark is alive."""
+        from trainoff.engines.shared.recovery import run_with_polling
 
-        def beat() -> None:
+        def poll() -> None:
             if self._session.alive:
                 self._watch.progress(self.iterations, None, self._seen)
 
-        return with_heartbeat(lambda: estimator.fit(rows), beat)
+        return run_with_polling(lambda: estimator.fit(rows), poll)
 
     def report(self, history: Sequence[float], start: float, end: float, weights: Weights) -> None:
         """Report a finished fit to the watch: its losses, and its weights as a snapshot."""

@@ -20,7 +20,7 @@ from trainoff.engines.shared.local_sgd import (
     select_best,
     train_candidate,
 )
-from trainoff.engines.shared.recovery import with_heartbeat
+from trainoff.engines.shared.recovery import run_with_polling
 from trainoff.engines.shared.shipping import pack_rows
 from trainoff.models import flatten
 
@@ -54,11 +54,11 @@ class SparkWorkerPool:
         tried, shipped, make_learner = factors(self._job.params["candidates"]), self._shipped, self._make_learner
         tasks = self._spark.parallelize(tried, len(tried)).map(partial(_train_candidate, make_learner, shipped))
 
-        def beat() -> None:
+        def poll() -> None:
             if self._session.alive:
                 watch.progress(0, None, 0)
 
-        candidates: list[RateCandidate] = with_heartbeat(tasks.collect, beat)
+        candidates: list[RateCandidate] = run_with_polling(tasks.collect, poll)
         return select_best(candidates, self._job, watch)
 
     def _run(self, function: Any, weights: Floats, first: int, last: int) -> list[Any]:
