@@ -57,9 +57,8 @@ class TestFinding:
 def cases(engine: Engine) -> list[Case]:
     """Return the contract tests of an engine, without those that are equal once it has settled its parameters."""
     found = [Case(name, _settled(engine, trial), _check_equivalence) for name, trial in _equivalence_trials(engine)]
-    first = _trial(
-        engine, engine.modes[0], 1, next((kind for kind in FAMILIES if kind in engine.models), next(iter(FAMILIES)))
-    )
+    model = next((kind for kind in FAMILIES if kind in engine.models), next(iter(FAMILIES)))
+    first = _trial(engine, engine.modes[0], 1, model)
     stops = _settled(engine, _with(first, epochs=50, stop={"tol": 1e9, "patience": 1}))
     if stops.params["stop"]:
         found.append(Case("stops when the watch says so", stops, _check_stop))
@@ -89,24 +88,9 @@ def _equivalence_trials(engine: Engine) -> Iterator[tuple[str, Trial]]:
 def _trial(engine: Engine, mode: str, workers: int, model: str) -> Trial:
     family = FAMILIES[model]
     params = {**BASE, **family.example, **{name: knob.default for name, knob in engine.knobs.items()}}
-    dataset = family.example_data
-    limits = Limits(timeout_s=120, stall_s=60)
-    return Trial(
-        "check",
-        engine.name,
-        f"{dataset}-{model}",
-        mode,
-        workers,
-        1.0,
-        None,
-        "processes",
-        params,
-        1,
-        (),
-        limits,
-        data=dataset,
-        model=model,
-    )
+    dataset, limits = family.example_data, Limits(timeout_s=120, stall_s=60)
+    place = mode, workers, 1.0, None, "processes"
+    return Trial("check", engine.name, f"{dataset}-{model}", *place, params, 1, (), limits, data=dataset, model=model)
 
 
 def _with(trial: Trial, **changes: Any) -> Trial:
@@ -151,13 +135,9 @@ def check(engine: Engine, store: Store, view: RunObserver) -> Iterator[TestFindi
             continue
         task = Task(case.trial, engine, case.trial.id(engine.version()))
         runner.run([task])
-        yield _finding(case, task.record)
-
-
-def _finding(case: Case, record: Record | None) -> TestFinding:
-    if record is None or record.status == "interrupted":
-        raise KeyboardInterrupt
-    return TestFinding(case.name, case.check(record), _note(record), record.traceback)
+        if task.record is None or task.record.status == "interrupted":
+            raise KeyboardInterrupt
+        yield TestFinding(case.name, case.check(task.record), _note(task.record), task.record.traceback)
 
 
 def _note(record: Record) -> str:

@@ -42,13 +42,13 @@ def certificate(job: Job, state: TrialState, differs: str | None) -> dict[str, A
     if not result["steps"]:
         return {**result, "verdict": None, "reason": "training did not get as far as the first snapshot"}
     if not judged:
-        return {
-            **result,
-            "verdict": None,
-            "reason": "the steps are too small to be distinguished from float32 rounding",
-        }
+        reason = "the steps are too small to be distinguished from float32 rounding"
+        return {**result, "verdict": None, "reason": reason}
     worst = result["max_rel_diff"] = max(judged)
-    return {**result, **_judge(worst)}
+    if worst <= TOLERATED:
+        return {**result, "verdict": "exact" if worst <= EXACT else "within tolerance", "reason": None}
+    reason = f"the weights are {worst:.1%} of the way off the reference's path; at most {TOLERATED:.1%} is rounding"
+    return {**result, "verdict": "wrong", "reason": reason}
 
 
 def relative_distance(weights: Weights, reference: Weights, initial: Weights) -> float:
@@ -69,15 +69,6 @@ def _ratio(distance: Any, moved: Any) -> float:
     return ratio if np.isfinite(ratio) else 1e9
 
 
-def _judge(worst: float) -> dict[str, Any]:
-    if worst <= EXACT:
-        return {"verdict": "exact", "reason": None}
-    if worst <= TOLERATED:
-        return {"verdict": "within tolerance", "reason": None}
-    reason = f"the weights are {worst:.1%} of the way off the reference's path; at most {TOLERATED:.1%} is rounding"
-    return {"verdict": "wrong", "reason": reason}
-
-
 def reference_weights(job: Job) -> dict[int, NamedWeights]:
     """Return the reference's weights at the certified steps, which are computed once and cached."""
     params = job.params
@@ -95,18 +86,14 @@ def reference_weights(job: Job) -> dict[int, NamedWeights]:
             momentum, job.rates, CERTIFIED_STEPS,
         )  # fmt: skip
     with contextlib.suppress(OSError):  # without the cache they are computed again
-        _store(path, computed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = {str(step): flatten(value) for step, value in computed.items()}
+        with atomic_open(path) as file:
+            np.savez(file, **arrays)
+        oldest_first = sorted(path.parent.glob("*.npz"), key=lambda kept: kept.stat().st_mtime)
+        for old in oldest_first[:-KEPT_TRAJECTORIES]:
+            old.unlink(missing_ok=True)
     return computed
-
-
-def _store(path: Path, weights: dict[int, NamedWeights]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {str(step): flatten(value) for step, value in weights.items()}
-    with atomic_open(path) as file:
-        np.savez(file, **arrays)
-    oldest_first = sorted(path.parent.glob("*.npz"), key=lambda kept: kept.stat().st_mtime)
-    for old in oldest_first[:-KEPT_TRAJECTORIES]:
-        old.unlink(missing_ok=True)
 
 
 def read_snapshot(event: SnapshotEvent, folder: Path, model: Model) -> Weights:
@@ -117,24 +104,23 @@ def read_snapshot(event: SnapshotEvent, folder: Path, model: Model) -> Weights:
 def curve(state: TrialState, folder: Path, model: Model, data: Data) -> list[dict[str, Any]]:
     """Return a row per snapshot: the progress of the training, and the quality on the test set."""
     cpu = state.cpu_series()
-    rows = []
-    for event in state.snapshots:
-        quality = evaluate(model, read_snapshot(event, folder, model), data.x_test, data.y_test)
-        rows.append(
-            {
-                "step": event.step,
-                "samples_seen": event.samples_seen,
-                "train_s": event.train_s,
-                "wall_s": event.t - state.start,
-                "core_s": growth(cpu, state.train_start or event.t, event.t) if cpu else None,
-                "objective": event.loss,
-                **quality,
-            }
-        )
-    return rows
+    return [
+        {
+            "step": event.step,
+            "samples_seen": event.samples_seen,
+            "train_s": event.train_s,
+            "wall_s": event.t - state.start,
+            "core_s": growth(cpu, state.train_start or event.t, event.t) if cpu else None,
+            "objective": event.loss,
+            **evaluate(model, read_snapshot(event, folder, model), data.x_test, data.y_test),
+        }
+        for event in state.snapshots
+    ]
 
 
 def objectives(state: TrialState) -> list[dict[str, Any]]:
     """Return a row per training loss that was reported after its step, of which nothing else is known."""
-    known = ("step", "samples_seen", "train_s")
-    return [{**{name: getattr(event, name) for name in known}, "objective": event.loss} for event in state.objectives]
+    return [
+        {"step": event.step, "samples_seen": event.samples_seen, "train_s": event.train_s, "objective": event.loss}
+        for event in state.objectives
+    ]

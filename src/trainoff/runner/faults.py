@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from trainoff.runner.events import TrialState
+from trainoff.runner.sampler import role_of
 from trainoff.study import Trial
 from trainoff.study.keys import LAST, moment
 
@@ -34,13 +35,16 @@ class FaultTargets:
     def pids(self, node: int) -> list[int]:
         """Return all processes of a node."""
         below = psutil.Process().children(recursive=True)
-        return with_children(each for each in below if role(each) == f"worker-{node}")
+        return with_children(each for each in below if role_of(each) == f"worker-{node}")
 
     def trainers(self, node: int) -> list[int]:
         """Return the processes of one worker of the engine, which the engine may be able to restart."""
-        every = sorted(running(self.pids(node)), key=lambda each: each.create_time())
-        first = next((each for each in every if is_trainer(each, self._trainer)), None)
-        return with_children([first] if first else [])
+        running = []
+        for pid in self.pids(node):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                running.append(psutil.Process(pid))
+        running.sort(key=lambda process: process.create_time())
+        return with_children([process for process in running if is_trainer(process, self._trainer)][:1])
 
     def kill(self, node: int) -> None:
         send_all(lambda: self.pids(node), signal.SIGKILL)
@@ -61,46 +65,28 @@ class FaultTargets:
             throttle.release()
 
     def cut(self, node: int) -> None:
-        """Cut the link of a node."""
         raise NotImplementedError
 
     def heal(self, node: int) -> None:
-        """Restore the link of a node."""
         raise NotImplementedError
 
     def limit(self, node: int, mbit: float) -> None:
-        """Limit the bandwidth of a node's link."""
         raise NotImplementedError
 
     def unlimit(self, node: int) -> None:
         raise NotImplementedError
 
     def fill(self, node: int) -> None:
-        """Fill the memory of a node."""
         raise NotImplementedError
 
 
 def is_trainer(process: psutil.Process, program: str | None) -> bool:
     """Return whether a process trains: it runs the program, or without one has a worker's role."""
     if program is None:
-        return (role(process) or "").startswith("worker-")
+        return (role_of(process) or "").startswith("worker-")
     with contextlib.suppress(psutil.Error):
         return program in " ".join(process.cmdline())
     return False
-
-
-def role(process: psutil.Process) -> str | None:
-    """Return the role that a process was given or has inherited; None if it has ended."""
-    with contextlib.suppress(psutil.Error, OSError):
-        return process.environ().get("TRAINOFF_ROLE")
-    return None
-
-
-def running(pids: Iterable[int]) -> Iterator[psutil.Process]:
-    """Yield the processes that have not ended."""
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            yield psutil.Process(pid)
 
 
 def with_children(processes: Iterable[psutil.Process]) -> list[int]:
@@ -183,7 +169,10 @@ class FaultInjector:
         hit, why, when = 0, None, time.monotonic()
         self._injected = True
         try:
-            found = self._found()
+            node, targets = self._node, self._targets
+            found = targets.trainers(node) if self._action == "kill-process" else targets.pids(node)
+            if not found:
+                raise LookupError("there is no such process")
             when = time.monotonic()  # before it is injected: it may be detected before that returns
             self._do(found)
             hit = len(found)
@@ -195,14 +184,6 @@ class FaultInjector:
             healing = threading.Timer(seconds, self.heal)
             healing.daemon = True
             healing.start()
-
-    def _found(self) -> Sequence[int]:
-        """Return the processes that the fault will hit."""
-        node, targets = self._node, self._targets
-        found = targets.trainers(node) if self._action == "kill-process" else targets.pids(node)
-        if not found:
-            raise LookupError("there is no such process")
-        return found
 
     def _do(self, hit: Sequence[int]) -> None:
         node, targets = self._node, self._targets

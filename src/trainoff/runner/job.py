@@ -19,17 +19,8 @@ from trainoff.study import Trial
 from trainoff.study.machines import GIB
 
 AGENT = "trainoff.runner.remote_agent"
-PRIVATE_FILES = (  # in a trial's folder, not to be copied to other machines
-    "*.json",
-    "lock",
-    "log.txt",
-    "events*",
-    "snapshot-*",
-    "predictions.npy",
-    "page-*",
-    *spark.PRIVATE_FILES,
-    *ray.PRIVATE_FILES,
-)
+PRIVATE_FILES = ("*.json", "lock", "log.txt", "events*", "snapshot-*", "predictions.npy", "page-*",
+                 *spark.PRIVATE_FILES, *ray.PRIVATE_FILES)  # fmt: skip  # of a trial, not copied to other machines
 
 
 def make_job(trial: Trial, cluster: Cluster, folder: Path) -> Job:
@@ -59,21 +50,12 @@ def make_cluster(trial: Trial, folder: Path) -> Cluster:
     if trial.emulated:
         return LabCluster(lab.LabPlan.read(folder), folder)
     if trial.cluster == "hosts":
-        return Hosts(_plan(trial), folder)
+        params, memory = trial.params, trial.memory_gb
+        ssh = Ssh(params.get("python", sys.executable), params.get("ssh_config"))
+        limit = int(memory * GIB) if memory else None
+        plan = HostsPlan(params["hosts"], ssh, AGENT, trial.cores, limit, params.get("here"), PRIVATE_FILES)
+        return Hosts(plan, folder)
     return Cluster(trial.workers, folder)
-
-
-def _plan(trial: Trial) -> HostsPlan:
-    params, memory = trial.params, trial.memory_gb
-    return HostsPlan(
-        params["hosts"],
-        Ssh(params.get("python", sys.executable), params.get("ssh_config")),
-        AGENT,
-        trial.cores,
-        int(memory * GIB) if memory else None,
-        params.get("here"),
-        PRIVATE_FILES,
-    )
 
 
 def rows_of(trial: Trial, loaded: Data) -> Data:

@@ -27,20 +27,8 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[tuple[int], numpy.dtype[numpy.float32]]
 
-
-NUMERIC = (
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "polars",
-    "torch",
-    "tensorflow",
-    "tensorflow-cpu",
-    "jax",
-    "pyspark",
-    "dask",
-    "ray",
-)
+NUMERIC = ("numpy", "scipy", "scikit-learn", "polars", "torch", "tensorflow", "tensorflow-cpu", "jax", "pyspark",
+           "dask", "ray")  # fmt: skip
 
 
 @cache
@@ -198,7 +186,7 @@ def speed(cpu: int, length: float) -> float:
 
 
 def _work(array: Array) -> None:
-    """Do one pass over an array; it keeps its values, so that every pass is the same work."""
+    """Do one pass over an array; its values stay the same, so that every pass is the same work."""
     import numpy
 
     numpy.multiply(array, -1.0, out=array)

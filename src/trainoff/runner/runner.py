@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import TextIO
 
 from trainoff import data, engines
 from trainoff.clusters import Cluster, namespaces
@@ -255,10 +255,6 @@ POLL_S = 1.0
 YIELD_S = 1.5 * POLL_S  # how long a run leaves the lock to the others that wait for it
 
 
-class _Lock(Protocol):
-    def close(self) -> None: ...
-
-
 @contextmanager
 def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
     """Hold the machine's lock; while another run holds it, call `waiting` with a sentence.
@@ -282,7 +278,7 @@ def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
             time.sleep(YIELD_S)
 
 
-def _is_contended(lock: _Lock) -> bool:
+def _is_contended(lock: socket.socket | TextIO) -> bool:
     """Return whether another run waits for the lock: it has connected to ask who holds it."""
     if not isinstance(lock, socket.socket):
         return False
@@ -293,7 +289,7 @@ def _is_contended(lock: _Lock) -> bool:
     return False
 
 
-def _bind_socket(name: str) -> _Lock | None:
+def _bind_socket(name: str) -> socket.socket | None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(_address(name))
@@ -323,7 +319,7 @@ def _holder(name: str) -> str:
     return "unknown"
 
 
-def _lock_file(name: str) -> _Lock | None:
+def _lock_file(name: str) -> TextIO | None:
     path = Path("/tmp") / Path(name).name
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)

@@ -13,7 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,6 @@ class ProcessUsage:
     def add(self, other: ProcessUsage) -> None:
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def final(self) -> ProcessUsage:
-        """Return the figures that remain when the process has ended."""
-        return replace(self, processes=0, threads=0, rss=0, pss=0.0)
 
 
 _SUMMED = [name for name in ProcessUsage.__dataclass_fields__ if name != "role"]
@@ -92,9 +88,12 @@ class Sampler:
         for pid in self._tracked.keys() - alive.keys():
             self._retire(pid)
         for pid, process in alive.items():
-            self._track(pid, process)
+            tracked = self._tracked.get(pid)
+            if tracked is None or not (tracked.process is process or tracked.process == process):
+                tracked = self._tracked[pid] = TrackedProcess(process, ProcessUsage())
+            self._read(tracked)
         self.sample_traffic()
-        rows = [self._row(usage) for usage in self.by_role().values()]
+        rows = [{**asdict(usage), "pss": round(usage.pss)} for usage in self.by_role().values()]
         rows.append({"role": "machine", **machine(self._network)})
         cheap_s = time.thread_time() - start - (self._expensive_s - expensive_s)
         self.period_s = self._next_period(cheap_s)
@@ -158,30 +157,20 @@ class Sampler:
                 except psutil.Error:
                     continue  # it has ended meanwhile
 
-    def _track(self, pid: int, process: psutil.Process) -> None:
-        tracked = self._tracked.get(pid)
-        if tracked is None or not (tracked.process is process or tracked.process == process):
-            tracked = self._tracked[pid] = TrackedProcess(process, ProcessUsage())
-        self._read(tracked)
-
     def _read(self, tracked: TrackedProcess) -> None:
         usage, process = tracked.usage, tracked.process
         try:
             with process.oneshot():
                 if not usage.role or time.time() - process.create_time() < YOUNG_S:
-                    usage.role = _role(process) or usage.role or "driver"
+                    usage.role = role_of(process) or usage.role or "driver"
                 times, memory = process.cpu_times(), process.memory_info()
                 usage.processes, usage.threads = 1, process.num_threads()
                 usage.user_s, usage.system_s, usage.rss = times.user, times.system, memory.rss
                 usage.pss = memory.rss * tracked.shared
                 io = process.io_counters()
                 usage.read_bytes, usage.write_bytes = io.read_bytes, io.write_bytes
-        except (
-            psutil.Error,
-            OSError,
-            AttributeError,
-        ):  # ended, a zombie, or not in psutil on this system
-            return
+        except (psutil.Error, OSError, AttributeError):
+            return  # it has ended, is a zombie, or psutil lacks a figure on this system
         if self._expensive_is_due(tracked):
             self._read_expensive(tracked)
 
@@ -207,20 +196,15 @@ class Sampler:
 
     def _retire(self, pid: int) -> None:
         usage = self._tracked.pop(pid).usage
-        self._retired.setdefault(usage.role, ProcessUsage(usage.role)).add(usage.final())
-
-    @staticmethod
-    def _row(usage: ProcessUsage) -> dict[str, Any]:
-        row = {"role": usage.role, **{name: getattr(usage, name) for name in _SUMMED}}
-        row["pss"] = round(usage.pss)
-        return row
+        remaining = replace(usage, processes=0, threads=0, rss=0, pss=0.0)
+        self._retired.setdefault(usage.role, ProcessUsage(usage.role)).add(remaining)
 
 
-def _role(process: psutil.Process) -> str | None:
-    try:
+def role_of(process: psutil.Process) -> str | None:
+    """Return the role that a process was given or has inherited; None if it has ended."""
+    with contextlib.suppress(psutil.Error, OSError):
         return process.environ().get("TRAINOFF_ROLE")
-    except (psutil.Error, OSError):
-        return None
+    return None
 
 
 def _switches(pid: int) -> int:
@@ -238,28 +222,16 @@ def machine(network: bool) -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "busy_s": sum(times) - times.idle - getattr(times, "iowait", 0.0),
         "steal_s": getattr(times, "steal", 0.0),
-        "runnable": _runnable(),
+        **dict.fromkeys(("runnable", "pressure_cpu_s", "pressure_memory_s", "pressure_io_s")),
+        "network_bytes": network_bytes() if network else None,
     }
-    row |= {f"pressure_{what}_s": _pressure(what) for what in ("cpu", "memory", "io")}
-    row["network_bytes"] = network_bytes() if network else None
+    with contextlib.suppress(OSError):
+        row["runnable"] = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+    for what in ("cpu", "memory", "io"):
+        with contextlib.suppress(OSError):  # the seconds since boot in which a task waited (pressure stall information)
+            total = Path(f"/proc/pressure/{what}").read_text().split("total=")[1].split()[0]
+            row[f"pressure_{what}_s"] = int(total) / 1e6
     return row
-
-
-def _runnable() -> int | None:
-    try:
-        with Path("/proc/loadavg").open() as file:
-            return int(file.read().split()[3].split("/")[0])
-    except OSError:
-        return None
-
-
-def _pressure(what: str) -> float | None:
-    """Return the seconds since boot in which a task waited for a resource (Linux pressure stall information)."""
-    try:
-        with Path(f"/proc/pressure/{what}").open() as file:
-            return int(file.readline().rsplit("total=", 1)[1]) / 1e6
-    except OSError:
-        return None
 
 
 # The kernel's TCP counters (sock_diag) are read by hand: pyroute2 needs 18 times the CPU for 200 connections.

@@ -19,17 +19,8 @@ from trainoff.study.machines import GIB, nodes_of
 
 BEFORE_TRAINING = ("import", "cluster_start", "data_load", "ship")
 FAILED = 1  # the exit code of a Python program that has failed
-STATUSES = (
-    "ok",
-    "timeout",
-    "out-of-memory",
-    "diverged",
-    "start-failed",
-    "crashed",
-    "wrong-result",
-    "unsupported",
-    "interrupted",
-)
+STATUSES = ("ok", "timeout", "out-of-memory", "diverged", "start-failed", "crashed", "wrong-result", "unsupported",
+            "interrupted")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,9 +40,8 @@ def status_of(exit_info: ExitInfo) -> TrialStatus:
     phase = (state.error.phase if state.error else None) or state.phase
     if exit_info.cut_short:
         traceback = state.error.traceback if state.error and exit_info.cut_short == "timeout" else None
-        return TrialStatus(
-            exit_info.cut_short, phase, exit_info.reason, traceback, exit_info.cut_short == "interrupted"
-        )
+        interrupted = exit_info.cut_short == "interrupted"
+        return TrialStatus(exit_info.cut_short, phase, exit_info.reason, traceback, interrupted)
     if state.over_memory:
         used, limit = state.over_memory.bytes / GIB, (state.over_memory.limit or 0) / GIB
         reason = f"{state.over_memory.role} used {used:.2f} GiB of its {limit:g} GiB"

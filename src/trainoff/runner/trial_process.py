@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -23,16 +22,7 @@ from trainoff.clusters.lab.register import LabCgroups, too_much_memory
 from trainoff.clusters.local import GRACE_S, cpus
 from trainoff.clusters.namespaces import PortForward
 from trainoff.data import cache
-from trainoff.runner.events import (
-    HostSampleEvent,
-    NodeEvent,
-    NotAnEvent,
-    PageEvent,
-    PhaseEvent,
-    SampleEvent,
-    TrialState,
-    read_event,
-)
+from trainoff.runner.events import NodeEvent, NotAnEvent, PageEvent, PhaseEvent, SampleEvent, TrialState, read_event
 from trainoff.runner.faults import FaultSchedule, fault_of
 from trainoff.runner.supervisor import SupervisorConfig
 from trainoff.study.machines import GIB, nodes_of
@@ -127,9 +117,7 @@ class TrialProcess:
             self._descriptors.append(os.pidfd_open(self._supervisor.pid))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._kill()
         if self._lab:
             self._lab.close()
@@ -144,7 +132,9 @@ class TrialProcess:
         while self._supervisor.poll() is None:
             try:
                 self._read_events(min(TICK_S, max(0.0, self._faults.wait(self.state, time.monotonic()))))
-                self._send_fault_commands()
+                for command in self._faults.commands(self.state, time.monotonic()):
+                    with contextlib.suppress(BrokenPipeError):  # the supervisor has ended already
+                        os.write(self._control_pipe, f"{command}\n".encode())
                 self._check_deadlines()
                 self._update(self.state)
             except KeyboardInterrupt:
@@ -172,12 +162,6 @@ class TrialProcess:
         self._kill_at = time.monotonic() + GRACE_S + 2
         self._supervisor.terminate()
 
-    def _send_fault_commands(self) -> None:
-        """Tell the supervisor when a fault is due and when it is over."""
-        for command in self._faults.commands(self.state, time.monotonic()):
-            with contextlib.suppress(BrokenPipeError):  # it has ended already
-                os.write(self._control_pipe, f"{command}\n".encode())
-
     def _check_deadlines(self) -> None:
         now, limits = time.monotonic(), self._trial.limits
         if self.state.usage or self._supervisor.poll() is not None:
@@ -199,7 +183,10 @@ class TrialProcess:
         """Kill the supervisor; the kernel then kills everything in the trial's namespace."""
         if self._supervisor.poll() is None:
             if not self._sandbox.namespaces:
-                _kill_tree(self._supervisor.pid)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    for process in psutil.Process(self._supervisor.pid).children(recursive=True):
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            process.kill()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._supervisor.pid, signal.SIGKILL)
             self._supervisor.wait()
@@ -226,33 +213,22 @@ class TrialProcess:
         self.state.apply(event)
         match event:
             case PageEvent():
-                self._forward_page(event.name)
+                with contextlib.suppress(OSError):  # the trial does not need its page on this machine's loopback
+                    forward = PortForward(self._folder / f"page-{event.name}")
+                    self._forwards.append(forward)
+                    self.state.pages[event.name] = forward.url
             case PhaseEvent() if self._lab and not self._announced:
                 self._announced = True
                 with contextlib.suppress(OSError):  # then `trainoff lab status` does not list it
                     self._lab.announce(self._folder.name, self._supervisor.pid, self._folder)
-        if not isinstance(event, SampleEvent | NodeEvent | HostSampleEvent):
+        if not isinstance(event, SampleEvent | NodeEvent):
             self._events.write(line + b"\n")
-
-    def _forward_page(self, name: str) -> None:
-        """Make a page of the trial available on this machine's loopback interface."""
-        with contextlib.suppress(OSError):  # the trial does not need it
-            forward = PortForward(self._folder / f"page-{name}")
-            self._forwards.append(forward)
-            self.state.pages[name] = forward.url
 
 
 def _absolute_paths() -> dict[str, str]:
     """Return variables with paths that must mean the same in the trial's folder."""
     search = [str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return {"PYTHONPATH": os.pathsep.join(search), "TRAINOFF_CACHE": str(cache.root().absolute())}
-
-
-def _kill_tree(pid: int) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
 
 
 def oom_kills() -> int:
