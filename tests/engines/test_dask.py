@@ -18,7 +18,7 @@ from helpers.running import (
     trainoff,
 )
 from trainoff.clusters import Cluster
-from trainoff.clusters.dask import Certificate, DaskCluster
+from trainoff.clusters.dask import DaskCluster
 
 pytestmark = [pytest.mark.namespace, pytest.mark.cluster]
 
@@ -306,7 +306,8 @@ def test_an_existing_cluster_with_tls_is_used_with_a_certificate(tmp_path):
         (tmp_path / f"{name}.pem").write_text(text)
     certificate = "[cluster.dask]\n" + "".join(f'{name} = "{path}"\n' for name, path in files.items())
     with Cluster(1, tmp_path) as cluster:
-        address = DaskCluster(cluster, tmp_path, 1, "tls", Certificate(**files)).start()
+        options = ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
+        address = DaskCluster(cluster, tmp_path, 1, "tls", options).start()
         more = ATTACH.format(workers=1, address=address)
         done = trainoff("run", study(tmp_path, "dask-average", more=more + certificate), "--out", tmp_path / "out")
         assert done.returncode == 0, only_record(tmp_path / "out")["reason"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,19 +21,6 @@ SETTINGS = {  # Dask would spill, pause or end a worker short of memory; a trial
 }
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """The TLS files that all processes of a cluster share."""
-
-    ca_file: str
-    cert: str
-    key: str
-
-    @property
-    def options(self) -> list[str]:
-        return ["--tls-ca-file", self.ca_file, "--tls-cert", self.cert, "--tls-key", self.key]
-
-
 @dataclass
 class DaskCluster:
     """The processes of a Dask cluster."""
@@ -41,7 +29,7 @@ class DaskCluster:
     folder: Path
     threads: int  # of every worker
     protocol: str = "tcp"
-    certificate: Certificate | None = None
+    tls_options: Sequence[str] = ()
     dashboard: bool = False
 
     def start(self) -> str:
@@ -51,7 +39,7 @@ class DaskCluster:
         self.address = f"{self.protocol}://{first.address}:{port}"
         shown = ["--dashboard" if self.dashboard else "--no-dashboard", "--dashboard-address", f"{first.address}:0"]
         listen = ["--host", first.address, "--port", str(port), "--protocol", self.protocol]
-        argv = [sys.executable, "-m", "distributed.cli.dask_scheduler", *listen, *shown, *self._tls_options()]
+        argv = [sys.executable, "-m", "distributed.cli.dask_scheduler", *listen, *shown, *self.tls_options]
         self.scheduler = self.cluster.spawn(first, argv, self._environment(), "scheduler")
         self.workers = [self.start_worker(number) for number in range(len(self.cluster.nodes))]
         self.scheduler.wait_ready(lambda each: each.says("Scheduler at:"), READY_S)
@@ -66,7 +54,7 @@ class DaskCluster:
         # Dask opens a port for its pages in any case; keep it on this address.
         local = ["--no-nanny", "--no-dashboard", "--dashboard-address", f"{node.address}:0"]
         local += ["--local-directory", str(self.folder / "dask")]
-        argv = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, *offer, *local, *self._tls_options()]
+        argv = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, *offer, *local, *self.tls_options]
         return self.cluster.spawn(node, argv, self._environment(), role)
 
     def wait_for(self, worker: Process) -> str:
@@ -80,9 +68,6 @@ class DaskCluster:
         """Return the port of the scheduler's dashboard, if it has one."""
         found = re.search(r"dashboard at:\s+http://[^:]+:(\d+)", self.scheduler.log_text())
         return int(found[1]) if found else None
-
-    def _tls_options(self) -> list[str]:
-        return self.certificate.options if self.certificate else []
 
     def _environment(self) -> dict[str, str]:
         folder = str(self.folder / "dask")

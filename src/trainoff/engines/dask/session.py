@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster, Security
 from distributed.comm.core import CommClosedError
 
 from trainoff.clusters import Attached
-from trainoff.clusters.dask import Certificate, DaskCluster
+from trainoff.clusters.dask import DaskCluster
 from trainoff.engines.contract import Job, Watch, WorkerFailed
 from trainoff.engines.shared.shipping import inspect_python, source_archive
 from trainoff.errors import TrainoffError
@@ -89,25 +89,27 @@ class DaskConnection:
 
     def _start_processes(self) -> None:
         protocol = self.job.params["protocol"]
-        security, certificate = self._secure() if protocol == "tls" else (None, None)
+        security, tls_options = self._secure() if protocol == "tls" else (None, [])
         self._cluster = DaskCluster(
-            self.job.cluster, self.job.folder, self.threads, protocol, certificate, self.job.params["dashboard"]
+            self.job.cluster, self.job.folder, self.threads, protocol, tls_options, self.job.params["dashboard"]
         )
         address = self._cluster.start()
         self.client = Client(address, security=security, direct_to_workers=True, timeout=CONNECT_S)
         self.addresses = [self._cluster.wait_for(worker) for worker in self._cluster.workers]
 
-    def _secure(self) -> tuple[Any, Certificate]:
-        """Make a certificate for this cluster; returns the client's security, and the files for the processes."""
-        security = Security.temporary()
-        texts = {"ca": security.tls_ca_file, "cert": security.tls_scheduler_cert, "key": security.tls_scheduler_key}
+    def _secure(self) -> tuple[Any, list[str]]:
+        """Make a certificate for this cluster; return the client's security and the options of the processes."""
+        security, options = Security.temporary(), []
+        certificate, key = security.tls_scheduler_cert, security.tls_scheduler_key
+        texts = {"ca-file": security.tls_ca_file, "cert": certificate, "key": key}
         folder = self.job.folder / "dask-tls"
         folder.mkdir()
         for name, text in texts.items():
             path = folder / f"{name}.pem"
             path.touch(mode=0o600)
             path.write_text(text)
-        return security, Certificate(*(str(folder / f"{name}.pem") for name in ("ca", "cert", "key")))
+            options += [f"--tls-{name}", str(path)]
+        return security, options
 
     def _attach(self, cluster: Attached) -> None:
         security = None
