@@ -19,6 +19,7 @@ from trainoff.engines.shared.control_channel import ConnectionLost, ControlServe
 from trainoff.engines.shared.shipping import allreduce_bytes
 
 if TYPE_CHECKING:
+    from trainoff.data import Order
     from trainoff.engines.shared.control_channel import ControlClient
     from trainoff.models import Weights
 
@@ -46,7 +47,7 @@ class Recovery:
         self._job, self._watch, self._checkpoints = job, watch, checkpoints
         self._check_workers, self._restart = check, restart
         self.server = ControlServer(host, self._check, explain_s=0.0)
-        self._lost_workers, self._heartbeat = LostWorkers(), Heartbeat()
+        self._heartbeat = Heartbeat()
         self.finished = False  # whether all steps are made
 
     def wait_for(self, state: str) -> None:
@@ -66,7 +67,7 @@ class Recovery:
                     self.wait_for("ready")
                 self._heartbeat.reset()
                 self._heartbeat.active = True
-                _, report = self.server.follow(self._job, watch, self._step_done)
+                _, report = self.server.follow(self._job, watch, self._heartbeat.step_done)
                 self.finished = True
             except (ConnectionLost, RestartRequired) as error:
                 self._recover(error)
@@ -74,14 +75,10 @@ class Recovery:
         self._heartbeat.active = False
         rounds = sum(1 for _ in spans(self._job.order, self._job.params.get("tau", 1)))
         counts = {"rounds": rounds, "least_bytes_per_round": allreduce_bytes(self._job, self._job.workers)}
-        for name, value in self._lost_workers.counts(counts).items():
+        for name, value in self._heartbeat.losses.counts(counts).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
-
-    def _step_done(self, step: int) -> None:
-        if self._heartbeat.step_done(step):
-            self._lost_workers.recovered(self._heartbeat.last)
 
     def _recover(self, error: ConnectionLost | RestartRequired) -> None:
         """Prepare for the workers to continue from the last checkpoint; raise if they will not."""
@@ -91,18 +88,14 @@ class Recovery:
             self._check_workers()
         except RestartRequired as lost:
             error = lost
-        self._lost_workers.record_loss(self._heartbeat.last)
-        self._heartbeat.active = False
+        losses = self._heartbeat.losses
+        losses.record_loss(self._heartbeat.last)
         self.server.disconnect()
         if isinstance(error, RestartRequired):
-            if self._lost_workers.count > MOST_RESTARTS:
+            if losses.count > MOST_RESTARTS:
                 raise error
             self._restart()
-        resume = self._checkpoints.load()
-        kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
-        self._lost_workers.add_redone(self._heartbeat.step - kept)
-        self._watch.lost("worker", max(0, seen(self._heartbeat.step) - seen(kept)), time.monotonic() - noticed)
-        self._heartbeat.step = kept
+        self._heartbeat.rewind(self._checkpoints, self._job.order, self._watch, "worker", noticed)
 
     def _check(self) -> None:
         """Raise if a worker failed, if the training cannot continue, or if no step is made."""
@@ -125,9 +118,10 @@ class TrainingStuck(RestartRequired):
 
 
 class Heartbeat:
-    """The time of the last step, and whether the training is stuck."""
+    """The time of the last step, whether the training is stuck, and its losses of workers."""
 
     def __init__(self) -> None:
+        self.losses = LostWorkers()
         self.step, self.last = 0, time.monotonic()
         self.active = False  # whether steps are expected
         self._longest = 0.0
@@ -136,14 +130,22 @@ class Heartbeat:
         """Count the time from now."""
         self.last = time.monotonic()
 
-    def step_done(self, step: int) -> bool:
-        """Record a step; return whether it is a new one."""
-        now = time.monotonic()
+    def step_done(self, step: int) -> None:
+        """Record a step, unless it is the last one again."""
         if step == self.step:
-            return False
+            return
+        now = time.monotonic()
         self._longest = max(self._longest, now - self.last)
         self.step, self.last = step, now
-        return True
+        self.losses.recovered(now)
+
+    def rewind(self, checkpoints: CheckpointWriter, order: Order, watch: Watch, role: str, noticed: float) -> None:
+        """Go back to the last checkpoint after the loss of a worker, which is reported to the watch."""
+        resume = checkpoints.load()
+        kept, seen = len(resume.done) if resume else 0, order.samples_after
+        self.losses.add_redone(self.step - kept)
+        watch.lost(role, max(0, seen(self.step) - seen(kept)), time.monotonic() - noticed)
+        self.active, self.step = False, kept
 
     def check(self) -> None:
         """Raise TrainingStuck if steps are expected and none was made for too long."""
@@ -237,29 +239,38 @@ class CheckpointWriter:
             arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
             np.savez(file, done=np.array(sorted(done), np.int64), **arrays)
         draft.replace(self.path)
-        self.saved(len(done))
-
-    def saved(self, updates: int) -> None:
-        """Record that there is a checkpoint, whichever worker has written it."""
-        self._saved = updates
+        self._saved = len(done)
 
     def step_done(
-        self, chief: ControlClient, step: int, loss: float, weights: Callable[[], Weights], state: Sequence[Any]
+        self,
+        chief: ControlClient | None,
+        order: Order,
+        step: int,
+        loss: float,
+        weights: Callable[[], Weights],
+        state: Callable[[], Sequence[Any]],
     ) -> None:
-        """Report that all steps up to this one are done, and save the state if a checkpoint is due."""
-        due = self.due(step)
+        """On the chief, report that all steps up to this one are done, and save the state if a checkpoint is due.
+
+        Other workers record the checkpoint, and take part if fetching the state is a collective call.
+        """
+        due = self.due(step) and step < order.steps
+        if chief:
+            if due:
+                chief.report_now()  # the driver must know of every step that a checkpoint holds
+            chief.progress(step, loss, weights)
         if due:
-            chief.report_now()  # the driver must know of every step that a checkpoint holds
-        chief.progress(step, loss, weights)
-        if due and step < chief.snapshot_schedule.order.steps:
-            self.save(state, range(1, step + 1))
+            values = state()
+            if chief:
+                self.save(values, range(1, step + 1))
+            self._saved = step
 
     def load(self) -> Checkpoint | None:
         """Return the last checkpoint, if there is one."""
-        if not self.path.exists():
+        if not (self._every and self.path.exists()):
             return None
         with np.load(self.path) as stored:
             state = [stored[f"state{number}"] for number in range(len(stored.files) - 1)]
             done = frozenset(stored["done"].tolist())
-        self.saved(len(done))
+        self._saved = len(done)
         return Checkpoint(state, done)

@@ -26,7 +26,6 @@ from trainoff.engines.shared.recovery import (
     CHECKPOINT,
     CheckpointWriter,
     Heartbeat,
-    LostWorkers,
     RestartRequired,
     TrainingStuck,
     settle_checkpoints,
@@ -86,7 +85,6 @@ class TfClusterEngine(Engine):
             self._worker_job = to_files(self.worker_job(job))
         self._checkpoints = CheckpointWriter(job.folder / "checkpoint.npz", job.params["checkpoint_every"])
         self._processes: list[Process] = []
-        self._lost_workers = LostWorkers()
         self._heartbeat = Heartbeat()
         self._finished = False
         while not self._prepare(watch):
@@ -148,35 +146,27 @@ class TfClusterEngine(Engine):
                     self._wait_for("ready")
                 self._heartbeat.reset()
                 self._heartbeat.active = True
-                _, report = self._control.follow(job, watch, self._on_step)
+                _, report = self._control.follow(job, watch, self._heartbeat.step_done)
                 break
             except (RestartRequired, TrainoffError) as error:
                 self._recover(error)
                 ready = False
         self._heartbeat.active, self._finished = False, True
-        for name, value in self._lost_workers.counts(report["counts"]).items():
+        for name, value in self._heartbeat.losses.counts(report["counts"]).items():
             watch.count(name, value)
         for name, values in report["breakdowns"].items():
             watch.breakdown(name, values)
 
-    def _on_step(self, step: int) -> None:
-        if self._heartbeat.step_done(step):
-            self._lost_workers.recovered(self._heartbeat.last)
-
     def _recover(self, error: Exception) -> None:
         """End the other processes for a restart from the last checkpoint; raise if a restart would not help."""
         noticed = time.monotonic()
-        self._lost_workers.record_loss(self._heartbeat.last)
+        self._heartbeat.losses.record_loss(self._heartbeat.last)
         lost = isinstance(error, TrainingStuck) or self._process_was_killed()
-        if self._lost_workers.count > MAX_RESTARTS or not lost:
+        if self._heartbeat.losses.count > MAX_RESTARTS or not lost:
             raise self._explain(error) from error
         gone = next((each.role for each in self._processes if each.exit_code not in (None, 0)), "worker")
         self._stop()
-        resume = self._checkpoints.load()
-        kept, seen = len(resume.done) if resume else 0, self._job.order.samples_after
-        self._lost_workers.add_redone(self._heartbeat.step - kept)
-        self._watch.lost(gone, max(0, seen(self._heartbeat.step) - seen(kept)), time.monotonic() - noticed)
-        self._heartbeat.active, self._heartbeat.step = False, kept
+        self._heartbeat.rewind(self._checkpoints, self._job.order, self._watch, gone, noticed)
 
     def _check(self) -> None:
         """Raise if a required process has ended, or if the training is stuck."""

@@ -206,9 +206,8 @@ def train(
         loss = network.train_step(step, job.order.batch(step), float(job.rates[step - 1]))
         times[step - done - 1] = time.monotonic() - start, allreduce.seconds
         if control:
-            assignment.checkpoints.step_done(
-                control, step, loss, lambda: [part.numpy() for part in network.weights], network.state
-            )
+            weights, state = lambda: [part.numpy() for part in network.weights], lambda: network.state
+            assignment.checkpoints.step_done(control, job.order, step, loss, weights, state)
     end(allreduce, control, times)
 
 

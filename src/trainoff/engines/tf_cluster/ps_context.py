@@ -60,7 +60,8 @@ class PsContext:
 
     def step_done(self, step: int, loss: float) -> None:
         """Report a step to the driver, and write a checkpoint if one is due."""
-        self.checkpoints.step_done(self.control, step, loss, self.store.weights, self.store.state)
+        weights, state = self.store.weights, lambda: self.store.state
+        self.checkpoints.step_done(self.control, self.job.order, step, loss, weights, state)
 
 
 class WorkerSeconds:

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from math import ceil
 from pathlib import Path
@@ -94,60 +94,40 @@ def train(assignment: DdpAssignment, fetch: Fetch) -> tuple[TorchNetwork, Contro
         control.report_state("shipped")
     worker = WORKERS[job.mode](job)
     worker.warm_up()
-    training = Training(worker, assignment, control)
-    first = training.resume()
+    first = resume(worker, assignment)
     dist.barrier()  # all workers can start
     if control:
         control.wait_for_start()
     dist.barrier()
-    every, roles = gather_all(training.run(first)), all_roles()
+    every, roles = gather_all(make_steps(worker, assignment, control, first)), all_roles()
     if control:
         control.end({"breakdowns": seconds_by_worker(every, roles)})
     return worker.network, control
 
 
-@dataclass(frozen=True)
-class Training:
-    """The steps of one worker; rank 0 has a control client and reports them."""
+def resume(worker: Worker, assignment: DdpAssignment) -> int:
+    """Load the last checkpoint, if there is one; return the first step to make."""
+    found = assignment.checkpoints.load()
+    if not found:
+        return 1
+    worker.load_state(found.state)
+    assignment.snapshot_schedule.taken(worker.job.order.samples_after(len(found.done)))
+    return len(found.done) + 1
 
-    worker: Worker
-    assignment: DdpAssignment
-    control: ControlClient | None
 
-    def resume(self) -> int:
-        """Load the last checkpoint, if there is one; return the first step to make."""
-        found = self.assignment.checkpoints.load() if self.assignment.checkpoints else None
-        if not found:
-            return 1
-        self.worker.load_state(found.state)
-        self.assignment.snapshot_schedule.taken(self.worker.job.order.samples_after(len(found.done)))
-        return len(found.done) + 1
-
-    def run(self, start: int) -> NDArray[np.float64]:
-        """Make all rounds from a step on; return the seconds of each, and those of synchronising."""
-        times = []
-        for first, last in spans(self.worker.job.order, self.worker.tau):
-            if first < start:
-                continue
-            before = time.monotonic()
-            loss, syncing = self.worker.train(first, last)
-            times.append((time.monotonic() - before, syncing))
-            self._step_done(last, loss)
-        return np.array(times).reshape(-1, 2)
-
-    def _step_done(self, step: int, loss: float) -> None:
-        """Report that all steps up to this one are done, and save a checkpoint if one is due."""
-        checkpoints = self.assignment.checkpoints
-        due = checkpoints is not None and checkpoints.due(step) and step < self.worker.job.order.steps
-        if self.control:
-            if due:
-                self.control.report_now()  # the driver must know of every step that a checkpoint holds
-            self.control.progress(step, loss, self.worker.network.weights)
-        if due and checkpoints:
-            state = self.worker.state()
-            if self.control:
-                checkpoints.save(state, range(1, step + 1))
-            checkpoints.saved(step)
+def make_steps(
+    worker: Worker, assignment: DdpAssignment, control: ControlClient | None, start: int
+) -> NDArray[np.float64]:
+    """Make all rounds from a step on; return the seconds of each, and those of synchronising."""
+    times, order = [], worker.job.order
+    for first, last in spans(order, worker.tau):
+        if first < start:
+            continue
+        before = time.monotonic()
+        loss, syncing = worker.train(first, last)
+        times.append((time.monotonic() - before, syncing))
+        assignment.checkpoints.step_done(control, order, last, loss, worker.network.weights, worker.state)
+    return np.array(times).reshape(-1, 2)
 
 
 def gather_all(figures: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -168,7 +148,7 @@ def all_roles() -> list[str]:
 def train_on_spark(endpoint: Endpoint, job: Job, snapshot_schedule: SnapshotSchedule, folder: str) -> None:
     """Train as one worker of Spark's TorchDistributor, on the rows in a folder."""
     join(job.cores)
-    rows = map_rows(Path(folder))
+    rows = {f"{name}_train": np.load(Path(folder, f"{name}.npy"), mmap_mode="r") for name in ("x", "y")}
     assignment = DdpAssignment(job, endpoint, snapshot_schedule)
     work(assignment, lambda job: replace(job, data=replace(job.data, **rows)), serve=False)
 
@@ -178,11 +158,6 @@ def write_rows(job: Job, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     np.save(folder / "x.npy", job.data.x_train)
     np.save(folder / "y.npy", job.data.y_train)
-
-
-def map_rows(folder: Path) -> dict[str, Any]:
-    """Map the training rows; return them as fields of a dataset."""
-    return {f"{name}_train": np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("x", "y")}
 
 
 class Worker:
