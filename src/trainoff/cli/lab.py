@@ -89,11 +89,14 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def start_lab(options: argparse.Namespace) -> int:
-    from trainoff.runner.lab.manage import memory_warning, specs_of, up
+    import psutil
+
+    from trainoff.clusters.lab.register import too_much_memory
+    from trainoff.runner.lab.manage import specs_of, up
 
     specs = specs_of(vars(options))
     entry = up(specs)
-    if warning := memory_warning(specs):
+    if warning := too_much_memory(specs, psutil.virtual_memory().total):
         print(warning)
     print(f"{len(entry.plan.specs)} nodes are up: {entry.plan.nodes[0].address} to {entry.plan.nodes[-1].address}")
     print("trainoff lab status        trainoff lab exec node-0 -- COMMAND        trainoff lab down")

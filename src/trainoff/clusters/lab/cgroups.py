@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -125,7 +125,11 @@ class Cgroups:
 
     def labs(self) -> list[str]:
         """Return the labs that have groups, whether or not their owners live."""
-        return sorted({name for tree in self._trees for name in _groups_in(tree)})
+        names: set[str] = set()
+        for tree in self._trees:
+            with contextlib.suppress(FileNotFoundError):
+                names |= {each.name for each in tree.iterdir() if each.is_dir()}
+        return sorted(names)
 
     def pids(self, lab: str) -> list[int]:
         """Return the processes in all groups of a lab."""
@@ -140,21 +144,13 @@ class Cgroups:
                 tree.rmdir()
 
 
-def _groups_in(path: Path) -> Iterator[str]:
-    with contextlib.suppress(FileNotFoundError):
-        yield from (each.name for each in path.iterdir() if each.is_dir())
-
-
-CONTROLLERS = ("cpu", "cpuacct", "memory")
-
-
 class CgroupsV1(Cgroups):
     """Groups in the trees of `cpu`, `cpuacct` and `memory`."""
 
     version = "v1"
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root, [root / name / OURS for name in CONTROLLERS])
+        super().__init__(root, [root / name / OURS for name in ("cpu", "cpuacct", "memory")])
 
 
 class CgroupV1:
@@ -288,18 +284,16 @@ class CgroupV2:
 
     def usage(self) -> Usage:
         cpu, memory = read_values(self._path / "cpu.stat"), read_values(self._path / "memory.stat")
+        peak = self._path / "memory.peak"
+        if not peak.exists():  # older kernels know only the current use
+            peak = self._path / "memory.current"
         return Usage(
             cpu_s=cpu.get("usage_usec", 0) / 1e6,
             throttled_s=cpu.get("throttled_usec", 0) / 1e6,
             memory_bytes=memory.get("anon", 0),
-            peak_memory_bytes=self._peak(),
+            peak_memory_bytes=int(peak.read_text()),
             oom_kills=read_values(self._path / "memory.events").get("oom_kill", 0),
         )
-
-    def _peak(self) -> int:
-        """Return the peak; older kernels know only the current use."""
-        peak = self._path / "memory.peak"
-        return int((peak if peak.exists() else self._path / "memory.current").read_text())
 
     def pids(self) -> list[int]:
         """Return the node's processes."""

@@ -83,11 +83,6 @@ def up(specs: Sequence[NodeSpec]) -> LabEntry:
     return found[0]
 
 
-def memory_warning(specs: Sequence[NodeSpec]) -> str | None:
-    """Return a warning if the limits of the nodes together exceed the machine's memory."""
-    return register.too_much_memory(specs, psutil.virtual_memory().total)
-
-
 def status() -> list[dict[str, Any]]:
     """Return the state of every node of every lab that is up, including the labs of running trials."""
     entries = list(labs())
@@ -107,28 +102,27 @@ def _cpu_seconds(entry: LabEntry) -> list[float]:
 
 def _rows(entry: LabEntry, before: Sequence[float], passed: float) -> list[dict[str, Any]]:
     with contextlib.suppress(OSError, KeyError, TrainoffError):  # the lab has ended meanwhile
-        traffic = node_traffic(Path(f"/proc/{init_pid(entry)}/net/dev"))
-        return [_row(entry, number, first, passed, traffic[number]) for number, first in enumerate(before)]
+        traffic, rows = node_traffic(Path(f"/proc/{init_pid(entry)}/net/dev")), []
+        for number, first in enumerate(before):
+            group, node, spec = entry.plan.group(number), entry.plan.nodes[number], entry.plan.specs[number]
+            used = group.usage()
+            row = {
+                "lab": entry.name,
+                "about": entry.about,
+                "node": node.name,
+                "address": node.address,
+                "cores": spec.cores,
+                "busy_cores": round((used.cpu_s - first) / passed, 3),
+                "memory_bytes": used.memory_bytes,
+                "memory_limit_bytes": spec.memory_bytes,
+                "processes": len(group.pids()),
+                "throttled_s": round(used.throttled_s, 3),
+                "sent_bytes": traffic[number][0],
+                "received_bytes": traffic[number][1],
+            }
+            rows.append(row)
+        return rows
     return []
-
-
-def _row(entry: LabEntry, number: int, first: float, passed: float, traffic: tuple[int, int]) -> dict[str, Any]:
-    group, node, spec = entry.plan.group(number), entry.plan.nodes[number], entry.plan.specs[number]
-    used = group.usage()
-    return {
-        "lab": entry.name,
-        "about": entry.about,
-        "node": node.name,
-        "address": node.address,
-        "cores": spec.cores,
-        "busy_cores": round((used.cpu_s - first) / passed, 3),
-        "memory_bytes": used.memory_bytes,
-        "memory_limit_bytes": spec.memory_bytes,
-        "processes": len(group.pids()),
-        "throttled_s": round(used.throttled_s, 3),
-        "sent_bytes": traffic[0],
-        "received_bytes": traffic[1],
-    }
 
 
 def enter_command(node: str, command: Sequence[str], lab: str | None) -> list[str]:
@@ -172,20 +166,16 @@ def down() -> tuple[list[str], list[str]]:
     """End the lab started by `up` and remove what dead labs left; return what has been removed and what still runs."""
     gone = []
     for entry in [entry for entry in labs() if entry.about == MANUAL]:
-        _end(entry.supervisor)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            supervisor = psutil.Process(entry.supervisor)
+            supervisor.terminate()
+            with contextlib.suppress(psutil.TimeoutExpired):
+                supervisor.wait(END_S)
+            if supervisor.is_running():
+                supervisor.kill()
         gone.append(entry.name)
     gone += sweep(find_groups())
     return gone, [entry.about for entry in labs()]
-
-
-def _end(supervisor: int) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(supervisor)
-        os.kill(supervisor, signal.SIGTERM)
-        with contextlib.suppress(psutil.TimeoutExpired):
-            process.wait(END_S)
-        if process.is_running():
-            process.kill()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +90,6 @@ def _run_inner(cgroups: LabCgroups, lab_folder: Path, pipe: int) -> None:
         time.sleep(REAP_S)  # no process runs on the nodes
 
 
-DEVICES = Path("/proc/net/dev")
-
-
 class Lab:
     """The network and the control groups of a lab, as its supervisor holds them."""
 
@@ -110,11 +107,11 @@ class Lab:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what each node has used so far."""
-        traffic = node_traffic(DEVICES)
-        return [self._row(number, *traffic.get(number, (0, 0))) for number in range(len(self.groups))]
-
-    def _row(self, number: int, sent: int, received: int) -> dict[str, Any]:
-        return {"node": number, **self.groups[number].usage().__dict__, "sent_bytes": sent, "received_bytes": received}
+        traffic, rows = node_traffic(Path("/proc/net/dev")), []
+        for number, group in enumerate(self.groups):
+            sent, received = traffic.get(number, (0, 0))
+            rows.append({"node": number, **asdict(group.usage()), "sent_bytes": sent, "received_bytes": received})
+        return rows
 
     def over_memory(self, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         """Return the node on which the kernel has killed a process for lack of memory since the last call, or None."""
