@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -100,11 +99,10 @@ class RemoteAgent:
         if kind == "start":
             self._start(head)
         elif kind == "signal":
-            self._signal(head["number"], head["signal"])
-        elif kind == "folder":
-            self._write(lambda: Path(head["name"]).mkdir(parents=True, exist_ok=True))
-        elif kind == "file":
-            self._write(lambda: self._receive_file(head, body))
+            with contextlib.suppress(KeyError, ProcessLookupError):
+                os.killpg(self.started[head["number"]].pid, head["signal"])
+        elif kind in ("folder", "file"):
+            self._write(Path(head["name"]), head, body)
         elif kind == "sync":
             error, self.write_error = self.write_error, None
             self._reply(head["reply"], **({"error": error} if error else {}))
@@ -117,14 +115,14 @@ class RemoteAgent:
                 self.stream.send_file(path, str(path.relative_to(logs)))
             self._reply(head["reply"])
 
-    def _receive_file(self, head: Head, body: bytes) -> None:
-        self.draft = take_file(head, body, Path(head["name"]))
-
-    def _write(self, action: Callable[[], None]) -> None:
+    def _write(self, path: Path, head: Head, body: bytes) -> None:
         """Write a file or folder; the first error is reported when the sender asks for the result (`sync`)."""
         if self.write_error is None:
             try:
-                action()
+                if head["kind"] == "folder":
+                    path.mkdir(parents=True, exist_ok=True)
+                else:
+                    self.draft = take_file(head, body, path)
             except OSError as error:
                 self.write_error = explain_os_error(error)
 
@@ -176,10 +174,6 @@ class RemoteAgent:
         reader.join(OUTPUT_S)
         self._send("ended", number=number, code=code)
 
-    def _signal(self, number: int, signum: int) -> None:
-        with contextlib.suppress(KeyError, ProcessLookupError):
-            os.killpg(self.started[number].pid, signum)
-
     def _forward_events(self) -> None:
         """Forward the events of the processes on this host."""
         pipe = os.open(self.place.events, os.O_RDWR)  # opened for writing too, so that it never ends
@@ -188,12 +182,16 @@ class RemoteAgent:
                 self._send("event", line)
 
     def _sample(self) -> None:
-        """Report what each role uses, and check the memory limit."""
+        """Report what each role uses, and end the agent if a role exceeds its memory limit."""
+        limit = self.config.memory_bytes
         while not self.stopped.wait(self.sampler.period_s):
             with self.lock:
                 self.sampler.sample()
                 self._report_samples()
-            self._check_memory()
+                over = self.sampler.over_memory(limit) if limit else None
+            if over:
+                self._report("over-memory", role=over[0], bytes=over[1], limit=limit)
+                terminate()
 
     def _check_connection(self) -> None:
         """End the agent when messages stay away; in a thread of its own, because threads that send may block."""
@@ -205,17 +203,6 @@ class RemoteAgent:
         for role, usage in self.sampler.by_role().items():
             figures = {name: getattr(usage, name) for name in USAGE_FIELDS}
             self._report("host-sample", role=role, **figures, pss=round(usage.pss))
-
-    def _check_memory(self) -> None:
-        """End the agent if a role exceeds its memory limit."""
-        limit = self.config.memory_bytes
-        if not limit:
-            return
-        with self.lock:
-            over = self.sampler.over_memory(limit)
-        if over:
-            self._report("over-memory", role=over[0], bytes=over[1], limit=limit)
-            terminate()
 
     def end(self) -> None:
         """Kill every process, remove the trial's folder, report what the processes used, and exit."""
@@ -274,7 +261,8 @@ def main() -> None:
     config = AgentConfig(**json.loads(sys.argv[1]))
     stream = MessageStream(sys.stdin.buffer, sys.stdout.buffer)
     adopt_orphans()
-    pin(config.cores)
+    if hasattr(os, "sched_setaffinity"):  # this process and those that it starts
+        os.sched_setaffinity(0, cpus()[: max(1, math.ceil(config.cores))])
     for number in SIGNALS:
         signal.signal(number, lambda *_: sys.exit())
     try:
@@ -292,10 +280,8 @@ def main() -> None:
 
 def interface(address: str) -> str | None:
     """Return the name of the network interface that has an address, for gloo."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address == address for each in addresses):
-            return name
-    return None
+    found = psutil.net_if_addrs().items()
+    return next((name for name, addresses in found if any(each.address == address for each in addresses)), None)
 
 
 def java_and_spark() -> dict[str, Any]:
@@ -313,12 +299,6 @@ def describe(address: str) -> str:
     """Return one line about this machine."""
     pinned, memory = len(cpus()), psutil.virtual_memory().total / 2**30
     return f"{address}, {pinned} of {psutil.cpu_count()} CPUs ({cpu_model()}), {memory:.1f} GiB, {platform.platform()}"
-
-
-def pin(cores: float) -> None:
-    """Pin this process and those that it starts to the first CPUs."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: max(1, math.ceil(cores))])
 
 
 if __name__ == "__main__":

@@ -107,11 +107,6 @@ def compare_facts(host: str, python: str, there: Mapping[str, Any]) -> None:
             raise TrainoffError(f"{host} {has}, and here is {version}; pip install {package}=={version} there")
 
 
-def python_path() -> list[str]:
-    """Return the folders of PYTHONPATH."""
-    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-
-
 def remote_paths(ready: Mapping[str, Any], python: str) -> dict[str, str]:
     """Return the paths that differ on a host, by the path on this machine."""
     found = {sys.executable: python, f"/proc/{os.getpid()}/cwd": f"/proc/{ready['pid']}/cwd"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainoff.clusters.local import GRACE_S, THREADS, Cluster, Node, Process, address_towards
-from trainoff.clusters.ssh.client import Ssh, compare_facts, distributions, python_path, remote_path, remote_paths
+from trainoff.clusters.ssh.client import Ssh, compare_facts, distributions, remote_path, remote_paths
 from trainoff.clusters.ssh.connection import TOKEN, Connection, SentFiles
 from trainoff.errors import TrainoffError
 
@@ -57,11 +57,19 @@ class Hosts(Cluster):
     def prepare(self, modules: Sequence[str], *, java: bool) -> None:
         self._logs.mkdir(exist_ok=True)
         (self._folder / TOKEN).write_text(secrets.token_hex())
-        request = {"packages": distributions(modules), "path": python_path(), "agent": self._plan.agent}
+        path = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+        request = {"packages": distributions(modules), "path": path, "agent": self._plan.agent}
         for host in _for_all(lambda link: self._open(link, request, java), self._links):
             self._hosts[host.node.name] = host
         self.nodes = [self._hosts[link.host].node for link in self._links]
-        self.driver_node = Node("here", self._plan.here or _address_for(self.nodes[0].address))
+        address = self.nodes[0].address
+        try:
+            self.driver_node = Node("here", self._plan.here or address_towards(address))
+        except OSError as error:
+            raise TrainoffError(
+                f"there is no route to {address} ({error.strerror}); say how the hosts see this machine, as in "
+                'here = "10.0.0.1"'
+            ) from error
 
     def _open(self, link: Connection, request: Mapping[str, object], java: bool) -> Host:
         facts = link.connect(request)
@@ -90,8 +98,9 @@ class Hosts(Cluster):
             return super()._start(node, argv, env, role)
         host = self._hosts[node.name]
         self._deliver(host)
+        passed = {name: value for name, value in os.environ.items() if name in THREADS or name.startswith(PASSED)}
         argv = [remote_path(part, host.paths) for part in argv]
-        env = {name: remote_path(value, host.paths) for name, value in {**passed_environment(), **env}.items()}
+        env = {name: remote_path(value, host.paths) for name, value in {**passed, **env}.items()}
         return host.link.start(argv, env, role, self._logs / f"{role}.txt")
 
     def send_files(self, paths: Iterable[Path]) -> None:
@@ -106,7 +115,7 @@ class Hosts(Cluster):
             host.link.deliver(host.sent.updates())
 
     def fetch_logs(self) -> None:
-        _for_all(lambda host: host.link.fetch_logs(), [host for host in self._hosts.values() if host.sent])
+        _for_all(lambda host: host.link.request("logs"), [host for host in self._hosts.values() if host.sent])
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End every process, fetch the logs, and disconnect."""
@@ -124,19 +133,3 @@ def _for_all(work: Callable[[Item], Result], hosts: Iterable[Item]) -> list[Resu
     items = list(hosts)
     with ThreadPoolExecutor(max(1, len(items))) as pool:
         return list(pool.map(work, items))
-
-
-def passed_environment() -> dict[str, str]:
-    """Return the part of this process's environment that processes on hosts inherit."""
-    return {name: value for name, value in os.environ.items() if name in THREADS or name.startswith(PASSED)}
-
-
-def _address_for(address: str) -> str:
-    """Return this machine's address as a host sees it."""
-    try:
-        return address_towards(address)
-    except OSError as error:
-        raise TrainoffError(
-            f"there is no route to {address} ({error.strerror}); say how the hosts see this machine, as in "
-            'here = "10.0.0.1"'
-        ) from error

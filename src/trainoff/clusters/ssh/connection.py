@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import os
@@ -95,7 +94,7 @@ class Connection:
         """Start a process, whose log is kept here."""
         number = next(self._ids)
         process = self._processes[number] = HostProcess(self, number, role, log)
-        process.started(self.request("start", number=number, argv=list(argv), env=dict(env), role=role)["pid"])
+        process.remote_pid = self.request("start", number=number, argv=list(argv), env=dict(env), role=role)["pid"]
         return process
 
     def send_files(self, paths: Iterable[Path]) -> None:
@@ -119,10 +118,6 @@ class Connection:
             self._stream.send_file(path, str(path))
         except (BrokenPipeError, ValueError) as error:
             raise self._gone() from error
-
-    def fetch_logs(self) -> None:
-        """Fetch the files that processes there have written into the folder of logs."""
-        self.request("logs")
 
     def close(self) -> None:
         """Let the agent end everything; return when it has ended, or does not react."""
@@ -168,18 +163,14 @@ class Connection:
             for head, body in self._stream.messages():
                 self._handle(head, body)
         finally:
-            self._lose()
-
-    def _lose(self) -> None:
-        """End all processes and requests: the agent is gone."""
-        self._lost = True
-        for process in list(self._processes.values()):
-            if process.exit_code is None and not self._end.is_set():
-                process.add_output(f"\n{self._gone()}\n".encode())
-            process.ended(GONE)
-        for reply in list(self._replies.values()):
-            if not reply.done():
-                reply.set_result({"error": None})
+            self._lost = True
+            for process in list(self._processes.values()):
+                if process.exit_code is None and not self._end.is_set():
+                    process.add_output(f"\n{self._gone()}\n".encode())
+                process.ended(GONE)
+            for reply in list(self._replies.values()):
+                if not reply.done():
+                    reply.set_result({"error": None})
 
     def _handle(self, head: Head, body: bytes) -> None:
         kind = head["kind"]
@@ -189,18 +180,14 @@ class Connection:
             self._processes[head["number"]].ended(head["code"])
         elif kind == "reply" and (reply := self._replies.get(head["reply"])):
             reply.set_result(head)
-        elif kind == "file":
-            self._take_log(head, body)
+        elif kind == "file":  # a log of the host, unless it is one that is kept here
+            logs = (self._folder / "logs").resolve()
+            path = (logs / head["name"]).resolve()
+            kept = {process.log.resolve() for process in self._processes.values()}
+            if path.is_relative_to(logs) and path not in kept:
+                take_file(head, body, path)
         elif kind == "event":
             forward_event(body)
-
-    def _take_log(self, head: Head, body: bytes) -> None:
-        """Write a log of the host, unless it is one that is kept here."""
-        logs = (self._folder / "logs").resolve()
-        path = (logs / head["name"]).resolve()
-        kept = {process.log.resolve() for process in self._processes.values()}
-        if path.is_relative_to(logs) and path not in kept:
-            take_file(head, body, path)
 
 
 def forward_event(line: bytes) -> None:
@@ -231,22 +218,18 @@ class HostProcess(Process):
         self.role, self.log = role, log
         self._log_start = log.stat().st_size if log.exists() else 0
         self._link, self._number = link, number
-        self._pid = 0
+        self.remote_pid = 0
         self._code: int | None = None
         self._over = threading.Event()
         log.touch()
 
     @property
     def pid(self) -> int:
-        return self._pid
+        return self.remote_pid
 
     @property
     def exit_code(self) -> int | None:
         return self._code
-
-    def started(self, pid: int) -> None:
-        """Record that the agent has started it."""
-        self._pid = pid
 
     def add_output(self, output: bytes) -> None:
         """Append its output to the log."""
@@ -391,26 +374,17 @@ class TrialFolder:
         with suppress(OSError):
             self.shared = (folder / TOKEN).read_text() == token
         self.events = folder / "events"
-        self._made: list[Path] = []
         if self.shared:
             self._made = [Path(tempfile.mkdtemp(prefix="trainoff-"))]
             self.events = self._made[0] / "events"
         else:
-            self._make(folder)
+            self._made = [each for each in (folder, *folder.parents) if not each.exists()]
+            folder.mkdir(mode=0o700, parents=True)
         os.mkfifo(self.events, 0o600)
-
-    def _make(self, folder: Path) -> None:
-        if folder.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
-        new = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True)
-        folder.chmod(0o700)
-        self._made = new
 
     def remove(self) -> None:
         """Remove the folder, and the parents that are empty."""
-        if self._made:
-            shutil.rmtree(self._made[0], ignore_errors=True)
+        shutil.rmtree(self._made[0], ignore_errors=True)
         for folder in self._made[1:]:
             with suppress(OSError):
                 folder.rmdir()
