@@ -40,20 +40,17 @@ class Java:
 def find_java() -> Java | None:
     """Return the first Java that Spark can use, else the first one, with what it lacks."""
     first = None
-    for java in filter(None, map(_examine, _homes())):
-        if java.lacks is None:
-            return java
-        first = first or java
+    for home in dict.fromkeys(home.resolve() for home in _homes()):
+        if found := re.search(r'version "([^"]+)"', _run(home, "-version").stderr):
+            java = Java(home, found[1], _lack(home, found[1]))
+            if java.lacks is None:
+                return java
+            first = first or java
     return first
 
 
-def _homes() -> list[Path]:
-    """Return where Java is installed, by JAVA_HOME, PATH and the usual places."""
-    homes = dict.fromkeys(home.resolve() for home in _candidates())
-    return [home for home in homes if (home / "bin" / "java").exists()]
-
-
-def _candidates() -> Iterator[Path]:
+def _homes() -> Iterator[Path]:
+    """Yield where Java may be installed, by JAVA_HOME, PATH and the usual places."""
     if named := os.environ.get("JAVA_HOME"):
         yield Path(named)
     if command := shutil.which("java"):
@@ -61,12 +58,6 @@ def _candidates() -> Iterator[Path]:
     for pattern in ("/usr/lib/jvm/*", "/opt/java/*", "/opt/jdk*", "/Library/Java/JavaVirtualMachines/*/Contents/Home"):
         yield from sorted(Path("/").glob(pattern.lstrip("/")))
     yield from sorted(Path.home().glob(".sdkman/candidates/java/*"))
-
-
-def _examine(home: Path) -> Java | None:
-    """Return the Java in a folder, or None if it does not run."""
-    version = re.search(r'version "([^"]+)"', _run(home, "-version").stderr)
-    return Java(home, version[1], _lack(home, version[1])) if version else None
 
 
 def _run(home: Path, option: str) -> subprocess.CompletedProcess[str]:
@@ -80,17 +71,11 @@ def _lack(home: Path, version: str) -> str | None:
     major = re.match(r"(?:1\.)?(\d+)", version)
     if not major or int(major[1]) < LEAST:
         return f"Java {version} in {home} is too old for Spark, which needs Java {LEAST}"
-    if not _has_module(home):
-        return f"Java {version} in {home} was built without the module {MODULE}, which Spark needs"
-    return None
-
-
-def _has_module(home: Path) -> bool:
-    """Return whether the runtime has the module, by its release file or else by running it."""
     release = home / "release"
-    if release.exists() and (modules := re.search(r'^MODULES="([^"]*)"', release.read_text(), re.MULTILINE)):
-        return MODULE in modules[1].split()
-    return MODULE in _run(home, "--list-modules").stdout
+    listed = release.exists() and re.search(r'^MODULES="([^"]*)"', release.read_text(), re.MULTILINE)
+    if MODULE in (listed[1].split() if listed else _run(home, "--list-modules").stdout):
+        return None
+    return f"Java {version} in {home} was built without the module {MODULE}, which Spark needs"
 
 
 LIGHT_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs that compute little
@@ -142,22 +127,19 @@ def sharing() -> str:
 
 def make(java: Java, file: Path) -> None:
     """Run a small Spark program, and write the classes that it loaded into a file."""
+    spark = {"JAVA_HOME": str(java.home), "SPARK_HOME": str(home()), "SPARK_CONF_DIR": NOWHERE}
+    local = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         script, made = Path(folder, "work.py"), Path(folder, file.name)
         script.write_text(WORK)
-        _submit(script, java, f'{LIGHT_JVM} "-XX:ArchiveClassesAtExit={made}"')
+        options = f'{LIGHT_JVM} "-XX:ArchiveClassesAtExit={made}"'
+        argv = [str(home() / "bin" / "spark-submit"), "--conf", "spark.ui.enabled=false"]
+        argv += ["--driver-java-options", options, str(script)]
+        done = subprocess.run(argv, env={**os.environ, **spark, **local}, capture_output=True, text=True)
+        if done.returncode:
+            raise TrainoffError(f"spark-submit ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
         made.replace(file)
-
-
-def _submit(script: Path, java: Java, options: str) -> None:
-    spark = {"JAVA_HOME": str(java.home), "SPARK_HOME": str(home()), "SPARK_CONF_DIR": NOWHERE}
-    local = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    arguments = ["--conf", "spark.ui.enabled=false", "--driver-java-options", options, str(script)]
-    argv = [str(home() / "bin" / "spark-submit"), *arguments]
-    done = subprocess.run(argv, env={**os.environ, **spark, **local}, capture_output=True, text=True)
-    if done.returncode:
-        raise TrainoffError(f"spark-submit ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 def main() -> None:

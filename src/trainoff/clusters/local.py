@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -221,9 +220,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
 
@@ -264,28 +261,26 @@ DISCARD = 9  # a port for looking up a route; nothing is sent there
 def free_ports(hosts: Sequence[str]) -> list[int]:
     """Return a free port on each host (a guess on other machines); in a trial's own network it stays free."""
     with ExitStack() as stack:
-        return [_hold(stack.enter_context(socket.socket()), host) for host in hosts]
+        return [_bind(stack.enter_context(socket.socket()), host) for host in hosts]
 
 
 def address_towards(host: str) -> str:
     """Return this machine's address on the route to a host; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
         route.connect((host, DISCARD))
-        address: str = route.getsockname()[0]
-        return address
+        return str(route.getsockname()[0])
 
 
-def _hold(held: socket.socket, host: str) -> int:
+def _bind(held: socket.socket, host: str) -> int:
     """Bind a socket to a free port and return it."""
     for _ in range(TRIES):
         port = _SYSTEM.randint(FIRST, LAST)
         try:
             held.bind((host, port))
+            return port
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:  # the address of another machine
                 return port
-            continue
-        return port
     raise OSError(f"{host} has no free port between {FIRST} and {LAST}")
 
 

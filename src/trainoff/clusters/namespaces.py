@@ -54,12 +54,8 @@ def settle(network: bool) -> None:
     call("mount", b"none", b"/", None, _MS_REC_PRIVATE, None)
     call("mount", b"proc", b"/proc", b"proc", 0, None)
     if network:
-        _loopback_up()
-
-
-def _loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
 
 def why_not() -> str | None:
@@ -68,32 +64,17 @@ def why_not() -> str | None:
         return "TRAINOFF_ISOLATION asks for process groups"
     if not LINUX:
         return f"namespaces are a Linux feature; this is {sys.platform}"
-    return _attempt()
+    return _failed_attempt()
 
 
 @cache
-def _attempt() -> str | None:
+def _failed_attempt() -> str | None:
     done = subprocess.run([sys.executable, "-P", "-m", "trainoff.clusters.namespaces"], capture_output=True, text=True)
     return done.stdout.strip() or (None if done.returncode == 0 else done.stderr.strip()[-200:])
 
 
-def _try() -> None:
-    """Enter the namespaces and leave them; print the reason if that fails."""
-    unshare(network=True)
-    inner = os.fork()
-    if inner == 0:
-        try:
-            settle(network=True)
-        except OSError as error:
-            print(error, flush=True)
-        os._exit(0)
-    os.waitpid(inner, 0)
-
-
 CHUNK = 65536
 LOCALHOST = "127.0.0.1"
-
-Connect = Callable[[], socket.socket]
 
 
 def open_in_namespace(path: Path, host: str, port: int) -> None:
@@ -103,7 +84,7 @@ def open_in_namespace(path: Path, host: str, port: int) -> None:
     with _short(path) as name:
         listener.bind(name)
     listener.listen()
-    _serve(listener, lambda: socket.create_connection((host, port)))
+    _forward(listener, lambda: socket.create_connection((host, port)))
 
 
 class PortForward:
@@ -113,7 +94,7 @@ class PortForward:
         self._path = path
         self._listener = socket.create_server((LOCALHOST, 0))
         self.url = f"http://{LOCALHOST}:{self._listener.getsockname()[1]}"
-        _serve(self._listener, self._connect)
+        _forward(self._listener, self._connect)
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -137,23 +118,22 @@ def _short(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _serve(listener: socket.socket, connect: Connect) -> None:
-    threading.Thread(target=_accept, args=(listener, connect), daemon=True).start()
+def _forward(listener: socket.socket, connect: Callable[[], socket.socket]) -> None:
+    """Forward the connections of a listener until it is closed, in threads."""
 
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                try:
+                    server = connect()
+                except OSError:
+                    client.close()
+                    continue
+                for source, sink in ((client, server), (server, client)):
+                    threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
 
-def _accept(listener: socket.socket, connect: Connect) -> None:
-    while True:
-        try:
-            client, _ = listener.accept()
-        except OSError:
-            return
-        try:
-            server = connect()
-        except OSError:
-            client.close()
-            continue
-        for source, sink in ((client, server), (server, client)):
-            threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
+    threading.Thread(target=serve, daemon=True).start()
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:
@@ -166,7 +146,11 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        _try()
+    try:  # to enter the namespaces; print the reason if that fails
+        unshare(network=True)
+        if os.fork():
+            os.wait()
+        else:
+            settle(network=True)
     except OSError as error:
         print(error)

@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainoff.clusters.local import LOOPBACK, Cluster, Node, Process, crowded
+from trainoff.clusters.local import LOOPBACK, Cluster, Node, Process, crowded, die_with_parent
 
 PRIVATE_FILES = ("ray/head/*",)  # in the trial's folder, not to be copied to other machines
 READY_S = 300.0
-STARTED = "Ray runtime started"
-PROGRAM = "trainoff.clusters.ray"
 
 
 @dataclass
@@ -57,20 +55,13 @@ class RayCluster:
         self.nodes = [self._join(number) for number in range(len(self.cluster.nodes))]
         self._wait_for(self.nodes)
 
-    def replace_lost(self) -> int:
-        """Replace the nodes that have ended; return how many."""
-        lost = [number for number, node in enumerate(self.nodes) if node.exit_code is not None]
-        self._replace(lost)
-        return len(lost)
-
-    def replace_all(self) -> None:
-        """Replace all nodes."""
-        self._replace(range(len(self.nodes)))
-
-    def _replace(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
+    def replace_nodes(self, *, running: bool) -> int:
+        """Replace the nodes that have ended, and with `running` all others; return how many."""
+        replaced = [number for number, node in enumerate(self.nodes) if running or node.exit_code is not None]
+        for number in replaced:
             self.cluster.end(self.nodes[number])
             self.nodes[number] = self._join(number)
+        return len(replaced)
 
     def _join(self, number: int) -> Process:
         options = ["--address", self.address, "--num-cpus", str(self.cores)]
@@ -78,8 +69,8 @@ class RayCluster:
 
     def _spawn(self, node: Node, role: str, options: Sequence[str]) -> Process:
         place = ["--node-ip-address", node.address, "--temp-dir", str(self._folder_of(role))]
-        lean = ["--object-store-memory", str(self.store_bytes), "--include-log-monitor", "false"]
-        argv = [sys.executable, "-m", PROGRAM, *options, *place, *lean, "--disable-usage-stats", "--block"]
+        lean = ["--object-store-memory", str(self.store_bytes), "--include-log-monitor=false", "--disable-usage-stats"]
+        argv = [sys.executable, "-m", "trainoff.clusters.ray", *options, *place, *lean, "--block"]
         return self.cluster.spawn(node, argv, environment(node.address), role)
 
     def _folder_of(self, role: str) -> Path:
@@ -93,11 +84,11 @@ class RayCluster:
 
     def _wait_for(self, processes: Sequence[Process]) -> None:
         for process in processes:
-            process.wait_ready(lambda each: each.says(STARTED), crowded(READY_S, len(processes)))
+            process.wait_ready(lambda each: each.says("Ray runtime started"), crowded(READY_S, len(processes)))
 
     def stop(self) -> None:
         """Kill all processes: with SIGTERM Ray takes half a minute to end."""
-        for process in (*self.nodes, *([self.head] if self.head else [])):
+        for process in filter(None, (*self.nodes, self.head)):
             self.cluster.end(process)
         self.head, self.nodes = None, []
 
@@ -131,8 +122,6 @@ def stay_on_loopback() -> None:
 def main() -> None:
     sys.modules.update(dict.fromkeys(OTHER_COMMANDS))  # type: ignore[arg-type]  # None: cannot be imported
     from ray.scripts import scripts
-
-    from trainoff.clusters.local import die_with_parent
 
     # With this error no server for remote clients is started.
     scripts.get_ray_client_dependency_error = ImportError

@@ -93,11 +93,11 @@ def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb
 
     Returns the master's address once all workers have registered.
     """
-    first = cluster.nodes[0]
+    first, spark_class = cluster.nodes[0], str(home() / "bin" / "spark-class")
     listen = ["--host", first.address, "--port", "0", "--webui-port", "0"]
     master = cluster.spawn(
         first,
-        [*_class(MASTER), *listen, *spark.properties],
+        [spark_class, MASTER, *listen, *spark.properties],
         spark.environment(first.address),
         "master",
         ready=lambda process: process.says("Starting Spark master at"),
@@ -110,7 +110,7 @@ def start_standalone(cluster: Cluster, spark: SparkFolder, cores: int, memory_mb
         role = f"worker-{number}"
         offer = ["--host", node.address, "--cores", str(cores), "--memory", f"{memory_mb}m", "--webui-port", "0"]
         # In the folder of logs, because executors write theirs there.
-        argv = [*_class(WORKER), *offer, *spark.properties, "-d", str(spark.trial / "logs" / role), url[1]]
+        argv = [spark_class, WORKER, *offer, *spark.properties, "-d", str(spark.trial / "logs" / role), url[1]]
         workers.append(cluster.spawn(node, argv, spark.environment(node.address), role))
     for worker in workers:
         worker.wait_ready(lambda each: each.says("Successfully registered with master"), crowded(READY_S, len(workers)))
@@ -152,10 +152,6 @@ def start_driver(cluster: Cluster, spark: SparkFolder) -> SparkDriver:
     gateway.unlink()
     port, length = struct.unpack_from(">ii", content)
     return SparkDriver(process, port, content[8 : 8 + length].decode())
-
-
-def _class(name: str) -> list[str]:
-    return [str(home() / "bin" / "spark-class"), name]
 
 
 def executor_logs(folder: Path) -> list[Path]:

@@ -100,7 +100,7 @@ class RayTorch(Engine):
         if self._cluster:
             if not self._cluster.alive:
                 raise WorkerFailed("head", "the head of the Ray cluster is gone")
-            self._replaced += self._cluster.replace_lost()
+            self._replaced += self._cluster.replace_nodes(running=False)
             if self._replaced > RESTARTS * self._job.workers:
                 raise TrainoffError(f"Ray's nodes were lost {self._replaced} times; the cluster cannot be kept alive")
         if self._fit:
@@ -110,7 +110,7 @@ class RayTorch(Engine):
         """Restart all nodes: Ray sees that the workers live, and would wait."""
         if not self._cluster:
             raise TrainoffError("no step is made any more, and nodes of an existing cluster are not restarted")
-        self._cluster.replace_all()
+        self._cluster.replace_nodes(running=True)
 
     def train(self, job: Job, watch: Watch) -> None:
         self._recovery.run()
