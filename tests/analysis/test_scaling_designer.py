@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from trainoff.analysis.scaling.designer import RunCandidate, Subject, design, expected_width, grid
+from trainoff.analysis.scaling.designer import Information, RunCandidate, Subject, design, grid
 from trainoff.analysis.scaling.model import Measurement, fit
 
 
@@ -30,7 +30,8 @@ def test_the_budget_is_kept_and_intervals_shrink():
     assert chosen
     assert chosen[-1].spent_s == pytest.approx(sum(choice.candidate.seconds for choice in chosen))
     assert chosen[-1].spent_s <= 120
-    assert chosen[0].before == pytest.approx(expected_width(subject))
+    present = Information(subject, several_rows=False)
+    assert chosen[0].before == pytest.approx(1.96 * math.sqrt(present.variance(present.matrix)))
     assert all(choice.width < choice.before for choice in chosen)
     assert all(one.width == other.before for one, other in itertools.pairwise(chosen))
 

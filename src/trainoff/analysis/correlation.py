@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -65,14 +66,11 @@ def fit_line(x: Sequence[float], y: Sequence[float], log: bool = False) -> Fitte
         return None
     if log:
         x, y = [math.log(value) for value in x], [math.log(value) for value in y]
-    mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
-    xx = math.fsum((a - mean_x) ** 2 for a in x)
-    yy = math.fsum((b - mean_y) ** 2 for b in y)
-    xy = math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    if not xx:
+    if len(set(x)) == 1:
         return None
-    slope = xy / xx
-    return FittedLine(len(x), slope, mean_y - slope * mean_x, xy**2 / (xx * yy) if yy else 0.0, log)
+    slope, intercept = statistics.linear_regression(x, y)
+    r_squared = statistics.correlation(x, y) ** 2 if len(set(y)) > 1 else 0.0
+    return FittedLine(len(x), slope, intercept, r_squared, log)
 
 
 def correlations(groups: Sequence[SettingGroup]) -> list[Correlation]:

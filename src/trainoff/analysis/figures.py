@@ -38,26 +38,22 @@ def time_to(target: float, metric: str) -> Figure:
         return math.inf if reached is None else reached
 
     to = f"to {target_text(metric, target)}"
-    neutral, better = (
-        f"took {{ratio}} times as long as {{other}} {to}",
-        f"was {{ratio}} times faster than {{other}} {to}",
-    )
-    return Figure(TIME_TO_TARGET, f"time {to}", value, seconds, neutral, better, target=target)
+    return time_figure(TIME_TO_TARGET, f"time {to}", to, value, target)
+
+
+def time_figure(
+    name: str, label: str, what: str, value: Callable[[Record], float | None], target: float | None = None
+) -> Figure:
+    """Return a figure in seconds; `what` ends its phrases, such as `to train`."""
+    neutral = f"took {{ratio}} times as long as {{other}} {what}"
+    better = f"was {{ratio}} times faster than {{other}} {what}"
+    return Figure(name, label, value, seconds, neutral, better, target=target)
 
 
 def _of_good(name: str) -> Callable[[Record], float | None]:
     """Read a field of trials that ended well; what a failed one used is not what the work takes."""
     read = attrgetter(name)
     return lambda record: read(record) if record.status == "ok" else None
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}/s"
-
-
-def _seconds(name: str, label: str, what: str) -> Figure:
-    neutral, better = f"took {{ratio}} times as long as {{other}} {what}", "was {ratio} times faster than {other}"
-    return Figure(name, label, _of_good(name), seconds, neutral, f"{better} {what}")
 
 
 def _use(name: str, label: str, text: Callable[[float | None], str]) -> Figure:
@@ -69,14 +65,15 @@ _RATE_PHRASE = "trained on {ratio} times the samples per second of {other}"
 FIGURES = {
     figure.name: figure
     for figure in (
-        _seconds("train_s", "training time", "to train"),
-        _seconds("cold_s", "time of the whole trial", "from start to end"),
+        time_figure("train_s", "training time", "to train", _of_good("train_s")),
+        time_figure("cold_s", "time of the whole trial", "from start to end", _of_good("cold_s")),
         _use("cpu_s", "CPU time", seconds),
         _use("peak_memory_bytes", "memory", size),
         _use("network_bytes", "network traffic", size),
         _use("cost_usd", "money", dollars),
         Figure(
-            "samples_per_s", "samples per second", _of_good("samples_per_s"), _rate,
+            "samples_per_s", "samples per second", _of_good("samples_per_s"),
+            lambda value: "-" if value is None else f"{value:,.0f}/s",
             _RATE_PHRASE, _RATE_PHRASE, higher_is_better=True,
         ),
     )

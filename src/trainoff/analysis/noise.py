@@ -71,18 +71,14 @@ def _speeds(record: Record) -> dict[str, float]:
 def _report(record: Record, speeds: Medians, waits: Medians) -> NoiseReport:
     changes = [name.removeprefix(BY_HAND) for name in record.notes if name.startswith(BY_HAND)]
     reasons = [f"its nodes were changed by hand ({', '.join(changes)})"] if changes else []
-    reasons += [*_taken(record), *_waited(record, waits), *_slowed(record, speeds)]
+    steal = record.noise.get("steal_cores") or 0.0
+    others = (record.noise.get("other_cores") or 0.0) - steal  # cores that other processes of this machine kept busy
+    reasons += [f"the hypervisor gave {steal:.2g} cores to other machines"] if steal >= STEAL else []
+    reasons += [f"other processes kept {others:.2g} cores busy"] if others >= OTHERS else []
+    reasons += [*_waited(record, waits), *_slowed(record, speeds)]
     if reasons:
         return NoiseReport("disturbed", reasons)
     return NoiseReport("quiet" if "other_cores" in record.noise else "unknown", [])
-
-
-def _taken(record: Record) -> list[str]:
-    """Return the CPU time that went to other machines of the same host, and to other processes of this one."""
-    steal = record.noise.get("steal_cores") or 0.0
-    others = (record.noise.get("other_cores") or 0.0) - steal
-    reasons = [f"the hypervisor gave {steal:.2g} cores to other machines"] if steal >= STEAL else []
-    return reasons + ([f"other processes kept {others:.2g} cores busy"] if others >= OTHERS else [])
 
 
 def _waited(record: Record, usual: Medians) -> list[str]:

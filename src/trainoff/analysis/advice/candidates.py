@@ -21,8 +21,8 @@ from trainoff.analysis.advice.posterior import (
     success_rates,
 )
 from trainoff.analysis.faults import without_faults
-from trainoff.analysis.figures import FIGURES, Figure, time_to
-from trainoff.analysis.format import count, node_size, seconds, target_text
+from trainoff.analysis.figures import FIGURES, Figure, time_figure, time_to
+from trainoff.analysis.format import count, node_size, target_text
 from trainoff.analysis.groups import SettingGroup, groups
 from trainoff.analysis.scaling.curves import SIZES, Curve, curves, rows_of
 from trainoff.analysis.scaling.designer import grid
@@ -129,10 +129,10 @@ def _predicted(
     for i, curve in enumerate(found):
         places = _places(curve, filters)
         if places and (model := model_of(curve)):
-            draws = _Draws(model, random.integers(model.draws.noise.size, size=DRAWS), random.standard_normal(DRAWS))
+            picks, offsets = random.integers(model.draws.noise.size, size=DRAWS), random.standard_normal(DRAWS)
             lost = median_of(_whole_time(record, cold) for record in _missed(curve) or curve.records) or 0.0
             for place in places:
-                typical, single = (part * share.drawn(i, *place) for part in draws.times(place))
+                typical, single = (part * share.drawn(i, *place) for part in _draw_times(model, place, picks, offsets))
                 single = single * np.exp(share.noise * random.standard_normal(DRAWS))
                 overhead = (_overhead(_nearby(curve, place)) or 0.0) if cold else 0.0
                 posterior = Posterior(typical + overhead, single + overhead, rates[i], lost)
@@ -140,20 +140,16 @@ def _predicted(
     return made
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """Which of a model's fits is drawn, and how far off it is beyond the measured; the same at all places."""
+def _draw_times(model: Fit, place: Place, picks: NDArray[np.int64], offsets: Array) -> tuple[Array, Array]:
+    """Draw the seconds of a whole training, typically and of a single run.
 
-    model: Fit
-    picks: NDArray[np.int64]
-    offsets: Array  # in standard deviations
-
-    def times(self, place: Place) -> tuple[Array, Array]:
-        """Return the seconds of a whole training, typically and of a single run."""
-        middle = self.model.predict(*place).middle
-        margin = np.exp(self.offsets * self.model.extrapolation_margin(place[0]) / SURE)
-        typical = np.clip(self.model.draws.seconds(*place)[self.picks], middle / WIDEST, middle * WIDEST) * margin
-        return typical, typical * self.model.draws.noise[self.picks]
+    `picks` are the model's fits that are drawn, and `offsets` how many standard deviations off they are beyond the
+    measured; both are the same at all places.
+    """
+    middle = model.predict(*place).middle
+    margin = np.exp(offsets * model.extrapolation_margin(place[0]) / SURE)
+    typical = np.clip(model.draws.seconds(*place)[picks], middle / WIDEST, middle * WIDEST) * margin
+    return typical, typical * model.draws.noise[picks]
 
 
 def _places(curve: Curve, filters: AdviceFilter) -> list[Place]:
@@ -324,9 +320,6 @@ class Candidate:
         }
 
 
-COLD = "cold_to_target"
-
-
 def clock(target: float, metric: str, cold: bool) -> Figure:
     """Return the training time to a target; with `cold`, that of a trial that ends there, start and end included."""
     if not cold:
@@ -340,11 +333,7 @@ def clock(target: float, metric: str, cold: bool) -> Figure:
         return None if overhead is None else overhead + reached
 
     to = f"from cold to {target_text(metric, target)}"
-    neutral, better = (
-        f"took {{ratio}} times as long as {{other}} {to}",
-        f"was {{ratio}} times faster than {{other}} {to}",
-    )
-    return Figure(COLD, f"time {to}", value, seconds, neutral, better, target=target)
+    return time_figure("cold_to_target", f"time {to}", to, value, target)
 
 
 def overhead_seconds(record: Record) -> float | None:

@@ -16,7 +16,6 @@ from trainoff.analysis.advice.posterior import (
     Standing,
     compute_standings,
     pooled_noise,
-    ratio_quantiles,
 )
 from trainoff.analysis.bottleneck import bottleneck
 from trainoff.analysis.compare import RANKING
@@ -121,7 +120,8 @@ class Advice:
     def behind(self, other: RankedCandidate) -> tuple[float, float, float]:
         """Return how many times as much another takes as the choice: low, median, high."""
         theirs, ours = (_value(each.candidate, self.objective) for each in (other, self.choice))
-        return ratio_quantiles(theirs, ours, LEVEL)
+        low, middle, high = np.quantile(theirs / ours, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
+        return float(low), float(middle), float(high)
 
 
 def decide(found: CandidateSet, limits: AdviceLimits) -> Advice:

@@ -153,9 +153,3 @@ def compute_standings(values: Sequence[Array]) -> list[Standing]:
         )
         for i, each in enumerate(logs)
     ]
-
-
-def ratio_quantiles(of: Array, to: Array, level: float) -> tuple[float, float, float]:
-    """Return how many times as much one candidate takes as another: low, median, high."""
-    low, middle, high = np.quantile(of / to, [(1 - level) / 2, 0.5, (1 + level) / 2])
-    return float(low), float(middle), float(high)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainoff.analysis.figures import FIGURES, Figure
-from trainoff.analysis.format import seconds, settings_text
+from trainoff.analysis.figures import FIGURES, Figure, time_figure
+from trainoff.analysis.format import settings_text
 from trainoff.analysis.groups import as_key, newest, setting_of, varying_keys, without_implied_sizes
 from trainoff.analysis.scaling.model import Measurement
 from trainoff.records import Record
@@ -24,14 +24,7 @@ def _per_thousand(record: Record) -> float | None:
     return 1000 * record.train_s / record.samples_seen
 
 
-PER_1000 = Figure(
-    "per_1000_samples",
-    "seconds per 1,000 samples",
-    _per_thousand,
-    seconds,
-    "took {ratio} times as long as {other} per sample",
-    "was {ratio} times faster than {other} per sample",
-)
+PER_1000 = time_figure("per_1000_samples", "seconds per 1,000 samples", "per sample", _per_thousand)
 
 
 @dataclass(frozen=True)
@@ -96,8 +89,7 @@ class Curve:
 
     def split(self, held: Iterable[int]) -> tuple[list[Measurement], list[Measurement]]:
         """Split the measurements into those to fit and those whose node count is to be held out."""
-        out = set(held)
-        every = self.measurements
+        out, every = set(held), self.measurements
         return [each for each in every if each.nodes not in out], [each for each in every if each.nodes in out]
 
 
@@ -131,13 +123,11 @@ def curves(records: Iterable[Record], figure: Figure | Callable[[Record], Figure
 def _curve(members: list[Record], family: list[list[Record]], figure: Figure | Callable[[Record], Figure]) -> Curve:
     first = members[0]
     figure = figure if isinstance(figure, Figure) else figure(first)
-    good = tuple(record for record in members if _usable(figure.value(record)))
-    bad = tuple(record for record in members if not _usable(figure.value(record)))
-    return Curve(first.engine, first.workload, _label(members, family), good, bad, figure)
-
-
-def _usable(value: float | None) -> bool:
-    return value is not None and 0 < value < math.inf
+    good: list[Record] = []
+    bad: list[Record] = []
+    for record in members:
+        (good if 0 < (figure.value(record) or 0) < math.inf else bad).append(record)
+    return Curve(first.engine, first.workload, _label(members, family), tuple(good), tuple(bad), figure)
 
 
 def _keys(records: Sequence[Record]) -> list[str]:

@@ -74,7 +74,7 @@ class Subject:
         return Subject(formula, tuple(measurements), tuple((nodes, largest.rows) for nodes in at))
 
 
-class _Information:
+class Information:
     """What is known of one curve as an information matrix; variances are of shares of the predicted time.
 
     Before anything is known, each term may be as large as the whole prediction.
@@ -115,24 +115,11 @@ def design(subjects: Mapping[str, Subject], candidates: Sequence[RunCandidate], 
     return min(plans, key=lambda plan: plan[1])[0]
 
 
-def expected_width(subject: Subject) -> float:
-    """Return the present width of the predictions of a curve."""
-    (information,) = _information({"": subject}, ()).values()
-    return _width(information.variance(information.matrix))
-
-
 def grid(counts: Iterable[int], rows: Iterable[float], most: int) -> list[tuple[int, float]]:
     """Return nodes and rows worth running: 1, 2, 3, 4, 6, 8, 12, ... nodes up to `most`, and those measured."""
     powers = [2**power for power in range(most.bit_length())]
     nodes = {*counts, *powers, *(3 * power // 2 for power in powers[1:]), most}
     return [(count, each) for count in sorted(nodes) if count <= most for each in sorted(set(rows))]
-
-
-def _information(subjects: Mapping[str, Subject], candidates: Sequence[RunCandidate]) -> dict[str, _Information]:
-    rows = {name: {each.rows for each in subject.measurements} for name, subject in subjects.items()}
-    for candidate in candidates:
-        rows[candidate.curve].add(candidate.rows)
-    return {name: _Information(subject, len(rows[name]) > 1) for name, subject in subjects.items()}
 
 
 def _greedy(
@@ -142,7 +129,10 @@ def _greedy(
     price: Callable[[RunCandidate], float],
 ) -> tuple[list[DesignedRun], float]:
     """Return the runs in the order of their gain for their price, and the variance that is left."""
-    curves = _information(subjects, candidates)
+    rows = {name: {each.rows for each in subject.measurements} for name, subject in subjects.items()}
+    for candidate in candidates:
+        rows[candidate.curve].add(candidate.rows)
+    curves = {name: Information(subject, len(rows[name]) > 1) for name, subject in subjects.items()}
     known = {name: curve.matrix for name, curve in curves.items()}
     left = {name: curve.variance(known[name]) for name, curve in curves.items()}
     chosen: list[DesignedRun] = []

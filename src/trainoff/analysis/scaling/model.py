@@ -57,9 +57,7 @@ class Fit:
     @property
     def noise(self) -> float:
         """The relative noise of one measurement around the model."""
-        residuals = np.log(median_seconds(self.measurements) / predicted_seconds(self.formula, self.measurements))
-        first = _noise_of_median(self.measurements, _repeatability(self.measurements))
-        return _noise_estimate(residuals, len(self.formula.terms), first)[0]
+        return _estimate_noise(self.formula, self.measurements)[0]
 
     @property
     def horizon(self) -> int:
@@ -412,8 +410,7 @@ def draw_formulas(formula: Formula, measurements: Sequence[Measurement]) -> Form
     terms, _ = distinguishable_terms(measurements)
     fitted = predicted_seconds(formula, measurements)
     repeats = _repeatability(measurements)
-    residuals = np.log(median_seconds(measurements) / fitted)
-    guess, freedom = _noise_estimate(residuals, len(formula.terms), _noise_of_median(measurements, repeats))
+    guess, freedom = _estimate_noise(formula, measurements)
     scale = np.minimum(guess * np.sqrt(freedom / random.chisquare(freedom, DRAWS)), MOST_NOISE)
     centres = _centres(random, measurements, guess)
     drawn = centres / fitted[:, None] * np.exp(scale * random.standard_normal((len(measurements), DRAWS)))
@@ -432,9 +429,14 @@ def _centres(random: np.random.Generator, measurements: Sequence[Measurement], n
     return np.stack([predicted_seconds(formula, measurements) for formula, _ in found], axis=1)[:, picked]
 
 
-def _noise_estimate(residuals: Array, terms: int, first: float) -> tuple[float, int]:
-    """Return the noise and its degrees of freedom, the first guess included."""
-    freedom = WEIGHT + max(len(residuals) - terms, 0)
+def _estimate_noise(formula: Formula, measurements: Sequence[Measurement]) -> tuple[float, int]:
+    """Return the relative noise of a measurement around a formula and its degrees of freedom, first guess included."""
+    first, repeats = UNTIL_KNOWN, _repeatability(measurements)
+    if repeats is not None:  # what remains of it in the median of several runs
+        runs = float(np.mean([len(each.runs) for each in measurements]))
+        first = repeats * math.sqrt((math.pi / 2 if runs > 2 else 1.0) / runs)
+    residuals = np.log(median_seconds(measurements) / predicted_seconds(formula, measurements))
+    freedom = WEIGHT + max(len(residuals) - len(formula.terms), 0)
     squares = WEIGHT * first**2 + float(residuals @ residuals)
     return min(math.sqrt(squares / freedom), MOST_NOISE), freedom
 
@@ -443,14 +445,6 @@ def _repeatability(measurements: Sequence[Measurement]) -> float | None:
     """Return the standard deviation of the logarithms of repeated runs; None without repetitions."""
     squares, freedom = pooled_squares([[math.log(run) for run in each.runs] for each in measurements])
     return math.sqrt((squares + UNTIL_KNOWN**2) / (freedom + 1)) if freedom else None
-
-
-def _noise_of_median(measurements: Sequence[Measurement], repeats: float | None) -> float:
-    """Return the noise that remains in the median of a measurement's runs."""
-    if repeats is None:
-        return UNTIL_KNOWN
-    runs = float(np.mean([len(each.runs) for each in measurements]))
-    return repeats * math.sqrt((math.pi / 2 if runs > 2 else 1.0) / runs)
 
 
 RANK = 1e-8  # singular values below this part of the largest count as zero
