@@ -12,8 +12,7 @@ import pytest
 from helpers.records import commit, record
 from helpers.running import HANGS_S, command, environment, only_record, study, trainoff
 from trainoff.errors import TrainoffError
-from trainoff.records import METRICS, DamagedRecord, Record, Store, scan, table
-from trainoff.records.schema import measured, time_to_target
+from trainoff.records import METRICS, DamagedRecord, Record, Store, measured, scan, table, time_to_target
 from trainoff.runner.events import AnyEvent
 
 DOCS = Path(__file__).parents[2] / "docs"

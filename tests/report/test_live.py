@@ -16,7 +16,7 @@ from helpers.live_view import Listener, data, get, port_of, view
 from helpers.records import store, trained
 from helpers.running import HANGS_S, command, environment, trainoff
 from trainoff.errors import TrainoffError
-from trainoff.records.store import RecordCache
+from trainoff.records import RecordCache
 from trainoff.report.live import Auth, Server, folder_watcher, is_loopback
 from trainoff.report.live.folder_watcher import FolderWatcher, PageCache
 

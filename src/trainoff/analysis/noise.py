@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from trainoff.analysis.format import count, percent
 from trainoff.analysis.groups import as_key, setting_of
-from trainoff.records import Record
-from trainoff.records.schema import BY_HAND
+from trainoff.records import BY_HAND, Record
 
 STEAL = 0.1  # cores; the steal of unnoticed neighbours is less than half of that
 OTHERS = 0.25  # cores; runner, sampler and an idle system take about a tenth

@@ -14,8 +14,7 @@ from trainoff.cli import common
 from trainoff.cli.show import price_book
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
-from trainoff.records import no_records
-from trainoff.records.store import no_folder
+from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, figure, gather, render
 from trainoff.report.html.content import WorkloadSection
 from trainoff.reproductions.published import output_path, published_name

@@ -16,8 +16,7 @@ from trainoff.analysis.format import count
 from trainoff.cli import common
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
-from trainoff.records import Record, table
-from trainoff.records.table import curves, samples
+from trainoff.records import Record, curves, samples, table
 from trainoff.report.tables import Column
 from trainoff.report.tables import table as columns_table
 from trainoff.reproductions.published import require_records

@@ -1,18 +1,58 @@
 """Records of trials: their schema, the store, and tables of them."""
 
-from trainoff.records.schema import METRICS, PUBLISHED, Record
-from trainoff.records.store import STUDY_COPY, DamagedRecord, Store, folder_of, no_records, scan
-from trainoff.records.table import table
+from trainoff.records.schema import (
+    BY_HAND,
+    MEASURED,
+    METRICS,
+    PUBLISHED,
+    SCHEMA_VERSION,
+    Metric,
+    Record,
+    error_of,
+    measured,
+    time_to_target,
+)
+from trainoff.records.store import (
+    EXPORTED,
+    STAGING,
+    STUDY_COPY,
+    DamagedRecord,
+    RecordCache,
+    Store,
+    abandoned,
+    cannot_write,
+    folder_of,
+    no_folder,
+    no_records,
+    scan,
+)
+from trainoff.records.table import curves, samples, series_of, table
 
 __all__ = [
+    "BY_HAND",
+    "EXPORTED",
+    "MEASURED",
     "METRICS",
     "PUBLISHED",
+    "SCHEMA_VERSION",
+    "STAGING",
     "STUDY_COPY",
     "DamagedRecord",
+    "Metric",
     "Record",
+    "RecordCache",
     "Store",
+    "abandoned",
+    "cannot_write",
+    "curves",
+    "error_of",
     "folder_of",
+    "measured",
+    "no_folder",
     "no_records",
+    "samples",
     "scan",
+    "series_of",
     "table",
+    "time_to_target",
 ]

@@ -19,9 +19,7 @@ from trainoff.analysis.format import count, value_text
 from trainoff.data import Progress
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_open, atomic_write
-from trainoff.records import DamagedRecord, Record, table
-from trainoff.records.store import EXPORTED
-from trainoff.records.table import curves, samples, series_of
+from trainoff.records import EXPORTED, DamagedRecord, Record, curves, samples, series_of, table
 from trainoff.reproductions.published import output_path, require_records
 
 if TYPE_CHECKING:

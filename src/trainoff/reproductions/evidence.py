@@ -9,8 +9,7 @@ from typing import Any
 
 from trainoff.analysis.format import ratio_text
 from trainoff.errors import TrainoffError
-from trainoff.records import Record
-from trainoff.records.schema import MEASURED
+from trainoff.records import MEASURED, Record
 
 CONFIRMED, REFUTED, NOT_COMPARABLE = "confirmed", "refuted", "not comparable"
 BAND = 1.1  # a ratio below which figures count as alike, since a reproduction has few runs of each setting

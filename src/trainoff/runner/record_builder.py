@@ -14,8 +14,7 @@ import numpy as np
 
 from trainoff import data, engines
 from trainoff.engines import Engine, Job
-from trainoff.records import METRICS, Record
-from trainoff.records.schema import error_of, measured, time_to_target
+from trainoff.records import METRICS, Record, error_of, measured, time_to_target
 from trainoff.runner.equivalence import certificate, curve, objectives
 from trainoff.runner.events import MACHINE, SampleEvent, TrialState, growth
 from trainoff.runner.faults import fault_impact, fault_of

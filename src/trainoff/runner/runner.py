@@ -26,8 +26,7 @@ from trainoff.clusters import Cluster, namespaces
 from trainoff.clusters.local import threads
 from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
-from trainoff.records import Record, Store
-from trainoff.records.store import cannot_write
+from trainoff.records import Record, Store, cannot_write
 from trainoff.runner.events import TrialState
 from trainoff.runner.job import make_job, model_of, rows_of
 from trainoff.runner.machine import ControlKernel

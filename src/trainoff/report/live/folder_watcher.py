@@ -20,8 +20,7 @@ from typing import Any, Self
 import msgspec
 
 from trainoff.analysis import newest
-from trainoff.records import Record
-from trainoff.records.store import STAGING, RecordCache, abandoned
+from trainoff.records import STAGING, Record, RecordCache, abandoned
 from trainoff.report.html import compose, render
 from trainoff.report.progress import PLAN, PROGRESS, RunningTrial, RunProgress
 

@@ -24,7 +24,7 @@ from trainoff.clusters.lab.register import MANUAL, LabEntry, labs, sweep
 from trainoff.clusters.local import cpus
 from trainoff.engines.shared.watch import Channel
 from trainoff.errors import TrainoffError
-from trainoff.records.schema import BY_HAND
+from trainoff.records import BY_HAND
 from trainoff.runner.faults import send, send_all
 from trainoff.runner.lab.supervisor import UP
 from trainoff.study.keys import CLUSTER, checked

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainoff.analysis import SettingGroup, headline_target
 from trainoff.errors import TrainoffError
-from trainoff.records import Record
-from trainoff.records.table import series_of
+from trainoff.records import Record, series_of
 from trainoff.report.html.style import Spec, Style, setting_styles
 
 if TYPE_CHECKING:
