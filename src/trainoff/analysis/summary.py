@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from trainoff.analysis.bottleneck import bound_sentences, start_costs
 from trainoff.analysis.compare import RANKING, Comparison, comparisons
+from trainoff.analysis.correlation import batch_lines, correlation_lines
 from trainoff.analysis.faults import without_faults
 from trainoff.analysis.format import join_names, ratio_text, seconds, target_text
 from trainoff.analysis.groups import SettingGroup, by_workload
@@ -31,6 +33,12 @@ def closing_sentences(groups: Sequence[SettingGroup]) -> list[str]:
         for workload in [found[0].first.workload]
         for sentence in _workload_sentences(found)
     ]
+
+
+def remarks(groups: Sequence[SettingGroup]) -> list[str]:
+    """Return sentences about start-up, bottlenecks, batch sizes and correlations."""
+    limits = [*start_costs(groups), *bound_sentences(groups)]
+    return [*limits, *batch_lines(groups), *correlation_lines(groups)]
 
 
 def _workload_sentences(groups: Sequence[SettingGroup]) -> list[str]:

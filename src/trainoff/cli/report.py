@@ -18,30 +18,9 @@ from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, figure, gather, render
 from trainoff.report.html.content import WorkloadSection
 from trainoff.reproductions.published import output_path, published_name
-from trainoff.study.machines import PriceBook
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-def write_report(
-    folder: Path, out: Path | None, pictures: Path | None, markdown: bool, book: PriceBook | None, console: Console
-) -> int:
-    """Write the report and its pictures, and print their paths; exit code 1 if a record is damaged."""
-    if not folder.is_dir() and published_name(folder) is None:
-        raise no_folder(folder)
-    content = gather(folder, book)
-    if not content.workloads and not content.damaged:
-        raise no_records(folder)
-    path = out or _default_path(folder, "report.md" if markdown else "report.html")
-    charts = _save_charts(content, pictures, console) if pictures else {}
-    _write(path, to_markdown(content, charts, path.parent) if markdown else render(content))
-    console.print(f"Report: {path}", soft_wrap=True)
-    if book and content.unpriced:
-        console.print(content.unpriced, style="yellow", soft_wrap=True)
-    for sentence in content.damaged:
-        console.print(f"left out: {sentence}", style="yellow", soft_wrap=True)
-    return 1 if content.damaged else 0
 
 
 def _default_path(folder: Path, name: str) -> Path:
@@ -123,5 +102,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    """Write the report and its pictures, and print their paths; exit code 1 if a record is damaged."""
     book = price_book(options.prices, options.usd_per_core_hour)
-    return write_report(options.folder, options.output, options.png, options.markdown, book, common.console())
+    folder, console = options.folder, common.console()
+    if not folder.is_dir() and published_name(folder) is None:
+        raise no_folder(folder)
+    content = gather(folder, book)
+    if not content.workloads and not content.damaged:
+        raise no_records(folder)
+    path = options.output or _default_path(folder, "report.md" if options.markdown else "report.html")
+    charts = _save_charts(content, options.png, console) if options.png else {}
+    _write(path, to_markdown(content, charts, path.parent) if options.markdown else render(content))
+    console.print(f"Report: {path}", soft_wrap=True)
+    if book and content.unpriced:
+        console.print(content.unpriced, style="yellow", soft_wrap=True)
+    for sentence in content.damaged:
+        console.print(f"left out: {sentence}", style="yellow", soft_wrap=True)
+    return 1 if content.damaged else 0

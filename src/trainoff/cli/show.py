@@ -8,43 +8,20 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainoff.analysis import (
-    SettingGroup,
-    by_workload,
-    disturbances,
-    failure,
-    groups,
-    headline_target,
-    newest,
-    priced,
-    ranked,
-    unpriced,
-    usual_settings,
-)
-from trainoff.analysis.bottleneck import (
-    bottleneck_sentence,
-    bound_sentences,
-    node_lines,
-    oversubscription,
-    resource_lines,
-    start_costs,
-    time_split,
-    worker_lines,
-)
-from trainoff.analysis.correlation import batch_lines, correlation_lines
-from trainoff.analysis.cost import costs
-from trainoff.analysis.format import dollars, quality, seconds, size, span, target_text
+from trainoff import analysis
+from trainoff.analysis import SettingGroup, bottleneck, failure, headline_target, ranked
+from trainoff.analysis.format import dollars, quality, seconds, span, target_text
 from trainoff.analysis.pareto import CheapestSetting, cheapest_settings
-from trainoff.analysis.summary import closing_sentences
+from trainoff.analysis.summary import closing_sentences, remarks
 from trainoff.cli import common
 from trainoff.errors import TrainoffError
 from trainoff.records import DamagedRecord, Record, folder_of, no_records
-from trainoff.report.tables import ALWAYS, Column, fault_boards, heading, setting, table
+from trainoff.report.tables import ALWAYS, MEDIANS, Column, fault_boards, settings, table
 from trainoff.reproductions.published import read_records
 from trainoff.study.machines import PriceBook, read_prices
 
@@ -73,7 +50,7 @@ def print_results(folder: Path, console: Console, book: PriceBook | None = None)
         raise no_records(folder)
     if records:
         print_board(records, folder, console)
-        if book and (remark := unpriced(records, book)):
+        if book and (remark := analysis.unpriced(records, book)):
             console.print(remark, style="yellow")
     if (folder / "record.json").exists():
         for record in records:
@@ -84,18 +61,17 @@ def print_results(folder: Path, console: Console, book: PriceBook | None = None)
 def _read(folder: Path, book: PriceBook | None) -> tuple[list[Record], list[DamagedRecord]]:
     """Read the newest attempt at every trial, with the prices of a book if there is one."""
     records, damaged = read_records(folder)
-    found = newest(records)
-    return priced(found, book) if book else found, damaged
+    found = analysis.newest(records)
+    return analysis.priced(found, book) if book else found, damaged
 
 
 def _print_details(record: Record, console: Console) -> None:
     """Print the resources, the timeline and the last output of one record."""
-    resources = resource_lines(record)
-    if resources:
+    if resources := bottleneck.resource_lines(record):
         console.print("\nwhile it trained", style="dim")
-    for line in [*resources, *node_lines(record)]:
+    for line in [*resources, *bottleneck.node_lines(record)]:
         console.print(f"  {line}", style="dim", soft_wrap=True)
-    if sentence := bottleneck_sentence(record):
+    if sentence := bottleneck.bottleneck_sentence(record):
         console.print(sentence, style="dim", soft_wrap=True)
     if lines := timeline(record, console.width):
         console.print("\n" + "\n".join(lines), style="dim")
@@ -104,18 +80,17 @@ def _print_details(record: Record, console: Console) -> None:
 
 def print_board(records: Sequence[Record], folder: Path, console: Console) -> None:
     """Print the boards, where the time went, and the closing sentences of the records in a folder."""
-    found, width = groups(records), console.width
-    workloads = by_workload(found)
-    for index, own in enumerate(workloads):
+    found, width = analysis.groups(records), console.width
+    workloads = analysis.by_workload(found)
+    for index, workload in enumerate(workloads):
         if len(workloads) > 1:
-            console.print(f"{chr(10) if index else ''}{own[0].first.workload}", style="dim")
-        console.print(board(own, width))
+            console.print(f"{chr(10) if index else ''}{workload[0].first.workload}", style="dim")
+        console.print(board(workload, width))
     if times := time_board(found, width):
         best = f", of the best {times.row_count} settings" if times.row_count < len(found) else ""
         console.print(f"\nwhere the time went{best}", style="dim")
         console.print(times)
-    workers = worker_lines(ranked(found)[: 2 * MOST_SETTINGS])
-    if workers:
+    if workers := bottleneck.worker_lines(ranked(found)[: 2 * MOST_SETTINGS]):
         console.print("\nwhat the workers did", style="dim")
     for name, parts in workers:
         for line in wrap_parts(f"  {name}: ", parts, width):
@@ -123,17 +98,16 @@ def print_board(records: Sequence[Record], folder: Path, console: Console) -> No
     for shown in fault_boards(found, width):
         console.print("\nwhat the faults did", style="dim")
         console.print(shown)
-    for own in workloads:
-        if cheapest := cheapest_settings(own):
+    for workload in workloads:
+        if cheapest := cheapest_settings(workload):
             console.print("\nthe setting that reached each target with the least CPU time", style="dim")
             console.print(_cheapest_board(cheapest, width))
-    for own in workloads:
-        _print_costs(own, console)
+    for workload in workloads:
+        _print_costs(workload, console)
     console.print()
-    remarks = [*start_costs(found), *bound_sentences(found), *batch_lines(found), *correlation_lines(found)]
-    for sentence in [*closing_sentences(found), *disturbances(records), *remarks]:
+    for sentence in [*closing_sentences(found), *analysis.disturbances(records), *remarks(found)]:
         console.print(sentence)
-    if usual := usual_settings(found):
+    if usual := analysis.usual_settings(found):
         console.print(usual, style="dim")
     for sentence in _failures(found, folder):
         console.print(sentence, style="yellow", soft_wrap=True)
@@ -181,13 +155,8 @@ def board(found: Sequence[SettingGroup], width: int) -> Table:
         *_setting_columns(rows),
         Column(heading, times, right=True),
         *([Column("spread", [_spread(group, target) for group in rows], 35, right=True)] if repeated else []),
-        _median_column(rows, metric, quality, "result", ALWAYS),
-        _median_column(rows, "train", seconds, "train_s", 60),
-        _median_column(rows, "test", seconds, "test_s", 15),
-        _median_column(rows, "cold", seconds, "cold_s", 20),
-        _median_column(rows, "CPU", seconds, "cpu_s", 30),
-        _median_column(rows, "memory", size, "peak_memory_bytes", 25),
-        _median_column(rows, "network", size, "network_bytes", 10),
+        Column(metric, [quality(group.median(lambda record: record.result)) for group in rows], right=True),
+        *(_median_column(rows, name) for name in MEDIANS),
         Column("result", [_result(group) for group in rows]),
     ]
     known = [each for each in columns if each.priority == ALWAYS or any(cell != "-" for cell in each.cells)]
@@ -196,23 +165,22 @@ def board(found: Sequence[SettingGroup], width: int) -> Table:
 
 def _setting_columns(rows: Sequence[SettingGroup]) -> list[Column]:
     """Return the columns that identify the setting of each row."""
-    keys = list(dict.fromkeys(key for group in rows for key in group.label if key != "workload"))
-    settings = [setting([group.label.get(key, "-") for key in keys]) for group in rows]
+    heading, texts = settings(rows)
     several = len({group.first.workload for group in rows}) > 1
     return [
         Column("engine", [group.first.engine for group in rows]),
         *([Column("workload", [group.first.workload for group in rows], 80)] if several else []),
-        *([Column(heading(keys), settings, shrinks=True)] if keys else []),
+        *([Column(heading, texts, shrinks=True)] if heading else []),
         Column("mode", [group.first.mode for group in rows], 40),
         Column("W", [str(group.first.workers or "-") for group in rows], 50, right=True),
     ]
 
 
-def _median_column(
-    rows: Sequence[SettingGroup], name: str, text: Callable[[float | None], str], attribute: str, priority: int
-) -> Column:
-    """Return a column with the median of an attribute of the records."""
-    return Column(name, [text(group.median(attrgetter(attribute))) for group in rows], priority, right=True)
+def _median_column(rows: Sequence[SettingGroup], name: str, priority: int | None = None) -> Column:
+    """Return a column of medians, if need be with another priority than on the board."""
+    field, text, usual = MEDIANS[name]
+    cells = [text(group.median(attrgetter(field))) for group in rows]
+    return Column(name, cells, usual if priority is None else priority, right=True)
 
 
 def _spread(group: SettingGroup, target: float | None) -> str:
@@ -232,7 +200,7 @@ def _result(group: SettingGroup) -> str:
 
 def time_board(found: Sequence[SettingGroup], width: int) -> Table | None:
     """Return how the best settings spent their time; settings without phases are left out."""
-    known = [(group, split) for group in ranked(found) if (split := time_split(group))][:MOST_SETTINGS]
+    known = [(group, split) for group in ranked(found) if (split := bottleneck.time_split(group))][:MOST_SETTINGS]
     if not known:
         return None
     columns = _setting_columns([group for group, _ in known])
@@ -269,34 +237,34 @@ def _cheapest_board(cheapest: Sequence[CheapestSetting], width: int) -> Table:
     columns = [
         Column("at least", [target_text(one.group.first.metric, one.target) for one in cheapest]),
         *_setting_columns(rows),
-        _median_column(rows, "CPU", seconds, "cpu_s", ALWAYS),
-        _median_column(rows, "memory", size, "peak_memory_bytes", ALWAYS),
-        _median_column(rows, "train", seconds, "train_s", 60),
-        _median_column(rows, "test", seconds, "test_s", 45),
+        _median_column(rows, "CPU", ALWAYS),
+        _median_column(rows, "memory", ALWAYS),
+        _median_column(rows, "train"),
+        _median_column(rows, "test", 45),
     ]
-    return table(columns, width, [None] * len(rows), folds=True)
+    return table(columns, width, folds=True)
 
 
 def _print_costs(found: Sequence[SettingGroup], console: Console) -> None:
     """Print what the cheapest settings of a workload cost, if every trial has a price."""
     target = headline_target(found)
     prices_known = all(record.usd_per_hour is not None for group in found for record in group.records)
-    every = costs(found, target) if prices_known else []
+    every = analysis.costs(found, target) if prices_known else []
     if not every:
         return
     shown = every[:MOST_SETTINGS]
     rows = [cost.group for cost in shown]
-    goal = "" if target is None else f"to {target_text(rows[0].first.metric, target)}"
+    to_target = "" if target is None else f"to {target_text(rows[0].first.metric, target)}"
     trials = [dollars(cost.trial) for cost in shown]
     columns = [
         *_setting_columns(rows),
-        *([Column(goal, [dollars(cost.to_target) for cost in shown], right=True)] if goal else []),
+        *([Column(to_target, [dollars(cost.to_target) for cost in shown], right=True)] if to_target else []),
         Column("training", [dollars(cost.run) for cost in shown], right=True),
         *([Column("whole trial", trials, 60, right=True)] if any(cost.trial is not None for cost in shown) else []),
     ]
     part = f"the cheapest {len(shown)} of {len(every)}" if len(every) > len(shown) else "the cheapest first"
     console.print(f"\nwhat {rows[0].first.workload} costs in money, {part}", style="dim")
-    console.print(table(columns, console.width, [None] * len(rows), folds=True))
+    console.print(table(columns, console.width, folds=True))
 
 
 def _failures(found: Sequence[SettingGroup], folder: Path) -> list[str]:
@@ -306,9 +274,9 @@ def _failures(found: Sequence[SettingGroup], folder: Path) -> list[str]:
         for record in group.records:
             if record.status != "ok":
                 log = folder_of(folder, record) / "log.txt"
-                where = f" (log: {log})" if record.failed and log.exists() else ""
-                sentences.append(f"{group.name}, seed {record.seed}: {failure(record)}{where}")
-        if clause := oversubscription(group.first):
+                path = f" (log: {log})" if record.failed and log.exists() else ""
+                sentences.append(f"{group.name}, seed {record.seed}: {failure(record)}{path}")
+        if clause := bottleneck.oversubscription(group.first):
             sentences.append(f"{group.name} {clause}")
     return sentences
 

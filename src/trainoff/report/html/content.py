@@ -14,8 +14,7 @@ from typing import Any
 from trainoff import __version__, analysis
 from trainoff.analysis import Comparison, SettingGroup
 from trainoff.analysis.bottleneck import HEADINGS as NODE_HEADINGS
-from trainoff.analysis.bottleneck import bottleneck, bound_sentences, node_rows, start_costs, worker_lines
-from trainoff.analysis.correlation import batch_lines, correlation_lines
+from trainoff.analysis.bottleneck import bottleneck, node_rows, worker_lines
 from trainoff.analysis.faults import fault_effects
 from trainoff.analysis.format import (
     count,
@@ -30,7 +29,7 @@ from trainoff.analysis.format import (
     value_text,
 )
 from trainoff.analysis.noise import NoiseReport, noise_reports
-from trainoff.analysis.summary import SAME, cautions, headline
+from trainoff.analysis.summary import SAME, cautions, headline, remarks
 from trainoff.records import STUDY_COPY, DamagedRecord, Record
 from trainoff.report.html.charts import Chart, ChartContext, SeriesReader, charts_of
 from trainoff.report.html.style import Style, engine_styles
@@ -127,7 +126,7 @@ def compose(
     warnings = [(one.name, text) for one in workloads for text in one.cautions if text != SAME]
     same = [one.name for one in workloads if SAME in one.cautions]
     assurances = [SAME] if same and len(same) == len(workloads) else [f"{name}: {SAME}" for name in same]
-    crowded = _oversubscribed(latest)
+    usual = analysis.usual_settings(found)
     return Content(
         title=folder.resolve().name,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -135,8 +134,8 @@ def compose(
         headlines=_prefixed(winners, several) or ["There are no records here yet."],
         others=workloads[0].others if len(workloads) == 1 else "",
         assurances=assurances,
-        caveats=[*_prefixed(warnings, several), *analysis.disturbances(latest), *crowded],
-        remarks=_remarks(found),
+        caveats=[*_prefixed(warnings, several), *analysis.disturbances(latest), *_oversubscribed(latest)],
+        remarks=[*remarks(found), *([usual] if usual else [])],
         styles=styles,
         workloads=workloads,
         counts=_counts(found, latest),
@@ -153,15 +152,13 @@ def _prefixed(sentences: Sequence[tuple[str, str]], several: bool) -> list[str]:
     return [f"{workload}: {text}" if several else text for workload, text in sentences]
 
 
-def _remarks(found: Sequence[SettingGroup]) -> list[str]:
-    remarks = [*start_costs(found), *bound_sentences(found), *batch_lines(found), *correlation_lines(found)]
-    return [*remarks, shared] if (shared := analysis.usual_settings(found)) else remarks
-
-
 def _section(
     of_workload: Sequence[SettingGroup], series: SeriesReader, styles: Sequence[Style], noise: Noise
 ) -> WorkloadSection:
-    order = [_without_workload(group) for group in analysis.ranked(of_workload)]
+    order = [  # the heading of the section names the workload
+        replace(group, label={key: value for key, value in group.label.items() if key != "workload"})
+        for group in analysis.ranked(of_workload)
+    ]
     context = ChartContext(order[:MOST_CHARTED], series, styles)
     by_engine = {style.name: style for style in styles}
     row_styles = context.setting_styles or [by_engine[group.first.engine] for group in order]
@@ -189,11 +186,6 @@ def _sentence(others: str) -> str:
     """Return the second half of a headline as a sentence."""
     start = "That is " if others.startswith(",") else ""
     return "" if others == "." else start + others.lstrip(",; ")
-
-
-def _without_workload(group: SettingGroup) -> SettingGroup:
-    """Return a group whose name leaves out the workload, which its section's heading names."""
-    return replace(group, label={key: value for key, value in group.label.items() if key != "workload"})
 
 
 def _failure(group: SettingGroup, record: Record) -> ReportFailure:
