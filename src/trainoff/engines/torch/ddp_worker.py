@@ -69,7 +69,11 @@ def reporting_failures(assignment: DdpAssignment) -> Iterator[None]:
 
 
 def is_lost_peer(error: Exception) -> bool:
-    """Return whether an error only says that another process is gone."""
+    """Guess from an error whether it only says that another process is gone: gloo raises a plain RuntimeError for that.
+
+    If a worker's own error is taken for a lost peer, it is not reported, and the workers are restarted in vain until no
+    restart is left. If a lost peer is not recognised, the trial ends, although a restart would have saved it.
+    """
     if isinstance(error, EOFError | ConnectionError | dist.DistError):
         return True
     return isinstance(error, RuntimeError) and any(part in str(error).lower() for part in NETWORK_ERRORS)
