@@ -1,4 +1,8 @@
-"""The driver of a torch process group in the tasks of Spark or Dask, and the assignment of its workers."""
+"""The driver of spark-torch and dask-torch, and the assignment of a worker of any torch process group.
+
+torch-ddp and ray-torch use the assignment alone: their workers can be restarted, so they train through `Recovery`. The
+assignment is not in `ddp_worker` because that imports torch, which the driver of torch-ddp never loads.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ READY_S = 300.0  # every process imports torch, and several may share a core
 
 
 class DdpDriver(Engine):
-    """Data-parallel PyTorch: every step's gradients are averaged over all workers."""
+    """Data-parallel PyTorch in the tasks of Spark or Dask: the loss of a worker ends the training."""
 
     models = families("Network")
     modes = ("sync",)

@@ -1,4 +1,7 @@
-"""A worker of torch-ddp, started by torchrun: `python -m trainoff.engines.torch_ddp.worker ASSIGNMENT`."""
+"""The program of torch-ddp's workers, which torchrun starts; the training itself is in `engines/torch/ddp_worker.py`.
+
+`python -m trainoff.engines.torch_ddp.worker ASSIGNMENT` takes the file with a pickled `DdpAssignment`.
+"""
 
 from __future__ import annotations
 
