@@ -107,7 +107,7 @@ class RayTorch(Engine):
             self._fit.check()
 
     def _restart(self) -> None:
-        """Restart all nodes: Ray sees that the workers live, and would wait."""
+        """Restart all nodes, for workers that are stuck: Ray sees that they live, and would wait."""
         if not self._cluster:
             raise TrainoffError("no step is made any more, and nodes of an existing cluster are not restarted")
         self._cluster.replace_nodes(running=True)

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 
 READY_S = 300.0  # every process imports a framework, and several may share a core
-MOST_RESTARTS = 3  # of all workers, by trainoff
+MOST_RESTARTS = 3  # trainoff restarts no more after these, of which some may have been by torchrun or Ray Train
 
 
 class Recovery:
     """The driver's side of a training that survives the loss of workers.
 
-    `check` raises if the training cannot continue, and RestartRequired if it can once every process is restarted, which
-    `restart` does. That is also done where all processes live but no step is made.
+    torchrun and Ray Train restart the workers by themselves when one has died; the chief's connection is then lost and
+    a new one awaited. `check` raises if the training cannot continue, and RestartRequired if that did not suffice. Only
+    then, or if all processes live but no step is made, every process is restarted with `restart`.
     """
 
     def __init__(
@@ -81,7 +82,10 @@ class Recovery:
             watch.breakdown(name, values)
 
     def _recover(self, error: ConnectionLost | RestartRequired) -> None:
-        """Prepare for the workers to continue from the last checkpoint; raise if they will not."""
+        """Prepare for the workers to continue from the last checkpoint; raise if they will not.
+
+        After ConnectionLost torchrun or Ray Train restarts them, after RestartRequired (or TrainingStuck) this method.
+        """
         noticed = time.monotonic()
         self.server.check_reports()
         try:

@@ -79,7 +79,10 @@ class TorchDdp(Engine):
                 raise WorkerFailed(agent.role, f"{agent.tail()}\n{ended}".strip(), agent.tail())
 
     def _restart(self) -> None:
-        """Restart everything: torchrun would wait for workers that are stuck, or for a machine that is lost."""
+        """Restart torchrun with all workers, as it does not do itself for stuck workers or a lost machine.
+
+        When a worker has died torchrun restarts them, and this is not called.
+        """
         self._stop()
         self._agents = start_agents(self._job, self._assignment, RESTARTS)
 
