@@ -365,5 +365,5 @@ def test_a_study_takes_datasets_with_options(tmp_path: Path):
     assert data_of("clicks:rows=1000,seed=3") == "clicks:rows=1000,seed=3"
     assert data_of("open-bandit") == "open-bandit"
     assert data_of("log.tsv:bits=12") == f"{tmp_path}/log.tsv:bits=12"
-    with pytest.raises(TrainoffError, match=r'line 3: `data` is "none.tsv:bits=12", which is not there'):
+    with pytest.raises(TrainoffError, match=r'line 3: `data` is "none.tsv:bits=12", which does not exist'):
         data_of("none.tsv:bits=12")

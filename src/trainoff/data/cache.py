@@ -189,19 +189,14 @@ class _File:
         return {"bytes": self._file.tell(), "sha256": self._digest.hexdigest(), "shape": self._shape}
 
 
-@contextmanager
-def _open(folder: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> Iterator[_File]:
-    with (folder / f"{name}.npy").open("wb+") as file:
-        yield _File(file, dtype, shape)
-
-
 def write_arrays(folder: Path, name: str, made: RawDataset, progress: Progress) -> dict[str, ArrayFacts]:
     """Write one part of a dataset, scaled, as one array, or as three if its rows are sparse."""
     part = getattr(made, name)
     if isinstance(part, (Csr, Selection)):
         return _write_sparse(folder, name, part, made.scale, progress)
     dtype = np.dtype(np.float32 if name.startswith("x") else np.int64)
-    with _open(folder, name, dtype, part.shape) as file:
+    with (folder / f"{name}.npy").open("wb+") as opened:
+        file = _File(opened, dtype, part.shape)
         for start in range(0, len(part), _CHUNK_ROWS):
             chunk = np.ascontiguousarray(part[start : start + _CHUNK_ROWS], dtype)
             if dtype == np.float32 and made.scale != 1:
@@ -217,7 +212,7 @@ def _write_sparse(
     shapes = (len(part) + 1,), (part.nonzeros,), (part.nonzeros,)
     with ExitStack() as stack:
         files = {
-            f"{name}.{array}": stack.enter_context(_open(folder, f"{name}.{array}", dtype, shape))
+            f"{name}.{array}": _File(stack.enter_context((folder / f"{name}.{array}.npy").open("wb+")), dtype, shape)
             for array, dtype, shape in zip(SPARSE_ARRAYS, (np.int64, np.int32, np.float32), shapes, strict=True)
         }
         starts, columns, values = files.values()

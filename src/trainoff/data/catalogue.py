@@ -8,21 +8,9 @@ from pathlib import Path
 from shlex import quote
 from shutil import rmtree
 
-from trainoff.data import (
-    bandit,
-    cache,
-    clicks,
-    dataset,
-    digits,
-    emnist,
-    mnist,
-    mnist_large,
-    sparse_readers,
-    split,
-    user_data,
-)
+from trainoff.data import bandit, cache, clicks, digits, emnist, mnist, mnist_large, sparse_readers, split, user_data
 from trainoff.data.cache import DamagedDataset, sha256
-from trainoff.data.dataset import Data, DatasetEntry, DatasetRecipe, Progress, silent
+from trainoff.data.dataset import Data, DatasetEntry, DatasetRecipe, Progress, parse_options, silent, split_options
 from trainoff.data.readers import SUFFIXES
 from trainoff.errors import TrainoffError
 
@@ -76,7 +64,7 @@ def catalogue() -> list[DatasetEntry]:
 
 def entry(name_or_path: str | Path) -> DatasetEntry | None:
     """Return the entry of a dataset, whether made or not; None for user data that is not in the cache."""
-    head, text = dataset.split_options(str(name_or_path))
+    head, text = split_options(str(name_or_path))
     if head == "clicks":
         return clicks.entry(clicks.log_of(text))
     return next((known for known in catalogue() if known.name == str(name_or_path)), None)
@@ -103,8 +91,11 @@ def _find(name_or_path: str | Path) -> DatasetRecipe:
     if not path.exists():
         head, _, text = name.partition(":")
         if head in RECIPES:
-            return clicks.recipe(text) if head == "clicks" else _plain(head, text)
-        name, text = dataset.split_options(name)
+            if head == "clicks":
+                return clicks.recipe(text)
+            parse_options(head, text, {})  # the others have none
+            return RECIPES[head]
+        name, text = split_options(name)
         path = Path(name).expanduser()
     if path.exists() or "/" in name or {path.suffix.lower(), sparse_readers.suffix(path)} & _SUFFIXES:
         return user_data.recipe(path, text)
@@ -113,12 +104,6 @@ def _find(name_or_path: str | Path) -> DatasetRecipe:
         f"did you mean {matches[0]}?" if matches else f"there are {', '.join(RECIPES)}, and your own data by its path"
     )
     raise TrainoffError(f"there is no dataset {name!r}; {hint}")
-
-
-def _plain(name: str, text: str) -> DatasetRecipe:
-    """Return the recipe of a dataset that has no options."""
-    dataset.parse_options(name, text, {})
-    return RECIPES[name]
 
 
 def _whole(recipe: DatasetRecipe) -> Data | None:

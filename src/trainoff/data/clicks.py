@@ -42,7 +42,7 @@ class ClickLog:
     @property
     def name(self) -> str:
         """Return the shortest name of the log."""
-        usual = {"rows": ClickLog.rows, "test_rows": _quarter(self.rows), "bits": ClickLog.bits, "seed": ClickLog.seed}
+        usual = {"rows": ClickLog.rows, "test_rows": self.rows // 4, "bits": ClickLog.bits, "seed": ClickLog.seed}
         options = [f"{key}={getattr(self, key)}" for key, value in usual.items() if getattr(self, key) != value]
         return f"clicks:{','.join(options)}" if options else "clicks"
 
@@ -51,14 +51,10 @@ class ClickLog:
         return combine("clicks", VERSION, *astuple(self))
 
 
-def _quarter(rows: int) -> int:
-    return rows // 4
-
-
 def log_of(text: str = "") -> ClickLog:
     """Return the click log with the options behind its name."""
     given = dataset.parse_options("clicks", text, RANGES)
-    return ClickLog(**{"test_rows": _quarter(given.get("rows", ClickLog.rows)), **given})
+    return ClickLog(**{"test_rows": given.get("rows", ClickLog.rows) // 4, **given})
 
 
 def recipe(text: str = "") -> DatasetRecipe:
@@ -139,12 +135,10 @@ class Fields:
         normal = [NormalDist().inv_cdf((place + 0.5) / _QUANTILES) for place in range(_QUANTILES)]
         self._numbers = [_number_table(normal, *field) for field in NUMBERS]
         self._ends = [_ends(*field) for field in CATEGORIES]
-        self.columns = [self._column_table(field) for field in range(len(CATEGORIES))]  # the last is: none
-
-    def _column_table(self, field: int) -> NDArray[np.int32]:
-        categories = np.arange(CATEGORIES[field][0], dtype=np.uint64)
-        columns = columns_of(np.array([field]), categories, len(NUMBERS), self.width)
-        return np.append(columns, np.int32(self.width))
+        self.columns = []  # of the categories of each field, and the width for a missing one
+        for field, (count, _) in enumerate(CATEGORIES):
+            columns = columns_of(np.array([field]), np.arange(count, dtype=np.uint64), len(NUMBERS), width)
+            self.columns.append(np.append(columns, np.int32(width)))
 
     def rows(self, draws: Draws) -> Block:
         """Return the rows for random draws of [fields, rows]."""

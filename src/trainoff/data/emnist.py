@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +34,21 @@ IDENTITY = cache.combine("emnist-digits", 1, EMNIST.sha256)
 
 def make(folder: Path | None, progress: Progress, archive: Archive = EMNIST) -> RawDataset:
     """Get the archive (536 MB) from a folder or from its publisher, and read its digits."""
-    offered: list[Callable[[], Path]] = [partial(_from_folder, archive, folder, progress)]
-    offered += [partial(_from_web, archive, progress) if sources.online() else sources.refuse_network]
-    advice = f"fetch {archive.address} by other means, put it into a folder and set TRAINOFF_DATA to it"
-    return read(sources.first_of("emnist-digits", offered, advice))
 
-
-def _from_folder(archive: Archive, folder: Path | None, progress: Progress) -> Path:
-    path = sources.find_user_file("emnist-digits", folder, archive.address.rsplit("/", 1)[-1])
-    return _checked(path, archive, progress)
-
-
-def _from_web(archive: Archive, progress: Progress) -> Path:
-    path = download(archive.address, cache.downloads("emnist-digits"), progress)
-    try:
+    def from_folder() -> Path:
+        path = sources.find_user_file("emnist-digits", folder, archive.address.rsplit("/", 1)[-1])
         return _checked(path, archive, progress)
-    except Unavailable:
-        path.unlink()  # so that it is downloaded again
-        raise
+
+    def from_web() -> Path:
+        path = download(archive.address, cache.downloads("emnist-digits"), progress)
+        try:
+            return _checked(path, archive, progress)
+        except Unavailable:
+            path.unlink()  # so that it is downloaded again
+            raise
+
+    advice = f"fetch {archive.address} by other means, put it into a folder and set TRAINOFF_DATA to it"
+    return read(sources.first_of("emnist-digits", from_folder, [from_web], advice))
 
 
 def _checked(path: Path, archive: Archive, progress: Progress) -> Path:

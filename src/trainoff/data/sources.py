@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -30,46 +30,39 @@ class Unavailable(Exception):
     """A source did not deliver; the text says which one, and why."""
 
 
-def first_of(name: str, sources: Sequence[Callable[[], T]], advice: str) -> T:
-    """Return the result of the first source that delivers; if none does, raise an error that lists them all."""
+def first_of(name: str, local: Callable[[], T], remote: Sequence[Callable[[], T]], advice: str) -> T:
+    """Return the result of the first source that delivers; if none does, raise an error that lists them all.
+
+    The `remote` sources are not tried if TRAINOFF_OFFLINE=1.
+    """
+    online = os.environ.get("TRAINOFF_OFFLINE", "0") in {"", "0"}
     tried = []
-    for source in sources:
+    for source in [local, *remote] if online else [local]:
         try:
             return source()
         except (Unavailable, TrainoffError) as why:  # the latter: a file that is there but broken
             tried.append(str(why))
+    if not online:
+        tried.append("the network was not tried because TRAINOFF_OFFLINE is set")
     raise TrainoffError(f"{name} could not be found: {'; '.join(tried)}. What to do: {advice}")
 
 
-def user_folders(name: str, folder: Path | None) -> list[Path]:
-    """Return the user's folders: `folder` or $TRAINOFF_DATA, and the sub-folder with the dataset's name."""
+def find_user_file(dataset: str, folder: Path | None, name: str, spellings: Sequence[str] = ()) -> Path:
+    """Return the path of a file under its name or one of other spellings.
+
+    It is searched in `folder` or $TRAINOFF_DATA, and in the sub-folder with the dataset's name.
+    """
     named = folder or (Path(os.environ["TRAINOFF_DATA"]) if os.environ.get("TRAINOFF_DATA") else None)
     if named is None:
         raise Unavailable("no folder is named by TRAINOFF_DATA")
     named = named.expanduser()
     if not named.is_dir():
         raise Unavailable(f"there is no folder {named}")
-    return [named, named / name]
-
-
-def find_user_file(dataset: str, folder: Path | None, name: str, spellings: Sequence[str] = ()) -> Path:
-    """Return the path of a file in the user's folders, under its name or one of other spellings."""
-    folders = user_folders(dataset, folder)
-    paths = (place / spelling for place in folders for spelling in spellings or [name])
+    paths = (place / spelling for place in (named, named / dataset) for spelling in spellings or [name])
     found = next((path for path in paths if path.is_file()), None)
     if found is None:
-        raise Unavailable(f"{folders[0]} holds no {name}")
+        raise Unavailable(f"{named} holds no {name}")
     return found
-
-
-def online() -> bool:
-    """Return whether the network may be used: not if TRAINOFF_OFFLINE=1."""
-    return os.environ.get("TRAINOFF_OFFLINE", "0") in {"", "0"}
-
-
-def refuse_network() -> NoReturn:
-    """Stand in for the sources that TRAINOFF_OFFLINE forbids."""
-    raise Unavailable("the network was not tried because TRAINOFF_OFFLINE is set")
 
 
 def checked(raw: bytes, sha256: str, location: str) -> bytes:

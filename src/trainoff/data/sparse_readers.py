@@ -36,14 +36,14 @@ def read_criteo(path: Path, width: int, progress: Progress) -> tuple[Csr, NDArra
 
     Empty cells and zeros have no entry.
     """
-    return text.gather_rows(_parts(path, width, progress), width)
 
+    def parts() -> Iterator[text.Part]:
+        for table in text.tables(path, b"\t", _COLUMNS, progress):
+            numbers, _ = table.whole_numbers(NUMBERS)
+            logs = np.log1p(np.maximum(numbers, 0)).astype(np.float32)
+            yield text.click_labels(table, 0), logs, *text.hash_categories(table, CATEGORIES, len(NUMBERS), width)
 
-def _parts(path: Path, width: int, progress: Progress) -> Iterator[text.Part]:
-    for table in text.tables(path, b"\t", _COLUMNS, progress):
-        numbers, _ = table.whole_numbers(NUMBERS)
-        logs = np.log1p(np.maximum(numbers, 0)).astype(np.float32)
-        yield text.click_labels(table, 0), logs, *text.hash_categories(table, CATEGORIES, len(NUMBERS), width)
+    return text.gather_rows(parts(), width)
 
 
 SUFFIXES = (".tsv", ".txt", ".svm", ".svmlight", ".libsvm")  # each also with .gz
