@@ -78,13 +78,11 @@ class RemoteAgent:
         """Execute messages until the end is asked for or the connection is lost."""
         for target in (self._check_connection, self._sample, self._forward_events):
             threading.Thread(target=target, daemon=True).start()
-        self._report("note", name=f"host {self.config.host}", text=describe(self.config.address))
-        self._reply(
-            self.config.ready,
-            shared=self.place.shared,
-            pid=os.getpid(),
-            **(java_and_spark() if self.config.java else {}),
-        )
+        available, memory = f"{len(cpus())} of {psutil.cpu_count()}", psutil.virtual_memory().total / 2**30
+        text = f"{self.config.address}, {available} CPUs ({cpu_model()}), {memory:.1f} GiB, {platform.platform()}"
+        self._report("note", name=f"host {self.config.host}", text=text)
+        installed = java_and_spark() if self.config.java else {}
+        self._reply(self.config.ready, shared=self.place.shared, pid=os.getpid(), **installed)
         for head, body in self.stream.messages():
             self.last_message = time.monotonic()
             if head["kind"] == "end":
@@ -186,7 +184,6 @@ class RemoteAgent:
         limit = self.config.memory_bytes
         while not self.stopped.wait(self.sampler.period_s):
             with self.lock:
-                self.sampler.sample()
                 self._report_samples()
                 over = self.sampler.over_memory(limit) if limit else None
             if over:
@@ -200,6 +197,7 @@ class RemoteAgent:
         terminate()
 
     def _report_samples(self) -> None:
+        self.sampler.sample()
         for role, usage in self.sampler.by_role().items():
             figures = {name: getattr(usage, name) for name in USAGE_FIELDS}
             self._report("host-sample", role=role, **figures, pss=round(usage.pss))
@@ -217,7 +215,6 @@ class RemoteAgent:
         timeout.daemon = True
         timeout.start()
         with self.lock:
-            self.sampler.sample()
             self._report_samples()
             for role, usage in self.sampler.by_role().items():
                 self._report("host-spent", role=role, cpu_s=round(usage.user_s + usage.system_s, 3))
@@ -293,12 +290,6 @@ def java_and_spark() -> dict[str, Any]:
         what = f"another Java ({java.lacks})" if java else f"Java {LEAST} or later"
         return {"error": f"needs {what}; {INSTALL} there"}
     return {"java_home": str(java.home), "spark_home": str(home())}
-
-
-def describe(address: str) -> str:
-    """Return one line about this machine."""
-    pinned, memory = len(cpus()), psutil.virtual_memory().total / 2**30
-    return f"{address}, {pinned} of {psutil.cpu_count()} CPUs ({cpu_model()}), {memory:.1f} GiB, {platform.platform()}"
 
 
 if __name__ == "__main__":

@@ -152,16 +152,13 @@ class RayFit(threading.Thread):
             self._error = error
 
     def check(self) -> None:
-        """Raise the error of Ray Train, if there is one."""
-        if self._error:
-            raise worker_error(self._error)
+        """Raise the error of the worker that failed first, if Ray Train has kept it, else Ray Train's, if any."""
+        from trainoff.engines.torch.ddp_worker import is_lost_peer
 
-
-def worker_error(error: BaseException) -> BaseException:
-    """Return the error of the worker that failed first, if Ray Train has kept it, else the error itself."""
-    from trainoff.engines.torch.ddp_worker import is_lost_peer
-
-    failures: Mapping[int, Exception] = getattr(error, "worker_failures", {})
-    for rank, failure in sorted(failures.items(), key=lambda each: (is_lost_peer(each[1]), each[0])):
-        return WorkerFailed(f"worker-{rank}", str(failure), str(error))
-    return error
+        if not self._error:
+            return
+        failures: Mapping[int, Exception] = getattr(self._error, "worker_failures", {})
+        if not failures:
+            raise self._error
+        rank, failure = min(failures.items(), key=lambda each: (is_lost_peer(each[1]), each[0]))
+        raise WorkerFailed(f"worker-{rank}", str(failure), str(self._error))

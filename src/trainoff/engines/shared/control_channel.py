@@ -102,22 +102,19 @@ class ControlServer:
             (self._connection, message), self._early = self._early, None
             if message == state:
                 return
-        while self._connection is None:
-            self._check_time(state, deadline, timeout_s)
-            self._connection = self._accept(POLL_S)
         while True:
-            while not self._connection.poll(POLL_S):
-                self._check_time(state, deadline, timeout_s)
-            message = self._receive(self._connection.recv)
-            if isinstance(message, FailureReport):
-                raise WorkerFailed(message.role, message.traceback, message.traceback)
-            if message == state:
-                return
-
-    def _check_time(self, state: str, deadline: float, timeout_s: float) -> None:
-        self._check()
-        if time.monotonic() > deadline:
-            raise TrainoffError(f"the workers were not {state} after {timeout_s:g} s")
+            if self._connection is None:
+                self._connection = self._accept(POLL_S)
+            elif self._connection.poll(POLL_S):
+                message = self._receive(self._connection.recv)
+                if isinstance(message, FailureReport):
+                    raise WorkerFailed(message.role, message.traceback, message.traceback)
+                if message == state:
+                    return
+                continue
+            self._check()
+            if time.monotonic() > deadline:
+                raise TrainoffError(f"the workers were not {state} after {timeout_s:g} s")
 
     def check_reports(self) -> None:
         """Raise the failure that a worker (the chief, too) reports on a new connection, if there is one."""

@@ -53,19 +53,14 @@ class SnapshotBuffer:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         for direct in (getattr(os, "O_DIRECT", 0), 0):
             try:
-                self._write(os.open(path, flags | direct, 0o644))
+                with os.fdopen(os.open(path, flags | direct, 0o644), "wb", buffering=0) as file:
+                    rest = memoryview(self._pages)
+                    while rest:
+                        rest = rest[file.write(rest) :]
                 return
             except OSError:
                 if not direct:  # the first attempt may fail for want of direct I/O
                     raise
-
-    def _write(self, file: int) -> None:
-        try:
-            rest = memoryview(self._pages)
-            while rest:
-                rest = rest[os.write(file, rest) :]
-        finally:
-            os.close(file)
 
 
 CERTIFIED_STEPS = (1, 20)  # after these steps the weights are compared with the reference

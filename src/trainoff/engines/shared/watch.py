@@ -100,7 +100,10 @@ class TrialWatch:
     def phase(self, name: str) -> Iterator[None]:
         if name not in PHASES:
             raise ValueError(f"`{name}` is not a phase; the phases are {', '.join(PHASES)}")
-        self._enter(name)
+        self._phases.append(name)
+        self._emit_phase()
+        if name == "train":
+            self._train_start = time.monotonic()
         try:
             yield
         except BaseException:
@@ -112,28 +115,21 @@ class TrialWatch:
             self._phases.pop()
             self._emit_phase()
 
-    def _enter(self, name: str) -> None:
-        self._phases.append(name)
-        self._emit_phase()
-        if name == "train":
-            self._train_start = time.monotonic()
-
     def _emit_phase(self) -> None:
         self._channel.emit(
             "phase", name=self._phases[-1], process_cpu_s=time.process_time(), network_bytes=network_bytes()
         )
 
     def progress(self, step: int, loss: float | None = None, samples_seen: int | None = None) -> None:
-        rows = -self._samples_seen
+        seen_before = self._samples_seen
         self._pause_start = None  # a snapshot that was due but not taken pauses nothing
         self._step, self._loss = step, loss
         self._samples_seen = self._order.samples_after(step) if samples_seen is None else samples_seen
-        rows += self._samples_seen
         if loss is not None and loss - loss != 0:  # NaN or infinite
             raise Diverged(f"the loss became {loss} at step {step}")
         if self._stop and loss is not None:
             epoch_ends = step % self._order.steps_per_epoch == 0
-            self.should_stop = self._stop.seen(loss, rows, epoch_ends)
+            self.should_stop = self._stop.seen(loss, self._samples_seen - seen_before, epoch_ends)
         now = time.monotonic()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_S

@@ -5,7 +5,7 @@ The other modules of this package import torch, so only `open` imports them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -46,27 +46,12 @@ class TorchRows(Protocol):
         """Return the batch of these rows, as the learner expects it."""
 
 
-def build_network(job: Job, device: str) -> TorchLearner:
-    from trainoff.engines.torch.network import TorchNetwork
-
-    return TorchNetwork(job, device)
-
-
-def build_logistic(job: Job, device: str) -> TorchLearner:
-    from trainoff.engines.torch.network import TorchLogistic
-
-    return TorchLogistic(job, device)
-
-
-BUILDERS: Mapping[str, Callable[[Job, str], TorchLearner]] = {"Network": build_network, "Logreg": build_logistic}
-
-
 class Torch(Engine):
     """PyTorch: eager on the CPU, a captured graph on a GPU."""
 
     name = "torch"
     about = "PyTorch in float32 on the CPU or one GPU, one process"
-    models = families(*BUILDERS)
+    models = families("Network", "Logreg")
     package = "torch"
     extra = "torch"
     modules = ("torch",)
@@ -134,6 +119,7 @@ class Torch(Engine):
 
 def make_learner(job: Job, device: str) -> TorchLearner:
     """Return what trains the job's model."""
+    from trainoff.engines.torch.network import BUILDERS
     from trainoff.models import find_builder
 
     return find_builder(BUILDERS, job.model)(job, device)

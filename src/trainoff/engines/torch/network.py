@@ -339,3 +339,6 @@ class TorchLogistic:
         products = self._weights.index_select(0, batch.columns).mul_(batch.values)
         sums = products.new_zeros(len(batch.y) + 1).scatter_add_(0, batch.owners, products)
         return sums[:-1].add_(self._bias)
+
+
+BUILDERS: Mapping[str, type[TorchNetwork] | type[TorchLogistic]] = {"Network": TorchNetwork, "Logreg": TorchLogistic}
