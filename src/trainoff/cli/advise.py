@@ -8,10 +8,13 @@ import math
 import shlex
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from trainoff.analysis import newest, priced, unpriced, usual_settings
 from trainoff.analysis.advice.candidates import AdviceFilter, Candidate, find_candidates
@@ -41,13 +44,9 @@ from trainoff.cli.scale import MOST_NODES, NODES, ROWS, rerun_command, study_cop
 from trainoff.cli.show import price_book, warn
 from trainoff.errors import TrainoffError
 from trainoff.records import Record
-from trainoff.report.tables import ALWAYS, Column, table
+from trainoff.report.tables import Column, table
 from trainoff.reproductions.published import read_records, require_records
 from trainoff.study.machines import PriceBook
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 MOST_SHOWN = 8
 
@@ -57,11 +56,11 @@ class AdviseOptions:
     """The options of `trainoff advise`."""
 
     folder: Path
-    target: float | None = None
-    limits: AdviceLimits = field(default_factory=AdviceLimits)
-    filter: AdviceFilter = field(default_factory=AdviceFilter)
-    cold: bool = False
-    workload: str | None = None
+    target: float | None
+    limits: AdviceLimits
+    filter: AdviceFilter
+    cold: bool
+    workload: str | None
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,37 @@ class AdviceResult:
     unpriced: str | None = None  # why the given price book has no prices for these records
 
 
-def advise(options: AdviseOptions, book: PriceBook | None, as_json: bool, console: Console) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    common.add_folder(parser)
+    add = parser.add_argument
+    add("--target", type=float, metavar="T", help="value of the metric to reach (the headline target)")
+    add("--max-seconds", type=float, metavar="S", help="reach it within S seconds; with prices, as cheaply as possible")
+    add("--max-cost", type=float, metavar="USD", help="reach it for at most this many dollars")
+    common.add_prices(parser)
+    add("--cold", action="store_true", help="count start and end, and not only the training")
+    add("--workload", metavar="NAME", help="workload, if there are records of several")
+    add("--engine", metavar="E", help="only this engine")
+    add("--nodes", type=int, metavar="N", help="only N nodes, measured or predicted")
+    add("--cores", type=float, metavar="C", help="only nodes of C cores")
+    add("--machine", metavar="NAME", help="only nodes of this machine type")
+    add("--rows", type=float, metavar="R", help="only R rows to train on, measured or predicted")
+
+
+def execute(given: argparse.Namespace) -> int:
     """Print the advice as sentences and a table or as JSON; exit code 1 if a record is damaged."""
+    wanted = AdviceFilter(given.engine, given.nodes, given.cores, given.machine, given.rows)
+    limits = AdviceLimits(given.max_seconds, given.max_cost)
+    options = AdviseOptions(given.folder, given.target, limits, wanted, given.cold, given.workload)
+    book = price_book(given.prices, None)
     _check_options(options)
     records, damaged = require_records(options.folder)
     found = newest(records)
     result = _advise(options, priced(found, book) if book else found, book)
-    if as_json:
+    if given.json:
         print(json.dumps(_to_json(result), indent=1, allow_nan=False))
     else:
-        _print_result(result, console)
+        _print_result(result, common.console())
     return warn(damaged)
 
 
@@ -254,6 +274,7 @@ def _table(result: AdviceResult, width: int) -> Table:
     candidates = [one.candidate for one in shown]
     heading = f"to {target_text(result.metric, result.target)}"
     money = any(one.usd for one in candidates)
+    origins = ["" if one.measured else "extrapolated" if one.extrapolated else "predicted" for one in candidates]
     limited = any(one.kept < 1 for one in shown) and bool(str(result.advice.limits))
     columns = [
         Column("setting", [one.name for one in candidates], shrinks=True),
@@ -262,23 +283,18 @@ def _table(result: AdviceResult, width: int) -> Table:
         Column("from to", [span(one.seconds.low, one.seconds.high) for one in candidates], 60, right=True),
         *([Column("cost", [dollars(one.usd.middle if one.usd else None) for one in candidates], right=True)] * money),
         *([Column("keeps limits", [probability_text(one.kept) for one in shown], 50, right=True)] * limited),
-        Column(
-            "best", [probability_text(one.standing.best if one.standing else 0.0) for one in shown], ALWAYS, right=True
-        ),
+        Column("best", [probability_text(one.standing.best if one.standing else 0) for one in shown], right=True),
         Column("runs", [str(one.evidence.runs) if one.measured else "-" for one in candidates], 30, right=True),
-        Column("", [_origin(one) for one in shown], 70),
+        Column("", origins, 70),
     ]
     return table(columns, width, [None] * len(shown), folds=True)
 
 
-def _origin(one: RankedCandidate) -> str:
-    if one.candidate.measured:
-        return ""
-    return "extrapolated" if one.candidate.extrapolated else "predicted"
-
-
 def _to_json(result: AdviceResult) -> dict[str, Any]:
-    advice = result.advice
+    advice, runner_up = result.advice, None
+    if advice.runner_up:
+        times = dict(zip(("low", "middle", "high"), advice.behind(advice.runner_up), strict=True))
+        runner_up = {**_candidate_to_json(advice.runner_up), "times_as_much": times}
     return {
         "workload": result.workload,
         "metric": result.metric,
@@ -290,7 +306,7 @@ def _to_json(result: AdviceResult) -> dict[str, Any]:
         "verdict": advice.verdict,
         "indicative": advice.indicative,
         "choice": _candidate_to_json(advice.choice),
-        "runner_up": _runner_up_to_json(advice),
+        "runner_up": runner_up,
         "ranked": [_candidate_to_json(one) for one in advice.ranked],
         "too_much": [_candidate_to_json(one) for one in advice.too_much],
         "never": [group.name for group in advice.candidate_set.never],
@@ -302,13 +318,6 @@ def _to_json(result: AdviceResult) -> dict[str, Any]:
     }
 
 
-def _runner_up_to_json(advice: Advice) -> dict[str, Any] | None:
-    if advice.runner_up is None:
-        return None
-    low, middle, high = advice.behind(advice.runner_up)
-    return {**_candidate_to_json(advice.runner_up), "times_as_much": {"low": low, "middle": middle, "high": high}}
-
-
 def _candidate_to_json(one: RankedCandidate) -> dict[str, Any]:
     standing = one.standing
     return {
@@ -318,28 +327,3 @@ def _candidate_to_json(one: RankedCandidate) -> dict[str, Any]:
         "near_best": standing.near_best if standing else None,
         "regret": standing.regret if standing else None,
     }
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.with_json(parser)
-    common.add_folder(parser)
-    parser.add_argument("--target", type=float, metavar="T", help="value of the metric to reach (the headline target)")
-    parser.add_argument(
-        "--max-seconds", type=float, metavar="S", help="reach it within S seconds; with prices, as cheaply as possible"
-    )
-    parser.add_argument("--max-cost", type=float, metavar="USD", help="reach it for at most this many dollars")
-    common.add_prices(parser)
-    parser.add_argument("--cold", action="store_true", help="count start and end, and not only the training")
-    parser.add_argument("--workload", metavar="NAME", help="workload, if there are records of several")
-    parser.add_argument("--engine", metavar="E", help="only this engine")
-    parser.add_argument("--nodes", type=int, metavar="N", help="only N nodes, measured or predicted")
-    parser.add_argument("--cores", type=float, metavar="C", help="only nodes of C cores")
-    parser.add_argument("--machine", metavar="NAME", help="only nodes of this machine type")
-    parser.add_argument("--rows", type=float, metavar="R", help="only R rows to train on, measured or predicted")
-
-
-def execute(options: argparse.Namespace) -> int:
-    wanted = AdviceFilter(options.engine, options.nodes, options.cores, options.machine, options.rows)
-    limits = AdviceLimits(options.max_seconds, options.max_cost)
-    advise_options = AdviseOptions(options.folder, options.target, limits, wanted, options.cold, options.workload)
-    return advise(advise_options, price_book(options.prices, None), options.json, common.console())

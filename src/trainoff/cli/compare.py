@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from trainoff.analysis import Comparison, SettingGroup, by_workload, disturbances, groups, newest, usual_settings
 from trainoff.analysis.compare import (
@@ -35,9 +37,6 @@ from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.reproductions.published import require_records
 from trainoff.study.suggestions import quote, suggest
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 MAX_HEADING = 16  # letters
 LESS = {"faster": "less", "slower": "more"}  # verdicts on a figure that counts what is used
 
@@ -47,9 +46,9 @@ class CompareOptions:
     """The options of `trainoff compare`."""
 
     folders: Sequence[Path]
-    engines: Sequence[str] = ()
-    figure: str = TIME_TO_TARGET
-    target: float | None = None
+    engines: Sequence[str]
+    figure: str
+    target: float | None
 
 
 @dataclass(frozen=True)
@@ -62,18 +61,31 @@ class ComparisonTable:
     caveats: Sequence[str]
 
 
-def compare_folders(options: CompareOptions, as_json: bool, console: Console) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    add = parser.add_argument
+    about = "results, or published:NAME; a second to compare with it"
+    add("folders", type=Path, nargs="+", metavar="DIR", help=about)
+    add("--engines", nargs=2, default=[], metavar=("A", "B"), help="compare these (all with the best one)")
+    others = "train_s, cold_s, cpu_s, peak_memory_bytes, network_bytes, cost_usd, samples_per_s"
+    about = f"figure to compare by (time_to_target); also {others}"
+    add("--figure", default=TIME_TO_TARGET, metavar="NAME", help=about)
+    add("--target", type=float, metavar="T", help="compare the times to this target (the headline target)")
+
+
+def execute(given: argparse.Namespace) -> int:
     """Print the comparisons as a table or as JSON; exit code 1 if a record is damaged."""
+    options = CompareOptions(given.folders, given.engines, given.figure, given.target)
     _check_options(options)
     read = [require_records(folder) for folder in options.folders]
     records = [newest(found) for found, _ in read]
     for found, folder in zip(records, options.folders, strict=True):
         _check_engines(options.engines, found, folder)
     result = _compare(options, records)
-    if as_json:
+    if given.json:
         print(json.dumps(_to_json(options, result), indent=1, allow_nan=False))
     else:
-        _print_table(result, console)
+        _print_table(result, common.console())
     return warn([one for _, damaged in read for one in damaged])
 
 
@@ -229,14 +241,19 @@ def _columns(result: ComparisonTable) -> list[Column]:
     def medians(side: int) -> list[str]:
         return [one.figure.format((one.a, one.b)[side].median(one.figure.value)) for one in compared]
 
+    def interval(one: Comparison) -> str:
+        return "-" if one.low is None or one.n == 1 else f"{ratio_text(one.low)} to {ratio_text(one.high)}"
+
     several = len({one.figure.label for one in compared}) > 1
+    headings = [side.partition(" (")[0][-MAX_HEADING:] for side in result.sides]  # the engine, the end of a long name
+    ratios = [ratio_text(one.ratio) if one.ratio and math.isfinite(one.ratio) else "-" for one in compared]
     return [
         Column("setting", _settings(result), shrinks=True),
         *([Column("figure", [one.figure.label for one in compared], 50)] if several else []),
-        Column(_heading(result.sides[0]), medians(0), ALWAYS, right=True),
-        Column(_heading(result.sides[1]), medians(1), ALWAYS, right=True),
-        Column("ratio", [_ratio(one) for one in compared], ALWAYS, right=True),
-        Column("from to", [_interval(one) for one in compared], ALWAYS, right=True),
+        Column(headings[0], medians(0), ALWAYS, right=True),
+        Column(headings[1], medians(1), ALWAYS, right=True),
+        Column("ratio", ratios, ALWAYS, right=True),
+        Column("from to", [interval(one) for one in compared], ALWAYS, right=True),
         Column("n", [str(one.n) for one in compared], 70, right=True),
         Column("verdict", [_verdict(one) for one in compared], ALWAYS),
     ]
@@ -249,20 +266,6 @@ def _settings(result: ComparisonTable) -> list[str]:
     if len(names) == 1 or any(one.a.first.engine != engine for one in result.compared):
         return names
     return [name.removeprefix(engine).strip() or name for name in names]
-
-
-def _heading(side: str) -> str:
-    """Return the heading of a side: only the engine of a setting, only the end of a long name."""
-    return side.partition(" (")[0][-MAX_HEADING:]
-
-
-def _ratio(one: Comparison) -> str:
-    """Return the ratio; a dash if one side never reached the target."""
-    return ratio_text(one.ratio) if one.ratio and math.isfinite(one.ratio) else "-"
-
-
-def _interval(one: Comparison) -> str:
-    return "-" if one.low is None or one.n == 1 else f"{ratio_text(one.low)} to {ratio_text(one.high)}"
 
 
 def _verdict(one: Comparison) -> str:
@@ -332,45 +335,20 @@ def _left_out(
 
 def _environments(compared: Sequence[Comparison], sides: tuple[str, str]) -> list[str]:
     """Return a caveat if the two sides ran on other machines, or with other versions of an engine."""
+
+    def records(chosen: Sequence[Comparison]) -> list[list[Record]]:
+        return [[record for one in chosen for record in (one.a, one.b)[side].records] for side in (0, 1)]
+
     sentences = []
-    hosts = [sorted({str(record.environment.get("host")) for record in side}) for side in _records(compared)]
+    hosts = [sorted({str(record.environment.get("host")) for record in side}) for side in records(compared)]
     if hosts[0] != hosts[1]:
         sentences.append(f"They were not run on the same machines: {', '.join(hosts[0])} and {', '.join(hosts[1])}.")
     same = [one for one in compared if one.a.first.engine == one.b.first.engine]
     for engine in dict.fromkeys(one.a.first.engine for one in same):
         new, old = (
             ", ".join(sorted({record.engine_version for record in side if record.engine == engine}))
-            for side in _records(same)
+            for side in records(same)
         )
         if new != old:
             sentences.append(f"{engine} was {new} in {sides[0]} and {old} in {sides[1]}.")
     return sentences
-
-
-def _records(compared: Sequence[Comparison]) -> tuple[list[Record], list[Record]]:
-    """Return the records of the first sides, and those of the second."""
-    return (
-        [record for one in compared for record in one.a.records],
-        [record for one in compared for record in one.b.records],
-    )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.with_json(parser)
-    parser.add_argument(
-        "folders", type=Path, nargs="+", metavar="DIR", help="results, or published:NAME; a second to compare with it"
-    )
-    parser.add_argument(
-        "--engines", nargs=2, default=[], metavar=("A", "B"), help="compare these (all with the best one)"
-    )
-    others = "train_s, cold_s, cpu_s, peak_memory_bytes, network_bytes, cost_usd, samples_per_s"
-    about = f"figure to compare by (time_to_target); also {others}"
-    parser.add_argument("--figure", default=TIME_TO_TARGET, metavar="NAME", help=about)
-    parser.add_argument(
-        "--target", type=float, metavar="T", help="compare the times to this target (the headline target)"
-    )
-
-
-def execute(options: argparse.Namespace) -> int:
-    compare_options = CompareOptions(options.folders, options.engines, options.figure, options.target)
-    return compare_folders(compare_options, options.json, common.console())

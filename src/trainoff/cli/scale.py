@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from trainoff.analysis.figures import FIGURES, Figure, time_to
 from trainoff.analysis.format import about, count, ratio_text, seconds, span
@@ -34,10 +37,6 @@ from trainoff.report.tables import ALWAYS, Column, table
 from trainoff.reproductions.published import published_name, require_records
 from trainoff.study.suggestions import quote
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
 FIGURES_BY_NAME = {"train_s": FIGURES["train_s"], "cold_s": FIGURES["cold_s"], PER_1000.name: PER_1000}
 MOST_NODES = 100_000
 MOST_NAMED = 3  # of the curves that could not be fitted
@@ -47,16 +46,34 @@ REPLACED_OPTIONS = ("--engine", "--repeat", "--retry")  # options with a value t
 ADD_COUNT = "`trainoff run STUDY --set nodes=2` adds another (`workers=2` if it is not a lab)"
 
 
-@dataclass(frozen=True)
-class ScaleOptions:
-    """The options of `trainoff scale`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    common.add_folder(parser)
+    add = parser.add_argument
+    add("--at", nargs="+", default=[], metavar="N", help="numbers of nodes to predict (twice the largest measured)")
+    add("--minutes", type=float, metavar="M", help="also suggest the runs within M minutes that would help most")
+    about_hold_out = "fit without these numbers of nodes, and grade by them"
+    add("--hold-out", nargs="+", default=[], metavar="N", help=about_hold_out)
+    add("--figure", default="train_s", choices=tuple(FIGURES_BY_NAME), help="time to model (train_s)")
+    add("--target", type=float, metavar="T", help="model the time to this target instead")
 
-    folder: Path
-    at: Sequence[str] = ()
-    hold_out: Sequence[str] = ()
-    minutes: float | None = None
-    figure: str = "train_s"
-    target: float | None = None
+
+def execute(options: argparse.Namespace) -> int:
+    """Print the models as tables with sentences or as JSON; exit code 1 if a record is damaged."""
+    at, held_out = _node_counts("--at", options.at), _node_counts("--hold-out", options.hold_out)
+    _check_options(options.folder, options.minutes, options.target, options.figure)
+    records, damaged = require_records(options.folder)
+    found = curves(records, _figure(options.figure, options.target, records))
+    _check_held_out(held_out, found)
+    result = _fit_all(found, at, held_out)
+    if not result.fits and not (options.minutes and any(curve.spreads for curve in result.single)):
+        raise TrainoffError(f"{options.folder}: {_no_curve_reason(records, found, held_out)}")
+    plan = None if options.minutes is None else next_runs(result, options.minutes, options.folder)
+    if options.json:
+        print(json.dumps(_to_json(result, plan), indent=1, allow_nan=False))
+    else:
+        _print_result(result, plan, common.console())
+    return warn(damaged)
 
 
 @dataclass(frozen=True)
@@ -85,8 +102,7 @@ class Row:
 
     @property
     def remarks(self) -> str:
-        remarks = ["extrapolated"] if self.estimate.extrapolated else []
-        return ", ".join([*remarks, *(["held out"] if self.held_out else [])])
+        return ", ".join(["extrapolated"] * self.estimate.extrapolated + ["held out"] * self.held_out)
 
     @property
     def grade(self) -> str:
@@ -95,24 +111,6 @@ class Row:
             return error_text(self.error)
         others = share_text(self.estimate.error)
         return f"about {others}" if others[0].isdigit() else others
-
-
-def scale(options: ScaleOptions, as_json: bool, console: Console) -> int:
-    """Print the models as tables with sentences or as JSON; exit code 1 if a record is damaged."""
-    at, held_out = _node_counts("--at", options.at), _node_counts("--hold-out", options.hold_out)
-    _check_options(options)
-    records, damaged = require_records(options.folder)
-    found = curves(records, _figure(options, records))
-    _check_held_out(held_out, found)
-    result = _fit_all(found, at, held_out)
-    if not result.fits and not (options.minutes and any(curve.spreads for curve in result.single)):
-        raise TrainoffError(f"{options.folder}: {_no_curve_reason(records, found, held_out)}")
-    plan = None if options.minutes is None else next_runs(result, options.minutes, options.folder)
-    if as_json:
-        print(json.dumps(_to_json(result, plan), indent=1, allow_nan=False))
-    else:
-        _print_result(result, plan, console)
-    return warn(damaged)
 
 
 def _node_counts(option: str, texts: Sequence[str]) -> list[int]:
@@ -124,15 +122,15 @@ def _node_counts(option: str, texts: Sequence[str]) -> list[int]:
     return sorted({int(text) for text in texts})
 
 
-def _check_options(options: ScaleOptions) -> None:
-    if options.minutes is not None and not (options.minutes > 0 and math.isfinite(options.minutes)):
-        raise TrainoffError(f"--minutes {options.minutes:g}: expected a number of minutes above 0, as in --minutes 20")
-    if options.minutes is not None and (name := published_name(options.folder)):
+def _check_options(folder: Path, minutes: float | None, target: float | None, figure: str) -> None:
+    if minutes is not None and not (minutes > 0 and math.isfinite(minutes)):
+        raise TrainoffError(f"--minutes {minutes:g}: expected a number of minutes above 0, as in --minutes 20")
+    if minutes is not None and (name := published_name(folder)):
         raise TrainoffError(
             f"--minutes: runs here cannot extend published figures; `trainoff reproduce {name}` runs the study again"
         )
-    check_target(options.target)
-    if options.target is not None and options.figure != "train_s":
+    check_target(target)
+    if target is not None and figure != "train_s":
         raise TrainoffError("--target asks for the time to it, and --figure for something else; give one of them")
 
 
@@ -145,11 +143,10 @@ def _check_held_out(held_out: Sequence[int], found: Sequence[Curve]) -> None:
         raise TrainoffError(f"--hold-out {missing[0]}: no run has {count(missing[0], 'node')}; they have {known}")
 
 
-def _figure(options: ScaleOptions, records: Sequence[Record]) -> Callable[[Record], Figure]:
+def _figure(name: str, target: float | None, records: Sequence[Record]) -> Callable[[Record], Figure]:
     """Return the figure to model for a record; that of a target depends on the workload's metric."""
-    target = options.target
     if target is None:
-        return lambda record: FIGURES_BY_NAME[options.figure]
+        return lambda record: FIGURES_BY_NAME[name]
     if not any(str(target) in record.time_to_target for record in records):
         raise not_timed(records, target)
     return lambda record: time_to(target, record.metric)
@@ -197,13 +194,13 @@ def _rows(curve: Curve, model: Fit, at: Sequence[int]) -> list[Row]:
     fitted = {(one.nodes, one.rows) for one in model.measurements}
     sizes = sorted({one.rows for one in curve.measurements})
     positions = {*measured, *((nodes, rows) for nodes in _predicted_counts(curve.counts, at) for rows in sizes)}
-    made = []
+    held_out = model.grade.held_out
+    rows = []
     for position in sorted(positions):
         inside = model.grade.left_out.get(position[0]) if position in fitted and len(sizes) == 1 else None
-        error = model.grade.held_out.get(position, inside)
-        held_out = position in model.grade.held_out
-        made.append(Row(model.predict(*position), measured.get(position), held_out, error))
-    return made
+        error = held_out.get(position, inside)
+        rows.append(Row(model.predict(*position), measured.get(position), position in held_out, error))
+    return rows
 
 
 def _print_result(result: ScaleResult, plan: NextRuns | None, console: Console) -> None:
@@ -251,25 +248,18 @@ def _table(rows: Sequence[Row], model: Fit, width: int) -> Table:
 
 def _remarks(result: ScaleResult) -> list[str]:
     """Name the curves that could not be fitted, and why."""
+    why = {"One number of nodes only, so no curve": result.single, "No run has this figure": result.empty}
     remarks = []
-    if result.single:
-        remarks.append(f"One number of nodes only, so no curve: {_names(result.single)}.")
-    if result.empty:
-        remarks.append(f"No run has this figure: {_names(result.empty)}.")
+    for reason, left_out in why.items():
+        names = list(dict.fromkeys(curve.name for curve in left_out))
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        remarks += [f"{reason}: {', '.join(names[:MOST_NAMED])}{more}."] if names else []
     return remarks
 
 
-def _names(curves: Sequence[Curve]) -> str:
-    """Return the names of the first curves, and the number of the others."""
-    names = list(dict.fromkeys(curve.name for curve in curves))
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
-
-
 def _to_json(result: ScaleResult, plan: NextRuns | None) -> dict[str, Any]:
-    curves = [_curve_to_json(curve, model, result.at) for curve, model in result.fits]
-    facts = {"curves": curves, "remarks": _remarks(result)}
-    return facts if plan is None else {**facts, "next": plan.to_json()}
+    found = [_curve_to_json(curve, model, result.at) for curve, model in result.fits]
+    return {"curves": found, "remarks": _remarks(result), **({"next": plan.to_json()} if plan else {})}
 
 
 def _curve_to_json(curve: Curve, model: Fit, at: Sequence[int]) -> dict[str, Any]:
@@ -327,8 +317,8 @@ class SuggestedRuns:
     @property
     def description(self) -> str:
         """Nodes, rows if there are several, number of runs and duration."""
-        rows = [f"{self.rows:,.0f} rows"] if _several_rows(self.curve) else []
-        runs = [] if self.runs == 1 else [f"{self.runs} runs"]
+        rows = [f"{self.rows:,.0f} rows"] * _several_rows(self.curve)
+        runs = [f"{self.runs} runs"] * (self.runs > 1)
         return ", ".join([count(self.nodes, "node"), *rows, *runs, about(self.seconds)])
 
 
@@ -343,7 +333,12 @@ class NextRuns:
     def lines(self) -> Iterator[str]:
         """Yield the sentence, and below it the runs by curve with their commands."""
         if not self.suggestions:
-            yield self._none_reason()
+            yield (
+                "No run would narrow the predictions much: they are as good as a few more measurements."
+                if self.shortest_s is None
+                else f"{self.minutes:g} min are too little for any run that would help: "
+                f"the shortest takes about {about(self.shortest_s)}."
+            )
             return
         runs, total = sum(one.runs for one in self.suggestions), sum(one.seconds for one in self.suggestions)
         yield f"Next, within {self.minutes:g} min: {count(runs, 'run')}, about {about(total)} together."
@@ -356,14 +351,6 @@ class NextRuns:
             for one in own:
                 yield f"    {one.description}"
                 yield f"      {one.command}"
-
-    def _none_reason(self) -> str:
-        if self.shortest_s is not None:
-            return (
-                f"{self.minutes:g} min are too little for any run that would help: "
-                f"the shortest takes about {about(self.shortest_s)}."
-            )
-        return "No run would narrow the predictions much: they are as good as a few more measurements."
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -491,24 +478,3 @@ def rerun_command(folder: Path, study: str, keys: Sequence[str]) -> list[str]:
 def study_copy(folder: Path, study: str) -> Path | None:
     """Return the copy of a study that lies beside its records."""
     return next((path for path in (folder / STUDY_COPY, folder / study / STUDY_COPY) if path.is_file()), None)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.with_json(parser)
-    common.add_folder(parser)
-    parser.add_argument(
-        "--at", nargs="+", default=[], metavar="N", help="numbers of nodes to predict (twice the largest measured)"
-    )
-    parser.add_argument(
-        "--minutes", type=float, metavar="M", help="also suggest the runs within M minutes that would help most"
-    )
-    parser.add_argument(
-        "--hold-out", nargs="+", default=[], metavar="N", help="fit without these numbers of nodes, and grade by them"
-    )
-    parser.add_argument("--figure", default="train_s", choices=tuple(FIGURES_BY_NAME), help="time to model (train_s)")
-    parser.add_argument("--target", type=float, metavar="T", help="model the time to this target instead")
-
-
-def execute(options: argparse.Namespace) -> int:
-    values = options.at, options.hold_out, options.minutes, options.figure, options.target
-    return scale(ScaleOptions(options.folder, *values), options.json, common.console())
