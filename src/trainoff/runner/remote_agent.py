@@ -26,16 +26,8 @@ import psutil
 
 from trainoff.clusters.local import cpus
 from trainoff.clusters.namespaces import adopt_orphans
-from trainoff.clusters.ssh.connection import (
-    SILENCE_S,
-    Head,
-    MessageStream,
-    TrialFolder,
-    explain_os_error,
-    files_below,
-    state,
-    take_file,
-)
+from trainoff.clusters.ssh import connection
+from trainoff.clusters.ssh.connection import Head, MessageStream, TrialFolder, explain_os_error
 from trainoff.runner.machine import cpu_model
 from trainoff.runner.sampler import Sampler
 
@@ -105,11 +97,12 @@ class RemoteAgent:
             error, self.write_error = self.write_error, None
             self._reply(head["reply"], **({"error": error} if error else {}))
         elif kind == "missing":
-            missing = [name for name, wanted in head["files"] if wanted and state(Path(name)) != tuple(wanted)]
+            files = [(name, tuple(wanted)) for name, wanted in head["files"] if wanted]
+            missing = [name for name, wanted in files if connection.state(Path(name)) != wanted]
             self._reply(head["reply"], missing=missing)
         elif kind == "logs":
             logs = self.place.folder / "logs"
-            for path in files_below([logs]) if logs.exists() else []:
+            for path in connection.files_below([logs]) if logs.exists() else []:
                 self.stream.send_file(path, str(path.relative_to(logs)))
             self._reply(head["reply"])
 
@@ -120,7 +113,7 @@ class RemoteAgent:
                 if head["kind"] == "folder":
                     path.mkdir(parents=True, exist_ok=True)
                 else:
-                    self.draft = take_file(head, body, path)
+                    self.draft = connection.take_file(head, body, path)
             except OSError as error:
                 self.write_error = explain_os_error(error)
 
@@ -192,7 +185,7 @@ class RemoteAgent:
 
     def _check_connection(self) -> None:
         """End the agent when messages stay away; in a thread of its own, because threads that send may block."""
-        while time.monotonic() - self.last_message < SILENCE_S:
+        while time.monotonic() - self.last_message < connection.SILENCE_S:
             time.sleep(1.0)
         terminate()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from trainoff.study.machines import NodeSpec
 FILE = "lab.json"  # in the folder of a trial
 NETWORK = "10.77"  # visible in the lab only
 INTERFACE = "eth0"  # of every node
+UNFILLED_BYTES = 4 * 2**20  # when a node's memory is filled
 
 
 def gone(folder: Path, number: int) -> Path:
@@ -73,6 +75,18 @@ class LabPlan:
     def from_json(value: dict[str, object]) -> LabPlan:
         specs = [NodeSpec(**each) for each in value.pop("specs")]  # type: ignore[attr-defined]  # a list, from JSON
         return LabPlan(specs=specs, **value)  # type: ignore[arg-type]  # what asdict() made
+
+
+def fill_memory(folder: str, number: str) -> None:
+    """Fill the memory of a node up to its limit; the kernel then kills other processes there that allocate more."""
+    plan = LabPlan.read(Path(folder))
+    with suppress(OSError):  # without root the kernel may kill this process, too
+        Path("/proc/self/oom_score_adj").write_text("-1000")
+    group, limit = plan.group(int(number)), plan.specs[int(number)].memory_bytes or 0
+    filling = []
+    while limit - group.usage().memory_bytes > UNFILLED_BYTES:
+        filling.append(bytearray(b"1" * 2**20))
+    signal.pause()
 
 
 class LabCluster(Cluster):

@@ -87,20 +87,20 @@ def sweep(groups: Cgroups) -> list[str]:
     """Remove the leftovers of labs whose owners are gone; return their names."""
     gone = [name for name in groups.labs() if not owned(name)]
     for name in gone:
-        with contextlib.suppress(OSError):  # another process removes it, too, or its processes have not ended yet
-            kill_all(groups, name)
-            groups.remove(name)
+        kill_and_remove(groups, name)
     for path in folder().glob("*-*-*"):
         if not owned(path.stem):
             forget(path.stem)
     return gone
 
 
-def kill_all(groups: Cgroups, name: str) -> None:
-    """Kill every process of a lab."""
-    for pid in groups.pids(name):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 9)
+def kill_and_remove(groups: Cgroups, name: str) -> None:
+    """Kill every process of a lab, and remove its groups."""
+    with contextlib.suppress(OSError):  # another process removes them, too, or the processes have not ended yet
+        for pid in groups.pids(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        groups.remove(name)
 
 
 _numbers = itertools.count()
@@ -132,9 +132,7 @@ class LabCgroups:
     def close(self) -> None:
         """Kill the lab's processes and remove its groups; those that are busy yet are removed by the next lab."""
         forget(self.plan.name)
-        with contextlib.suppress(OSError):
-            kill_all(self._groups, self.plan.name)
-            self._groups.remove(self.plan.name)
+        kill_and_remove(self._groups, self.plan.name)
 
 
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}

@@ -165,7 +165,8 @@ class LabTargets(FaultTargets):
         self._lab.network.shape(node, spec.bandwidth_mbit, spec.latency_ms)
 
     def fill(self, node: int) -> None:
-        program = [sys.executable, "-P", "-m", "trainoff.clusters.lab.memory_filler", str(self._lab.folder), str(node)]
+        code = "import sys; from trainoff.clusters.lab.cluster import fill_memory; fill_memory(*sys.argv[1:])"
+        program = [sys.executable, "-P", "-c", code, str(self._lab.folder), str(node)]
         self._fillers.append(
             subprocess.Popen([*self._lab.plan.enter_command(node), *program], stdin=subprocess.DEVNULL)
         )
