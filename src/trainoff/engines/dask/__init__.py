@@ -5,19 +5,23 @@ The connection to a cluster is in `session`, the workers of local SGD and their 
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainoff.clusters.local import LOOPBACK, free_ports
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, refuse_sparse_l2
+from trainoff.engines.shared.control_channel import ControlServer, wait_until_ready
 from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine
+from trainoff.engines.shared.shipping import expand, without_rows
 from trainoff.engines.shared.storage import needs_host_network, refuses_storage
-from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
+from trainoff.engines.torch.ddp_driver import READY_S, DdpAssignment, DdpDriver
 
 if TYPE_CHECKING:
     from trainoff.engines.dask.session import DaskConnection
     from trainoff.engines.dask.worker_pool import WorkerRows
-    from trainoff.engines.torch.ddp_driver import DdpAssignment
     from trainoff.study import Trial
 
 
@@ -64,7 +68,6 @@ class DaskEngine(Engine):
         self.session = DaskConnection(job, watch)
         with watch.phase("cluster_start"), self.session.failures():
             self.session.start(self.on_workers)
-            self.session.announce(watch)
 
     def close(self) -> None:
         if hasattr(self, "session"):
@@ -82,9 +85,8 @@ class DaskLocalSgdEngine(LocalSgdEngine, DaskEngine):
         from trainoff.engines.dask.worker_pool import DaskWorkerPool
 
         partitioned = self.partitioned and job.mode != "search" and job.workers > 1
-        self.pool = DaskWorkerPool(self.session, job, self.make_learner, partitioned=partitioned)
         with watch.phase("data_load"):
-            self.pool.store_rows()
+            self.pool = DaskWorkerPool(self.session, job, self.make_learner, partitioned=partitioned)
         if job.mode != "search":
             with watch.phase("ship"), self.session.failures():
                 self.pool.start_actors()
@@ -130,7 +132,6 @@ class DaskTorch(DdpDriver, DaskEngine):
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
         from trainoff.engines.dask.worker_pool import store_rows
-        from trainoff.engines.shared.control_channel import ControlServer
 
         with watch.phase("import"):
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
@@ -142,18 +143,10 @@ class DaskTorch(DdpDriver, DaskEngine):
             shares = store_rows(job, partitioned=False)
         with watch.phase("cluster_start"):
             self._submit_tasks(job, watch, shares)
-            self.server.wait_for("connected", READY_S)
-        with watch.phase("ship"):
-            self.server.wait_for("shipped", READY_S)
-        with watch.phase("compile"):
-            self.server.wait_for("ready", READY_S)
+        wait_until_ready(watch, lambda state: self.server.wait_for(state, READY_S))
 
     def _submit_tasks(self, job: Job, watch: Watch, shares: list[WorkerRows]) -> None:
         """Submit a task to every worker; they meet at the first worker's address."""
-        from trainoff.clusters.local import free_ports
-        from trainoff.engines.shared.shipping import without_rows
-        from trainoff.engines.torch.ddp_driver import DdpAssignment
-
         client, addresses = self.session.client, self.session.addresses
         host = host_of(addresses[0])
         ((port,),) = client.run(free_ports, [host], workers=addresses[:1]).values()
@@ -184,12 +177,7 @@ def host_of(address: str) -> str:
 
 def run_worker(assignment: DdpAssignment, share: WorkerRows, group: Mapping[str, Any]) -> None:
     """Train as one worker of the process group. Run by Dask."""
-    import os
-    import traceback
-
-    from trainoff.clusters.local import LOOPBACK
     from trainoff.engines.dask.worker_pool import load
-    from trainoff.engines.shared.shipping import expand
     from trainoff.engines.torch import ddp_worker
 
     os.environ.update({name: str(value) for name, value in group.items()})

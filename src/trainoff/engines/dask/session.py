@@ -49,7 +49,6 @@ class DaskConnection:
         self.recovery_s = 0.0
         self._cluster: DaskCluster | None = None  # the trial's own processes
         self._local_cluster: Any = None  # or threads
-        self._about = ""
 
     @property
     def attached(self) -> bool:
@@ -64,7 +63,9 @@ class DaskConnection:
         logging.getLogger("distributed").setLevel(logging.ERROR)  # losses are in the record
         if isinstance(self.job.cluster, Attached):
             self._attach(self.job.cluster)
-            self._about = check_workers(self, modules)
+            self._watch.note("workers", check_workers(self, modules))
+            if self.job.params["dashboard"]:
+                self._watch.note("dashboard", str(self.client.dashboard_link))
         elif self.job.params["protocol"] == "inproc":
             self._start_threads()
         else:
@@ -88,14 +89,14 @@ class DaskConnection:
         self.addresses = sorted(self._registered())
 
     def _start_processes(self) -> None:
-        protocol = self.job.params["protocol"]
+        protocol, dashboard = self.job.params["protocol"], self.job.params["dashboard"]
         security, tls_options = self._secure() if protocol == "tls" else (None, [])
-        self._cluster = DaskCluster(
-            self.job.cluster, self.job.folder, self.threads, protocol, tls_options, self.job.params["dashboard"]
-        )
+        self._cluster = DaskCluster(self.job.cluster, self.job.folder, self.threads, protocol, tls_options, dashboard)
         address = self._cluster.start()
         self.client = Client(address, security=security, direct_to_workers=True, timeout=CONNECT_S)
         self.addresses = [self._cluster.wait_for(worker) for worker in self._cluster.workers]
+        if dashboard and (port := self._cluster.dashboard_port()):
+            self._watch.page("dask", self.job.cluster.nodes[0].address, port)
 
     def _secure(self) -> tuple[Any, list[str]]:
         """Make a certificate for this cluster; return the client's security and the options of the processes."""
@@ -136,17 +137,6 @@ class DaskConnection:
                 f"{self.workers}; ask for fewer workers or cores"
             )
         self.addresses = fit[: self.workers]
-
-    def announce(self, watch: Watch) -> None:
-        """Report the dashboard's address, if there is one, and the workers of an existing cluster."""
-        if self._about:
-            watch.note("workers", self._about)
-        if not self.job.params["dashboard"]:
-            return
-        if self._cluster and (port := self._cluster.dashboard_port()):
-            watch.page("dask", self.job.cluster.nodes[0].address, port)
-        elif self.attached:
-            watch.note("dashboard", str(self.client.dashboard_link))
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:

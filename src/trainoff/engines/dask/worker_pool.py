@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,6 @@ from trainoff.engines.shared.local_sgd import (
     Floats,
     LearnerFactory,
     LocalRows,
-    RateCandidate,
     RoundResult,
     SparseUpdate,
     factors,
@@ -45,17 +44,13 @@ class DaskWorkerPool:
 
     def __init__(self, session: DaskConnection, job: Job, make_learner: LearnerFactory, *, partitioned: bool) -> None:
         self._session, self._job, self._partitioned = session, job, partitioned
-        self._make_learner = make_learner
-        self._lean = without_rows(job)
+        self._make_learner, self._lean = make_learner, without_rows(job)
         self.workers = job.workers
         self.sparse = job.model.sparse  # few of many weights change
         self._sent: Floats | None = None  # the weights that all actors have; None if one may have none
         self._replaced = False  # whether an actor was replaced in this round
         self._round_samples = 0  # of a worker
-
-    def store_rows(self) -> None:
-        """Put the rows where the workers can read them."""
-        self._shares = store_rows(self._job, self._partitioned)
+        self._shares = store_rows(job, partitioned)
 
     def start_actors(self) -> None:
         """Have every worker load its rows and start its actor."""
@@ -87,10 +82,9 @@ class DaskWorkerPool:
 
     def _start_actor(self, worker: int) -> Any:
         """Start an actor; raises WorkerLost if a worker is gone, for whose rows Dask would wait for ever."""
-        args = (self._rows[worker], self._lean, self._make_learner, worker)
-        options = {"partitioned": self._partitioned, "sparse": self.sparse}
+        args = (self._rows[worker], self._lean, self._make_learner, worker, self._partitioned)
         address = [self._session.addresses[worker]]
-        actor = self._session.client.submit(WorkerActor, *args, **options, actor=True, workers=address, pure=False)
+        actor = self._session.client.submit(WorkerActor, *args, actor=True, workers=address, pure=False)
         try:
             return self._wait(actor)
         except FileNotFoundError as error:
@@ -113,18 +107,7 @@ class DaskWorkerPool:
         self._round_samples = (seen(last) - seen(first - 1)) // self.workers
         update = SparseUpdate.between(self._sent, weights) if self.sparse and self._sent is not None else weights
         self._replaced = False
-        results = self._call_all(
-            lambda actor: actor.work(update, first, last), lambda actor: actor.work(weights, first, last)
-        )
-        self._sent = None if self._replaced else weights  # a new actor may have had no work in this round
-        for worker, result in enumerate(results):
-            if isinstance(result, TaskFailure):
-                raise WorkerFailed(f"worker-{worker}", result.traceback)
-        return results
-
-    def _call_all(self, call: Callable[[Any], Any], call_new: Callable[[Any], Any]) -> list[Any]:
-        """Return the result of every actor; a lost one is replaced, and the new one called with `call_new`."""
-        calls = [self._call(call, worker) for worker in range(self.workers)]
+        calls = [self._call(worker, update, first, last) for worker in range(self.workers)]
         results = [UNFINISHED] * self.workers
         for worker in range(self.workers):
             while results[worker] is UNFINISHED:
@@ -133,12 +116,16 @@ class DaskWorkerPool:
                 except WorkerLost as lost:
                     for new in self._replace(lost.index):
                         if results[new] is UNFINISHED:
-                            calls[new] = self._call(call_new, new)
+                            calls[new] = self._call(new, weights, first, last)
+        self._sent = None if self._replaced else weights  # a new actor may have had no work in this round
+        for worker, result in enumerate(results):
+            if isinstance(result, TaskFailure):
+                raise WorkerFailed(f"worker-{worker}", result.traceback)
         return results
 
-    def _call(self, call: Callable[[Any], Any], worker: int) -> Any:
+    def _call(self, worker: int, weights: Any, first: int, last: int) -> Any:
         try:
-            return call(self._actors[worker])
+            return self._actors[worker].work(weights, first, last)
         except RuntimeError:  # Dask knows already that the actor is gone
             return None
 
@@ -162,15 +149,12 @@ class DaskWorkerPool:
         """Try every candidate by joblib, which can spread no more than that; returns the weights of the best."""
         import joblib
 
-        tried, lean, share = factors(self._job.params["candidates"]), self._lean, self._shares[0]
-        make_learner = self._make_learner
+        tried = factors(self._job.params["candidates"])
+        args = self._make_learner, self._lean, self._shares[0]
 
-        def attempts() -> list[RateCandidate]:
-            options = {"client": self._session.client, "workers": self._session.addresses}
-            with joblib.parallel_config("dask", **options):
-                tasks = (joblib.delayed(_attempt)(make_learner, lean, share, factor) for factor in tried)
-                candidates: list[RateCandidate] = joblib.Parallel(n_jobs=len(tried))(tasks)
-                return candidates
+        def attempts() -> Any:
+            with joblib.parallel_config("dask", client=self._session.client, workers=self._session.addresses):
+                return joblib.Parallel(n_jobs=len(tried))(joblib.delayed(_attempt)(*args, factor) for factor in tried)
 
         def poll() -> None:
             self._session.check()
@@ -182,9 +166,8 @@ class DaskWorkerPool:
 def _attempt(make_learner: LearnerFactory, lean: Job, share: WorkerRows, factor: float) -> Any:
     """Train one candidate. Run by joblib on a worker."""
     x, y = load(share)
-    return train_candidate(
-        make_learner, replace(lean, data=replace(lean.data, x_train=x, y_train=np.asarray(y))), factor
-    )
+    job = replace(lean, data=replace(lean.data, x_train=x, y_train=np.asarray(y)))
+    return train_candidate(make_learner, job, factor)
 
 
 @dataclass(frozen=True)
@@ -197,26 +180,18 @@ class TaskFailure:
 class WorkerActor:
     """The state of one worker: its rows, its learner and its last weights.
 
-    With `partitioned` the rows are its own; else it has all, and takes its slice of every batch. With `sparse` it
+    With `partitioned` the rows are its own; else it has all, and takes its slice of every batch. Of a sparse model it
     returns only the weights that have changed.
     """
 
     def __init__(
-        self,
-        rows: tuple[Any, Any],
-        job: Job,
-        make_learner: LearnerFactory,
-        worker: int,
-        *,
-        partitioned: bool,
-        sparse: bool,
+        self, rows: tuple[Any, Any], job: Job, make_learner: LearnerFactory, worker: int, partitioned: bool
     ) -> None:
         x, y = rows
-        self._sparse = sparse
         self._job = replace(job, data=replace(job.data, x_train=x, y_train=y))
-        self._portion = (
-            LocalRows(job.order, worker, len(y)) if partitioned else BatchShare(job.order, worker, job.workers)
-        )
+        self._portion: BatchShare | LocalRows = BatchShare(job.order, worker, job.workers)
+        if partitioned:
+            self._portion = LocalRows(job.order, worker, len(y))
         self._learner = make_learner(self._job)
         self._weights = flatten(job.weights)
 
@@ -228,7 +203,8 @@ class WorkerActor:
             else:
                 self._weights = np.array(weights)
             done = make_steps(self._learner, self._job, self._portion, self._weights, first, last)
-            return replace(done, weights=SparseUpdate.between(self._weights, done.weights)) if self._sparse else done
+            sparse = self._job.model.sparse
+            return replace(done, weights=SparseUpdate.between(self._weights, done.weights)) if sparse else done
         except Exception:
             return TaskFailure(traceback.format_exc())
 
@@ -271,13 +247,10 @@ def load(share: WorkerRows) -> tuple[Any, Any]:
         x, y = share.storage.read(part)
         xs.append(x[first:last])
         ys.append(y[first:last])
-    return _concatenate(xs) if isinstance(xs[0], Csr) else np.concatenate(xs), np.concatenate(ys)
-
-
-def _concatenate(parts: Sequence[Csr]) -> Csr:
-    """Concatenate sparse rows."""
-    parts = [part.compact() for part in parts]
+    if not isinstance(xs[0], Csr):
+        return np.concatenate(xs), np.concatenate(ys)
+    parts = [x.compact() for x in xs]
     offsets = np.cumsum([0, *(part.nonzeros for part in parts)])
     starts = [part.starts[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
     columns, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("columns", "values"))
-    return Csr(np.concatenate([*starts, offsets[-1:]]), columns, values, parts[0].width)
+    return Csr(np.concatenate([*starts, offsets[-1:]]), columns, values, parts[0].width), np.concatenate(ys)

@@ -11,6 +11,7 @@ from trainoff.clusters import Attached
 from trainoff.clusters.local import free_ports
 from trainoff.clusters.ray import RayCluster
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, families, refuse_stop
+from trainoff.engines.shared.control_channel import wait_until_ready
 from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, Recovery, settle_checkpoints
 from trainoff.engines.shared.shipping import without_rows
 from trainoff.engines.torch.ddp_driver import DdpAssignment
@@ -72,11 +73,7 @@ class RayTorch(Engine):
             endpoint, schedule = self._recovery.server.endpoint, watch.snapshot_schedule
             config = {"assignment": DdpAssignment(without_rows(job), endpoint, schedule, checkpoints), "sent": sent}
             self._fit = RayFit(session.trainer(job, config, RESTARTS).fit)
-            self._recovery.wait_for("connected")
-        with watch.phase("ship"):
-            self._recovery.wait_for("shipped")
-        with watch.phase("compile"):
-            self._recovery.wait_for("ready")
+        wait_until_ready(watch, self._recovery.wait_for)
 
     def _connect(self, job: Job, watch: Watch) -> None:
         """Connect to the attached cluster, or start one."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainoff.engines.contract import Job, Watch, WorkerFailed
+from trainoff.engines.contract import Job, Phases, Watch, WorkerFailed
 from trainoff.errors import TrainoffError
 from trainoff.models import NamedWeights, Weights, flatten, unflatten
 
@@ -209,6 +209,13 @@ class ControlServer:
     def close(self) -> None:
         self.disconnect()
         self._listener.close()
+
+
+def wait_until_ready(watch: Phases, wait_for: Callable[[str], None]) -> None:
+    """Wait for the states that every chief reports before training; the time until each is a phase."""
+    for phase, state in (("cluster_start", "connected"), ("ship", "shipped"), ("compile", "ready")):
+        with watch.phase(phase):
+            wait_for(state)
 
 
 def _set_receive_timeout(caller: socket.socket, seconds: float) -> None:

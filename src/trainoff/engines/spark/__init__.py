@@ -12,9 +12,12 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainoff.clusters.java import INSTALL, LEAST, find_java, sharing
 from trainoff.clusters.spark import Executors, allocate
 from trainoff.engines.contract import Engine, Job, Missing, Watch, refuse_sparse_l2
-from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine
+from trainoff.engines.shared.control_channel import ControlServer
+from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine, training_part
+from trainoff.engines.shared.shipping import unpack_rows, without_rows
 from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
 from trainoff.errors import TrainoffError
 
@@ -37,8 +40,6 @@ class SparkEngine(Engine):
     session: SparkConnection
 
     def missing(self) -> list[Missing]:
-        from trainoff.clusters.java import INSTALL, LEAST, find_java
-
         absent = super().missing()
         java = find_java()
         if java is None:
@@ -60,15 +61,12 @@ class SparkEngine(Engine):
 
     def open(self, job: Job, watch: Watch) -> None:
         with watch.phase("import"):
-            from trainoff.clusters.java import sharing
-            from trainoff.engines.spark.session import SparkConnection
+            from trainoff.engines.spark.session import SparkConnection, check_executors
         watch.note("classes", "shared by the JVMs" if sharing() else "read from the jars by every JVM")
         with watch.phase("cluster_start"):
             self.session = SparkConnection(job, self.whole_executors, self.properties, self.others(job))
             self.session.start()
             if self.session.attached:
-                from trainoff.engines.spark.session import check_executors
-
                 watch.note("executors", check_executors(self.session, self.on_executors))
 
     def close(self) -> None:
@@ -109,18 +107,12 @@ class SparkLocalSgdEngine(LocalSgdEngine, SparkEngine):
         super().open(job, watch)
         from trainoff.engines.spark.worker_pool import SparkWorkerPool
 
+        if job.mode == "search":  # a task sees the samples of a candidate; else those of a round
+            self.session.rows_per_task = training_part(job).order.rows * job.order.epochs
+        else:
+            self.session.rows_per_task = job.params["tau"] * job.order.batch_size // self.session.executors
         with watch.phase("ship"), self.session.failures():
             self.pool = SparkWorkerPool(self.session, job, self.make_learner)
-            self.session.rows_per_task = self._rows_per_task(job)
-            self.pool.ship()
-
-    def _rows_per_task(self, job: Job) -> int:
-        """Return the samples that a task sees: those of a round, or of a candidate."""
-        if job.mode == "search":
-            from trainoff.engines.shared.local_sgd import training_part
-
-            return training_part(job).order.rows * job.order.epochs
-        return int(job.params["tau"]) * job.order.batch_size // self.session.executors
 
 
 class SparkAverage(SparkLocalSgdEngine):
@@ -157,7 +149,6 @@ class SparkTorch(DdpDriver, SparkEngine):
     def open(self, job: Job, watch: Watch) -> None:
         super().open(job, watch)
         with watch.phase("import"):
-            from trainoff.engines.shared.control_channel import ControlServer
             from trainoff.engines.torch import network  # noqa: F401  # imports torch, for predict
         self._thread, self._workers = ThreadPoolExecutor(1), self.session.executors
         with watch.phase("ship"), self.session.failures():
@@ -172,7 +163,6 @@ class SparkTorch(DdpDriver, SparkEngine):
         """Run the training on the executors, to its end."""
         from pyspark.ml.torch.distributor import TorchDistributor
 
-        from trainoff.engines.shared.shipping import without_rows
         from trainoff.engines.torch.ddp_worker import train_on_spark
 
         self.session.sql  # noqa: B018  # TorchDistributor needs the session
@@ -193,7 +183,6 @@ class SparkTorch(DdpDriver, SparkEngine):
 
 def write_rows_here(sent: Any) -> None:
     """Write the rows into the executor's folder, for torch's processes. Run by Spark."""
-    from trainoff.engines.shared.shipping import unpack_rows
     from trainoff.engines.torch.ddp_worker import write_rows
 
     write_rows(unpack_rows(sent.value), Path(ROWS))

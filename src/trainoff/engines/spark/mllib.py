@@ -10,17 +10,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainoff.engines.contract import Job, Knob, Watch, families
+from trainoff.engines.shared.recovery import run_with_polling
 from trainoff.engines.spark import SparkEngine, refuses_executors
-from trainoff.models import LAYERED, Logreg, find_builder
+from trainoff.models import LAYERED, Logreg, Weights, find_builder, flatten, unflatten
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from trainoff.data import Matrix
     from trainoff.engines.spark.session import SparkConnection
-    from trainoff.models import Weights
     from trainoff.study import Trial
 
 ALL_ROWS = 10**9  # a batch that holds every row
@@ -101,11 +101,11 @@ class SparkMllib(SparkEngine):
         fit = find_builder({"Mlp": fit_perceptron, "Logreg": fit_logistic}, job.model)
         with self.session.failures():
             self._model = fit(runner, self._rows)
+            watch.count("iterations", runner.iterations)
+            watch.count("evaluations", runner.evaluations)
             self.session.report(watch)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        import numpy as np
-
         from trainoff.engines.spark.session import frame
 
         with self.session.failures():
@@ -123,25 +123,20 @@ class FitRunner:
         self.job, self._watch, self._session = job, watch, session
         self._store = session.context._jsc.sc().statusStore()
         self._start, self._paused = time.time(), 0.0
-        self.iterations = 0
-        self._jobs_before = self._jobs()
-
-    def _jobs(self) -> int:
-        """Return the number of Spark jobs so far: each evaluates the loss on all rows once."""
-        return int(self._store.jobsList(None).size())
+        self.iterations = self._jobs_before = 0
+        self._jobs_before = self.evaluations
 
     @property
-    def _seen(self) -> int:
-        """The rows that were computed on, line searches included."""
-        return (self._jobs() - self._jobs_before) * self.job.order.rows
+    def evaluations(self) -> int:
+        """How often the loss was evaluated on all rows, line searches included: once by each Spark job."""
+        return int(self._store.jobsList(None).size()) - self._jobs_before
 
     def fit(self, estimator: Any, rows: Any) -> Any:
         """Fit, and report the progress as long as Spark is alive."""
-        from trainoff.engines.shared.recovery import run_with_polling
 
         def poll() -> None:
             if self._session.alive:
-                self._watch.progress(self.iterations, None, self._seen)
+                self._watch.progress(self.iterations, None, self.evaluations * self.job.order.rows)
 
         return run_with_polling(lambda: estimator.fit(rows), poll)
 
@@ -153,25 +148,18 @@ class FitRunner:
             rows = (self.iterations + index + 1) * self.job.order.rows
             self._watch.objective(self.iterations + index, rows, seconds, float(loss))
         self.iterations += len(history) - 1  # the first loss is that before the first iteration
-        seen = self._seen
+        seen = self.evaluations * self.job.order.rows
         self._watch.progress(self.iterations, float(history[-1]) if history else None, seen)
         paused = time.time()
         self._watch.due()  # a snapshot is taken in any case
         self._watch.snapshot(seen, weights)
         self._paused += time.time() - paused
 
-    def count(self) -> None:
-        """Report how many iterations and evaluations there were."""
-        self._watch.count("iterations", self.iterations)
-        self._watch.count("evaluations", self._jobs() - self._jobs_before)
-
 
 def estimator(job: Job, iterations: int, weights: NDArray[np.float64] | None = None) -> Any:
     """Return MLlib's estimator for a number of iterations from some weights; the initial ones by default."""
     from pyspark.ml.classification import LogisticRegression, MultilayerPerceptronClassifier
     from pyspark.ml.linalg import Vectors
-
-    from trainoff.models import flatten
 
     params = job.params
     if isinstance(job.model, Logreg):  # it starts from zero, as the other engines do, except for the bias
@@ -192,8 +180,6 @@ def estimator(job: Job, iterations: int, weights: NDArray[np.float64] | None = N
 
 def fit_perceptron(runner: FitRunner, rows: Any) -> Any:
     """Fit the network in chunks of iterations, or all at once; returns MLlib's model."""
-    from trainoff.models import unflatten
-
     job, params = runner.job, runner.job.params
     weights, model, finished = None, None, False
     while not finished:
@@ -205,17 +191,13 @@ def fit_perceptron(runner: FitRunner, rows: Any) -> Any:
         history = list(model.summary().objectiveHistory)
         finished = len(history) - 1 < iterations or before + iterations >= params["max_iter"]
         runner.report(history, start, end, unflatten(job.model, weights))
-    runner.count()
     return model
 
 
 def fit_logistic(runner: FitRunner, rows: Any) -> Any:
     """Fit the logistic regression; returns MLlib's model."""
-    import numpy as np
-
     start = time.time()
     model = runner.fit(estimator(runner.job, runner.job.params["max_iter"]), rows)
     weights = [model.coefficients.toArray(), np.array([model.intercept])]
     runner.report(list(model.summary.objectiveHistory), start, time.time(), weights)
-    runner.count()
     return model
