@@ -3,8 +3,7 @@
 allreduce_worker  a worker of tf-allreduce
 coordinator       the process that coordinates tf-ps, in one of three modes
 ps_modes          the modes async and sync; `pipeline` is model-parallel
-ps_context        what every mode uses: the job, and the variables on the parameter servers
-gradients         what a worker of tf-ps computes: the gradients of its rows
+ps_context        what every mode uses: the job, the variables on the parameter servers, the workers' gradients
 serve             the process of a worker or a parameter server
 """
 
@@ -14,10 +13,14 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trainoff.clusters.local import crowded, free_ports
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, refuse_sparse_l2, refuse_stop
@@ -38,11 +41,6 @@ from trainoff.errors import TrainoffError
 from trainoff.models import LAYERED
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
     from trainoff.clusters import Process
     from trainoff.data import Matrix
     from trainoff.study import Trial
@@ -93,20 +91,15 @@ class TfClusterEngine(Engine):
     def _prepare(self, watch: Watch) -> bool:
         """Start all processes and wait until they can train; False if one was lost, and all must be restarted."""
         self._heartbeat.reset()
-        with watch.phase("cluster_start"):
-            ready = self._survives(self._start_processes) and self._survives(self._wait_for, "connected")
-        with watch.phase("ship"):
-            ready = ready and self._survives(self._wait_for, "shipped")
-        with watch.phase("compile"):
-            return ready and self._survives(self._wait_for, "ready")
-
-    def _survives(self, work: Callable[..., None], *args: str) -> bool:
-        """Do some work; False if a process was lost meanwhile."""
-        try:
-            work(*args)
-        except (RestartRequired, TrainoffError) as error:
-            self._recover(error)
-            return False
+        for phase, state in (("cluster_start", "connected"), ("ship", "shipped"), ("compile", "ready")):
+            with watch.phase(phase):
+                try:
+                    if state == "connected":
+                        self._start_processes()
+                    self._wait_for(state)
+                except (RestartRequired, TrainoffError) as error:
+                    self._recover(error)
+                    return False
         return True
 
     def _wait_for(self, state: str) -> None:
@@ -162,10 +155,13 @@ class TfClusterEngine(Engine):
         noticed = time.monotonic()
         self._heartbeat.losses.record_loss(self._heartbeat.last)
         lost = isinstance(error, TrainingStuck) or self._process_was_killed()
+        failed = next((each for each in self._processes if each.exit_code not in (None, 0)), None)
         if self._heartbeat.losses.count > MAX_RESTARTS or not lost:
-            raise self._explain(error) from error
-        gone = next((each.role for each in self._processes if each.exit_code not in (None, 0)), "worker")
-        self._stop()
+            if failed:
+                raise WorkerFailed(failed.role, failed.tail() or str(error), failed.tail()) from error
+            raise error
+        self.close()
+        gone = failed.role if failed else "worker"
         self._heartbeat.rewind(self._checkpoints, self._job.order, self._watch, gone, noticed)
 
     def _check(self) -> None:
@@ -191,32 +187,20 @@ class TfClusterEngine(Engine):
             time.sleep(0.05)
         return False
 
-    def _explain(self, error: Exception) -> Exception:
-        """Return the error of the process that failed, if one did."""
-        for process in self._processes:
-            if process.exit_code not in (None, 0):
-                return WorkerFailed(process.role, process.tail() or str(error), process.tail())
-        return error
-
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         labels: NDArray[np.int64] = self._control.request(in_file(x, self._job.folder, "x_predict"))
         return labels
 
-    def _stop(self) -> None:
+    def close(self) -> None:
+        """End all processes."""
         if hasattr(self, "_control"):
             self._control.close()
-        for process in self._processes:
-            self._job.cluster.end(process)
-        self._processes = []
-
-    def close(self) -> None:
-        if hasattr(self, "_processes"):
-            self._stop()
+            for process in self._processes:
+                self._job.cluster.end(process)
+            self._processes = []
 
 
-ALLREDUCE_WORKER = "trainoff.engines.tf_cluster.allreduce_worker"
-SERVE = "trainoff.engines.tf_cluster.serve"
-COORDINATOR = "trainoff.engines.tf_cluster.coordinator"
+PROGRAMS = "trainoff.engines.tf_cluster"
 KNOB_MODES = {"max_staleness": "async", "staleness_aware": "async", "backup_workers": "sync"}
 
 
@@ -236,8 +220,9 @@ class TfAllReduce(TfClusterEngine):
         hosts = [job.cluster.place(index).address for index in range(job.workers)]
         ports = free_ports(hosts)
         path = self.assignment({"worker": [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]})
+        argv = [sys.executable, "-m", f"{PROGRAMS}.allreduce_worker", str(path)]
         for index in range(job.workers):
-            self.spawn(index, [sys.executable, "-m", ALLREDUCE_WORKER, str(path), str(index)], f"worker-{index}")
+            self.spawn(index, [*argv, str(index)], f"worker-{index}")
 
 
 class TfPs(TfClusterEngine):
@@ -290,11 +275,11 @@ class TfPs(TfClusterEngine):
         addresses = {kind: [*map(self._address, each)] for kind, each in (("worker", workers), ("ps", servers))}
         host = job.cluster.nodes[0].address
         addresses["chief"] = [f"{host}:{free_ports([host])[0]}"]
-        self.spawn(0, [sys.executable, "-m", COORDINATOR, str(self.assignment(addresses))], "coordinator")
+        self.spawn(0, [sys.executable, "-m", f"{PROGRAMS}.coordinator", str(self.assignment(addresses))], "coordinator")
 
     def _serve(self, kind: str, index: int, node: int, job: Job) -> tuple[str, Process]:
         host = job.cluster.place(node).address
-        argv = [sys.executable, "-m", SERVE, kind, str(index), str(ceil(job.cores)), host]
+        argv = [sys.executable, "-m", f"{PROGRAMS}.serve", kind, str(index), str(ceil(job.cores)), host]
         return host, self.spawn(node, argv, f"{kind}-{index}")
 
     def _address(self, server: tuple[str, Process]) -> str:
@@ -309,6 +294,6 @@ ASYNC_DIFFERS = "each worker's gradient is of weights that others may have chang
 
 def refuses_split(trial: Trial) -> str | None:
     """Return why a network cannot be split over the workers, or None."""
-    if trial.workers > sum(trial.params["hidden"]):
-        return f"{trial.workers} workers are more than the network has outputs to divide among them"
-    return None
+    if trial.workers <= sum(trial.params["hidden"]):
+        return None
+    return f"{trial.workers} workers are more than the network has outputs to divide among them"

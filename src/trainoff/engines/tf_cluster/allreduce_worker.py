@@ -47,25 +47,15 @@ class AllReduce:
     def sum(self, parts: list[Tensor]) -> list[Tensor]:
         """Sum the tensors of all workers; of sparse slices only the slices are sent."""
         tf = self._tf
-        with tf.control_dependencies(self._values(parts)):
+        with tf.control_dependencies(parts):
             start = tf.timestamp()
         with tf.control_dependencies([start]):
-            parts = [self._identity(part) for part in parts]
+            parts = [tf.identity(part) for part in parts]
         context = tf.distribute.get_replica_context()
         sums: list[Tensor] = context.all_reduce(tf.distribute.ReduceOp.SUM, parts)
-        with tf.control_dependencies(self._values(sums)):
+        with tf.control_dependencies(sums):
             self._seconds.assign(tf.timestamp() - start)
         return sums
-
-    def _values(self, parts: list[Tensor]) -> list[Tensor]:
-        """Return the values of each part, which can be control dependencies."""
-        return [part.values if isinstance(part, self._tf.IndexedSlices) else part for part in parts]
-
-    def _identity(self, part: Tensor) -> Tensor:
-        tf = self._tf
-        if isinstance(part, tf.IndexedSlices):
-            return tf.IndexedSlices(tf.identity(part.values), tf.identity(part.indices), part.dense_shape)
-        return tf.identity(part)
 
     @property
     def seconds(self) -> float:

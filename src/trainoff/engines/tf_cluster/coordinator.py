@@ -83,19 +83,25 @@ def coordinate(assignment: TfAssignment, build: BuildMode | None = None) -> None
     control.report_state("shipped")
     resume = assignment.checkpoints.load()
     mode.warm_up()
-    for variable, value in zip(context.store.state, resume.state if resume else context.store.initial, strict=True):
+    initial = [values for each in context.store.variables for values in each.initial]
+    for variable, value in zip(context.state, resume.state if resume else initial, strict=True):
         assign(variable, value)
     control.wait_for_start()
     control.end(mode.train(resume))
-    control.serve_requests(lambda rows: predict_labels(tf, assignment.job, context.store.weights(), rows))
+    control.serve_requests(lambda rows: predict_labels(tf, assignment.job, context.weights(), rows))
     os._exit(0)  # a thread may wait for ever for a worker that is stuck
 
 
 def build_mode(tf: Any, assignment: TfAssignment, control: ControlClient) -> tuple[Any, Any]:
     """Create the variables on the servers, load the rows on the workers, and build the mode that trains."""
-    from trainoff.engines.tf_cluster.gradients import DenseWorker, SparseWorker
     from trainoff.engines.tf_cluster.pipeline import Pipeline, plan_stages, shard_spans
-    from trainoff.engines.tf_cluster.ps_context import PackedParameters, ParameterStore, PsContext
+    from trainoff.engines.tf_cluster.ps_context import (
+        DenseWorker,
+        PackedParameters,
+        ParameterStore,
+        PsContext,
+        SparseWorker,
+    )
     from trainoff.engines.tf_cluster.ps_modes import AsyncTraining, SyncTraining
 
     job, servers = assignment.job, len(assignment.addresses["ps"])

@@ -13,13 +13,14 @@ from typing import Any
 from trainoff.engines.shared.control_channel import Report
 from trainoff.engines.shared.recovery import Checkpoint
 from trainoff.engines.tensorflow.network import apply
-from trainoff.engines.tf_cluster.gradients import load, take
 from trainoff.engines.tf_cluster.ps_context import (
     COORDINATOR,
     ParameterStore,
     PsContext,
     Span,
     WorkerSeconds,
+    load,
+    take,
     time_after,
     worker_device,
 )

@@ -26,7 +26,6 @@ from trainoff.engines.tf_cluster.ps_context import (
     WorkerSeconds,
     assign,
     build_gradient_step,
-    means_lost_worker,
     server_device,
     worker_device,
 )
@@ -86,13 +85,13 @@ class AsyncTraining:
             with tf.device(server_device(0)):
                 seen = self._version.read_value()  # before the weights, so that none is younger than it seems
             with tf.device(worker_device(index)):
-                done = build_gradient_step(tf, worker, rows, [seen])
+                figures, pulled, gradients = build_gradient_step(tf, worker, rows, [seen])
                 if aware:
-                    with tf.control_dependencies(done.gradients):
+                    with tf.control_dependencies(gradients):
                         behind = tf.cast(self._version.read_value() - seen, tf.float32)
                     scalars = scalars * tf.stack([1 / (1 + behind), 1.0])
-                pushed = worker.push(done.gradients, done.pulled, scalars)
-                result = tf.stack([done.loss, done.computing, tf.cast(seen, tf.float64)])
+                pushed = worker.push(gradients, pulled, scalars)
+                result = tf.stack([*figures, tf.cast(seen, tf.float64)])
             with tf.device(server_device(0)), tf.control_dependencies(pushed):
                 version = self._version.assign_add(1)
             with tf.device(COORDINATOR):
@@ -135,12 +134,12 @@ class AsyncTraining:
                 updates, samples = progress
                 if context.checkpoints.due(updates):
                     context.control.report_now()
-                context.control.progress(updates, self._loss, context.store.weights, samples)
+                context.control.progress(updates, self._loss, context.weights, samples)
             if idle and scheduler.over:
                 return self._report()
             if idle:
                 if context.checkpoints.due(scheduler.updates):
-                    context.checkpoints.save(context.store.state, scheduler.applied)
+                    context.checkpoints.save(context.state, scheduler.applied)
                 scheduler.resume()
 
     def _run_worker(self, index: int) -> None:
@@ -170,14 +169,16 @@ class AsyncTraining:
 
     def _drop_lost_workers(self) -> None:
         """Give up workers that fail or are stuck; raise if the training cannot go on without them."""
-        scheduler = self._scheduler
+        scheduler, errors = self._scheduler, self._context.tf.errors
+        # An operation was impossible; any other of TensorFlow's errors means that a worker is gone.
+        mistakes = (errors.InvalidArgumentError, errors.ResourceExhaustedError, errors.UnimplementedError)
         patience = max(STUCK_S, STUCK_STEPS * self._slowest) if self._slowest else FIRST_S
         for index, batch in list(scheduler.in_flight.items()):
             if time.monotonic() - batch.since > patience:
                 scheduler.drop(index)
         for error in self._errors:
             required = len(scheduler.lost) == self._workers or not self._rows.shared
-            if required or not means_lost_worker(self._context.tf, error):
+            if required or not isinstance(error, errors.OpError) or isinstance(error, mistakes):
                 raise error
         if scheduler.lost and not self._rows.shared:
             raise TrainoffError(f"worker-{min(scheduler.lost)} is stuck, and no other worker has its rows")
@@ -341,9 +342,9 @@ class SyncTraining:
 
         def step(rows: Tensor) -> Tensor:
             with tf.device(worker_device(index)):
-                done = build_gradient_step(tf, worker, rows)
-                result = tf.stack([done.loss, done.computing])
-            written = worker.write_buffers(done.gradients, done.pulled)
+                figures, pulled, gradients = build_gradient_step(tf, worker, rows)
+                result = tf.stack(figures)
+            written = worker.write_buffers(gradients, pulled)
             with tf.control_dependencies(written), tf.device(COORDINATOR):
                 return tf.identity(result)
 

@@ -16,21 +16,25 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainoff.engines.contract import Job, Knob, Refused, Watch, families, refuse_stop
+from trainoff.engines.shared.control_channel import ControlServer, wait_until_ready
+from trainoff.engines.shared.recovery import CheckpointWriter
 from trainoff.engines.shared.shipping import InFile, compact, unpack_rows, without_rows
 from trainoff.engines.shared.storage import Storage, needs_host_network, refuses_storage, rows_name
 from trainoff.engines.spark import ROWS, SparkEngine
 from trainoff.engines.tensorflow import TensorFlow
 from trainoff.engines.tf_cluster import ASYNC_DIFFERS, KNOB_MODES, TfPs, refuses_split
-from trainoff.engines.tf_on_spark.feed import blocks
+from trainoff.engines.tf_cluster.coordinator import TfAssignment
+from trainoff.engines.tf_on_spark.cluster import TfOnSparkCluster
+from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, PushTask, apportion, blocks, push, request_predictions
+from trainoff.models import flatten
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from trainoff.data import Matrix
     from trainoff.engines.spark.session import SparkConnection
-    from trainoff.engines.tf_on_spark.feed import PushResult
     from trainoff.study import Trial
 
 
@@ -123,8 +127,9 @@ class TfOnSpark(SparkEngine):
         self._idle = False  # whether nothing has failed, and no job runs on the executors
         self._thread = ThreadPoolExecutor(1)
         with watch.phase("ship"), self.session.failures():
-            self._storage = storage_of(job)
-            if self._storage:
+            url, self._storage = job.params["storage"], None
+            if url:
+                self._storage = Storage(url, job.params["format"], rows_name(job.data))
                 self._storage.put(job.data.x_train, job.data.y_train)
             elif job.params["feed"] == "tensorflow":
                 self.session.send_rows(job, write_rows)
@@ -138,8 +143,6 @@ class TfOnSpark(SparkEngine):
 
     def _batches_per_epoch(self, job: Job) -> list[int]:
         """Return into how many batches each partition is split: one per step, or its share of the steps."""
-        from trainoff.engines.tf_on_spark.feed import apportion
-
         steps = job.order.steps_per_epoch
         counts = [steps] * len(self._sizes) if job.mode == "sync" else apportion(steps, self._sizes)
         if any(size and not count for size, count in zip(self._sizes, counts, strict=True)):
@@ -151,30 +154,16 @@ class TfOnSpark(SparkEngine):
 
     def _form_cluster(self, job: Job, watch: Watch) -> None:
         """Form the TensorFlow cluster, and wait until it can train."""
-        from trainoff.engines.shared.control_channel import ControlServer
-        from trainoff.engines.tf_on_spark.cluster import TfOnSparkCluster
-
         with watch.phase("cluster_start"):
             self._cluster = TfOnSparkCluster(self.session, 0 if job.mode == "sync" else job.params["ps"])
             self._control = ControlServer(self._cluster.host, self._check)
-            reads = None if job.params["feed"] == "spark" else self._storage
-            self._cluster.start(self._assignment(job, watch), reads)
-            if job.params["tensorboard"]:
+            events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
+            checkpoints, schedule = CheckpointWriter(Path("checkpoint.npz"), 0), watch.snapshot_schedule
+            assignment = TfAssignment(with_local_rows(job), schedule, self._control.endpoint, {}, checkpoints, events)
+            self._cluster.start(assignment, None if job.params["feed"] == "spark" else self._storage)
+            if events:
                 watch.page("tensorboard", *self._cluster.tensorboard)
-            self._control.wait_for("connected", READY_S)
-        with watch.phase("ship"):
-            self._control.wait_for("shipped", READY_S)
-        with watch.phase("compile"):
-            self._control.wait_for("ready", READY_S)
-
-    def _assignment(self, job: Job, watch: Watch) -> Any:
-        from trainoff.engines.shared.recovery import CheckpointWriter
-        from trainoff.engines.tf_cluster.coordinator import TfAssignment
-
-        checkpoints = CheckpointWriter(Path("checkpoint.npz"), 0)
-        events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
-        schedule = watch.snapshot_schedule
-        return TfAssignment(with_local_rows(job), schedule, self._control.endpoint, {}, checkpoints, events)
+        wait_until_ready(watch, lambda state: self._control.wait_for(state, READY_S))
 
     def _check(self) -> None:
         """Raise the error of a process or job on the executors that has failed."""
@@ -184,8 +173,6 @@ class TfOnSpark(SparkEngine):
                 self._pushing.result()
 
     def train(self, job: Job, watch: Watch) -> None:
-        from trainoff.models import flatten
-
         self._idle = False
         if job.params["feed"] == "spark":
             self._pushing = self._thread.submit(self._push, job)
@@ -200,21 +187,19 @@ class TfOnSpark(SparkEngine):
         self.session.report(watch)
         self._idle = True
 
-    def _push(self, job: Job) -> list[PushResult]:
-        """Have Spark push every epoch; returns the result of every partition."""
-        from trainoff.engines.tf_on_spark.feed import PushTask, push
-
+    def _push(self, job: Job) -> list[tuple[int, float]]:
+        """Have Spark push every epoch; returns the bytes and seconds of every partition."""
         order, width = job.order, job.data.x_train.shape[1]
         access, block_rows = self._cluster.access, job.params["block_rows"]
-        results: list[PushResult] = []
+        results: list[tuple[int, float]] = []
         for epoch in range(order.epochs):
             task = PushTask(access, epoch, order.seed, self._sizes, self._batches, block_rows, width)
             results += self._rows.barrier().mapPartitionsWithIndex(partial(push, task)).collect()
         return results
 
-    def _report_feed(self, watch: Watch, job: Job, results: list[PushResult]) -> None:
-        watch.count("fed_bytes", sum(each.size for each in results))
-        watch.count("push_s", sum(each.seconds for each in results))
+    def _report_feed(self, watch: Watch, job: Job, results: list[tuple[int, float]]) -> None:
+        watch.count("fed_bytes", sum(size for size, _ in results))
+        watch.count("push_s", sum(seconds for _, seconds in results))
         how = "into one batch for every step" if job.mode == "sync" else "into its share of the steps"
         watch.note(
             "feed",
@@ -223,17 +208,14 @@ class TfOnSpark(SparkEngine):
         )
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
-        import numpy as np
-
-        from trainoff.engines.tf_on_spark.feed import BLOCK_ROWS, PredictTask, request_predictions
-
-        cluster, context = self._cluster, self.session.context
+        context = self.session.context
         self._idle = False
-        task = PredictTask(cluster.access, context.broadcast(self._weights))
+        weights = context.broadcast(self._weights)
         parts = [np.asarray(x[first : first + BLOCK_ROWS]) for first in range(0, len(x), BLOCK_ROWS)]
         rdd = context.parallelize(parts, self.session.job.workers)
-        labels = cluster.map_partitions(partial(request_predictions, task), rdd)
-        task.weights.destroy()
+        work = partial(request_predictions, self._cluster.access, weights)
+        labels = self._cluster.map_partitions(work, rdd)
+        weights.destroy()
         self._idle = True
         return np.concatenate(labels)
 
@@ -245,12 +227,6 @@ class TfOnSpark(SparkEngine):
                 self._cluster.end(idle=self._idle)
         finally:
             super().close()
-
-
-def storage_of(job: Job) -> Storage | None:
-    """Return the storage of the rows, if the job names one."""
-    url = job.params["storage"]
-    return Storage(url, job.params["format"], rows_name(job.data)) if url else None
 
 
 def with_local_rows(job: Job) -> Job:

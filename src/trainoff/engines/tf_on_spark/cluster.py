@@ -28,7 +28,7 @@ from trainoff.clusters.local import LOG_TAIL
 from trainoff.engines.contract import WorkerFailed
 from trainoff.engines.shared.control_channel import Endpoint
 from trainoff.engines.tf_cluster.coordinator import TfAssignment
-from trainoff.engines.tf_on_spark.compat import Access, end_manager, patch, patch_executors
+from trainoff.engines.tf_on_spark.compat import Access, end_manager, patch, run_node
 
 if TYPE_CHECKING:
     from trainoff.engines.shared.storage import Storage
@@ -63,7 +63,8 @@ class TfOnSparkCluster:
         With `storage` every process reads the rows from there.
         """
         self._package = package = patch(self.host, self._secret)
-        patch_executors(package, self.host, self._secret)
+        # The executors patch the package, too, before they use it.
+        package.TFSparkNode.run = lambda *args, **kwargs: partial(run_node, self.host, self._secret, args, kwargs)
         package.TFCluster.tf_status.clear()  # of an earlier cluster
         config = ClusterConfig(assignment, self._membership.endpoint, self._servers, storage)
         try:
@@ -240,35 +241,24 @@ class NodeConfig:
     job: str
     index: int
     assignment: TfAssignment
-    queues: tuple[Any, bytes] | None  # the address and key of the manager that has them
+    queues: Any  # the address and key of the manager that has them, for a worker
     storage: Storage | None
 
     @property
     def role(self) -> str:
-        return role_of(self.job, self.index)
+        return "tf-chief" if self.job == "chief" else f"tf-{self.job}-{self.index}"
 
     @property
     def address(self) -> str:
         return self.assignment.addresses[self.job][self.index]
 
 
-def role_of(job: str, index: int) -> str:
-    """Return the role of a TensorFlow process in the trial."""
-    return "tf-chief" if job == "chief" else f"tf-{job}-{index}"
-
-
-def task_of(config: ClusterConfig, context: Any) -> tuple[str, int]:
-    """Return the job and index of this node, from tensorflowonspark's context."""
-    job, index = context.job_name, context.task_index
-    return ("chief", 0) if (job, index) == ("ps", config.servers) else (job, index)
-
-
 def launch_node(args: dict[str, ClusterConfig], context: Any) -> None:
     """Run this node's TensorFlow process until it ends, or until the driver does. Run by tensorflowonspark."""
-    config = args["config"]
-    connection = register(config.membership, role_of(*task_of(config, context)))
+    node = node_config(args["config"], context)
+    connection = register(args["config"].membership, node.role)
     try:
-        ended = supervise(node_config(config, context), connection)
+        ended = supervise(node, connection)
     except Exception:
         ended = NodeEnded(1, traceback.format_exc())
     with suppress(OSError):
@@ -277,7 +267,9 @@ def launch_node(args: dict[str, ClusterConfig], context: Any) -> None:
 
 def node_config(config: ClusterConfig, context: Any) -> NodeConfig:
     """Return what this node is to do, from tensorflowonspark's context."""
-    spec, (job, index) = context.cluster_spec, task_of(config, context)
+    spec, job, index = context.cluster_spec, context.job_name, context.task_index
+    if (job, index) == ("ps", config.servers):
+        job, index = "chief", 0
     servers = spec.get("ps", [])
     addresses = {"worker": spec["worker"], "ps": servers[: config.servers], "chief": servers[config.servers :]}
     queues = (context.mgr.address, bytes(context.mgr._authkey)) if job == "worker" else None
@@ -285,27 +277,22 @@ def node_config(config: ClusterConfig, context: Any) -> NodeConfig:
 
 
 def supervise(node: NodeConfig, connection: Connection) -> NodeEnded:
-    """Run the process of a node, and kill it when the driver closes the connection."""
-    log = Path(f"{node.role}.txt")
-    with start_process(node, log) as process:
-        while process.poll() is None:
-            if connection.poll(POLL_S):  # the driver sends nothing, so this is the end of the connection
-                process.kill()
-    return NodeEnded(process.returncode, "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:]))
+    """Run the process of a node, and kill it when the driver closes the connection.
 
-
-def start_process(node: NodeConfig, log: Path) -> subprocess.Popen[bytes]:
-    """Start the process of a node. Its standard input closes when this process ends, in whatever way."""
-    path = Path(f"{node.role}.config")
+    Its standard input closes when this process ends, in whatever way.
+    """
+    path, log = Path(f"{node.role}.config"), Path(f"{node.role}.txt")
     path.touch(mode=0o600)  # it holds secrets
     path.write_bytes(pickle.dumps(node))
     source = str(Path(trainoff.__file__).parent.parent)  # where Spark may have put it
     python_path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    with log.open("wb") as sink:
-        return subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, str(path)],
-            env={**os.environ, "TRAINOFF_ROLE": node.role, "PYTHONPATH": python_path},
-            stdin=subprocess.PIPE,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-        )
+    environment = {**os.environ, "TRAINOFF_ROLE": node.role, "PYTHONPATH": python_path}
+    argv = [sys.executable, "-m", PROGRAM, str(path)]
+    with (
+        log.open("wb") as sink,
+        subprocess.Popen(argv, env=environment, stdin=subprocess.PIPE, stdout=sink, stderr=sink) as process,
+    ):
+        while process.poll() is None:
+            if connection.poll(POLL_S):  # the driver sends nothing, so this is the end of the connection
+                process.kill()
+    return NodeEnded(process.returncode, "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:]))

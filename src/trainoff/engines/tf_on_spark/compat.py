@@ -13,7 +13,7 @@ import struct
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -59,24 +59,11 @@ def patch(host: str, secret: bytes) -> types.SimpleNamespace:
     `host` is the driver's address; `secret` is known to the trial alone.
     """
     package = load()
-    # Any host that could reach the driver's port could have it execute a pickle. Now messages are signed.
-    package.reservation.MessageSocket.send = _send(secret)
-    package.reservation.MessageSocket.receive = _receive(secret)
-    # It listened on every interface, and reported the address of the one towards a host on the Internet.
-    package.reservation.Server.start_listening_socket = lambda server: socket.create_server((host, 0))
-    package.util.get_ip_address = partial(address_towards, host)
-    return package
 
-
-def _send(secret: bytes) -> Callable[..., None]:
     def send(_: Any, sock: socket.socket, message: Any) -> None:
         data = pickle.dumps(message)
         sock.sendall(struct.pack(">I", len(data)) + hmac.digest(secret, data, "sha256") + data)
 
-    return send
-
-
-def _receive(secret: bytes) -> Callable[..., Any]:
     def receive(_: Any, sock: socket.socket) -> Any:
         sock.settimeout(TIMEOUT_S)  # so that a silent client does not block the others
         (length,) = struct.unpack(">I", _read_exactly(sock, 4))
@@ -87,7 +74,12 @@ def _receive(secret: bytes) -> Callable[..., Any]:
             raise ConnectionError("a message that was not signed by this trial")
         return pickle.loads(data)
 
-    return receive
+    # Any host that could reach the driver's port could have it execute a pickle. Now messages are signed.
+    package.reservation.MessageSocket.send, package.reservation.MessageSocket.receive = send, receive
+    # It listened on every interface, and reported the address of the one towards a host on the Internet.
+    package.reservation.Server.start_listening_socket = lambda server: socket.create_server((host, 0))
+    package.util.get_ip_address = partial(address_towards, host)
+    return package
 
 
 def _read_exactly(sock: socket.socket, count: int) -> bytes:
@@ -99,34 +91,25 @@ def _read_exactly(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def patch_executors(package: types.SimpleNamespace, host: str, secret: bytes) -> None:
-    """Have the executors patch the package, too, before they use it. Run in the driver."""
-    package.TFSparkNode.run = lambda *args, **kwargs: partial(_run_node, host, secret, args, kwargs)
-
-
-def _run_node(host: str, secret: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Parts) -> Any:
+def run_node(host: str, secret: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Parts) -> Any:
     """Do what the package does on every executor. Run by Spark."""
     package = patch(host, secret)
     os.environ.setdefault("PYTHONPATH", "")  # where it looks for TensorBoard, set or not
     multiprocessing.set_start_method("fork", force=True)  # it starts nested functions as processes
     # The addresses of sockets have at most 107 characters, and a trial's folder may be deep.
     current_process()._config["tempdir"] = "."  # type: ignore[attr-defined]  # there is no public way to set it
-    _patch_managers(package)
-    return package.TFSparkNode.run(*args, **kwargs)(parts)
+    manager_class, own_host = package.TFManager.TFManager, package.util.get_ip_address()
 
-
-def _patch_managers(package: types.SimpleNamespace) -> None:
-    """Have its managers listen on the address of this machine alone, and write the PID of their process to a file."""
-    kind, host = package.TFManager.TFManager, package.util.get_ip_address()
-
+    # Its managers listened on every interface; they write the PID of their process to a file, for `end_manager`.
     def init(manager: Any, address: Any = None, authkey: Any = None) -> None:
-        BaseManager.__init__(manager, (host, 0) if address == ("", 0) else address, authkey)
+        BaseManager.__init__(manager, (own_host, 0) if address == ("", 0) else address, authkey)
 
     def start(manager: Any) -> None:
         BaseManager.start(manager)
         MANAGER.write_text(str(manager._process.pid))
 
-    kind.__init__, kind.start = init, start
+    manager_class.__init__, manager_class.start = init, start
+    return package.TFSparkNode.run(*args, **kwargs)(parts)
 
 
 def end_manager() -> None:

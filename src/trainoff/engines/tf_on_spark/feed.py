@@ -8,7 +8,7 @@ rows than steps; in asynchronous training its share of the steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
@@ -76,16 +76,11 @@ def apportion(steps: int, sizes: Sequence[int]) -> list[int]:
     return [int(count) for count in counts]
 
 
-@dataclass(frozen=True)
-class PushResult:
-    """What it took to push a partition."""
+def push(task: PushTask, partition: int, rows: Iterator[Block]) -> Iterator[tuple[int, float]]:
+    """Push a partition to the TensorFlow process of this executor, in another order every epoch. Run by Spark.
 
-    size: int  # bytes
-    seconds: float  # without waiting for the consumer
-
-
-def push(task: PushTask, partition: int, rows: Iterator[Block]) -> Iterator[PushResult]:
-    """Push a partition to the TensorFlow process of this executor, in another order every epoch. Run by Spark."""
+    Yields the bytes and the seconds that this took, without waiting for the consumer.
+    """
     queue = task.access.manager().get_queue("input")
     seconds, size = 0.0, 0
     random = np.random.default_rng([task.seed, task.epoch, partition])
@@ -96,7 +91,7 @@ def push(task: PushTask, partition: int, rows: Iterator[Block]) -> Iterator[Push
         queue.put(item)
         seconds += time.monotonic() - start
         size += item.x.nbytes + item.y.nbytes
-    yield PushResult(size, seconds)
+    yield size, seconds
 
 
 def shuffle(blocks: Iterator[Block], random: np.random.Generator) -> Iterator[Block]:
@@ -156,36 +151,15 @@ class PredictRequest:
     weights: NDArray[np.float32] | None
 
 
-@dataclass(frozen=True)
-class PredictTask:
-    """What the driver sends to every executor for a prediction."""
-
-    access: Access
-    weights: Any  # broadcast: one vector
-
-
-def request_predictions(task: PredictTask, blocks: Iterator[NDArray[np.float32]]) -> Iterator[NDArray[np.int64]]:
-    """Return the classes of a partition's rows, in their order. Run by Spark."""
-    manager = task.access.manager()
+def request_predictions(
+    access: Access, broadcast: Any, blocks: Iterator[NDArray[np.float32]]
+) -> Iterator[NDArray[np.int64]]:
+    """Return the classes of a partition's rows, in their order, by the weights. Run by Spark."""
+    manager = access.manager()
     requests, results = manager.get_queue("input"), manager.get_queue("output")
-    weights = task.weights.value
+    weights = broadcast.value
     for x in blocks:
         requests.put(PredictRequest(x, weights))
         weights = None
         yield results.get()
         results.task_done()
-
-
-def reply_to(
-    tf: Any, model: Any, request: PredictRequest, feed: FeedReader, predictor: Callable[..., Any] | None
-) -> Callable[..., Any]:
-    """Reply to a request; returns the function that predicts by its weights, for the next one."""
-    from trainoff.engines.tensorflow import predict
-    from trainoff.engines.tensorflow.network import make_predictor
-    from trainoff.models import unflatten
-
-    if request.weights is not None:
-        predictor = make_predictor(tf, model, [tf.constant(part) for part in unflatten(model, request.weights)])
-    assert predictor
-    feed.reply(predict(predictor, request.x))
-    return predictor

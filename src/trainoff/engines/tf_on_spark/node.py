@@ -21,14 +21,15 @@ import numpy as np
 
 from trainoff.engines.contract import Job
 from trainoff.engines.shared.control_channel import ControlClient
-from trainoff.engines.tensorflow.network import differentiate, step_numbers
+from trainoff.engines.tensorflow import predict
+from trainoff.engines.tensorflow.network import differentiate, make_predictor, step_numbers
 from trainoff.engines.tf_cluster.allreduce_worker import AllReduce, MirroredNetwork, end, join, run_worker
 from trainoff.engines.tf_cluster.coordinator import TfAssignment, coordinate, prepare_tensorflow
-from trainoff.engines.tf_cluster.gradients import DenseWorker
-from trainoff.engines.tf_cluster.ps_context import PackedParameters, PsContext, worker_device
+from trainoff.engines.tf_cluster.ps_context import DenseWorker, PackedParameters, PsContext, worker_device
 from trainoff.engines.tf_cluster.ps_modes import AsyncTraining, SharedRows
 from trainoff.engines.tf_cluster.serve import serve
-from trainoff.engines.tf_on_spark.feed import Block, FeedReader, PredictRequest, reply_to
+from trainoff.engines.tf_on_spark.feed import Block, FeedReader, PredictRequest
+from trainoff.models import unflatten
 
 if TYPE_CHECKING:
     from trainoff.engines.tf_on_spark.cluster import NodeConfig
@@ -69,7 +70,7 @@ def _exit_with_launcher() -> None:
 def run_allreduce_worker(node: NodeConfig) -> None:
     """Train with all other workers, then reply to requests."""
     job = node.assignment.job
-    tf, feed = prepare_tensorflow(job.cores), feed_of(node)
+    tf, feed = prepare_tensorflow(job.cores), FeedReader(*node.queues)
     if job.params["feed"] == "spark":
         train_on_feed(tf, node.assignment, node.index, feed)
     else:
@@ -80,7 +81,7 @@ def run_allreduce_worker(node: NodeConfig) -> None:
 def run_ps_worker(node: NodeConfig) -> None:
     """Compute for the coordinator, write the rows that are pushed to the spool, and reply to requests."""
     job = node.assignment.job
-    tf, feed = prepare_tensorflow(job.cores), feed_of(node)
+    tf, feed = prepare_tensorflow(job.cores), FeedReader(*node.queues)
     fetch(node)
     spool = BatchSpool(job) if job.params["feed"] == "spark" else None
     _server = serve("worker", node.index, ceil(job.cores), node.address)  # it ends with the last reference to it
@@ -89,10 +90,13 @@ def run_ps_worker(node: NodeConfig) -> None:
 
 def serve_requests(tf: Any, node: NodeConfig, feed: FeedReader, spool: BatchSpool | None = None) -> None:
     """Reply to all requests in the feed, and write the rows between them to the spool."""
-    predictor: Any = None
+    model, predictor = node.assignment.job.model, None
     while (item := feed.next()) is not None:
         if isinstance(item, PredictRequest):
-            predictor = reply_to(tf, node.assignment.job.model, item, feed, predictor)
+            if item.weights is not None:
+                predictor = make_predictor(tf, model, [tf.constant(part) for part in unflatten(model, item.weights)])
+            assert predictor
+            feed.reply(predict(predictor, item.x))
         else:
             assert spool
             for block in item:
@@ -104,12 +108,6 @@ def fetch(node: NodeConfig) -> None:
     if node.storage:
         rows: Any = node.assignment.job.data.x_train
         node.storage.fetch(Path(rows.path).parent)
-
-
-def feed_of(node: NodeConfig) -> FeedReader:
-    """Return what Spark pushes to this process."""
-    assert node.queues
-    return FeedReader(*node.queues)
 
 
 class FeedNetwork(MirroredNetwork):
@@ -158,7 +156,7 @@ def train_on_feed(tf: Any, assignment: TfAssignment, rank: int, feed: FeedReader
     if control:
         control.report_state("shipped")
     network = FeedNetwork(tf, job, allreduce)
-    no_rows = np.zeros((0, width(job)), np.float32), np.zeros(0, np.int64)
+    no_rows = np.zeros((0, job.data.x_train.shape[1]), np.float32), np.zeros(0, np.int64)
     network.train_on(1, no_rows, 0.0)  # for TensorFlow to compile
     times, samples, batches = np.zeros((job.order.steps, 3)), 0, feed.batches()
     allreduce.all_gather(times)  # for the same reason
@@ -176,12 +174,6 @@ def train_on_feed(tf: Any, assignment: TfAssignment, rank: int, feed: FeedReader
     end(allreduce, control, times)
 
 
-def width(job: Job) -> int:
-    """Return the length of a row."""
-    columns: int = job.data.x_train.shape[1]
-    return columns
-
-
 class BatchSpool:
     """The next batches of an asynchronous worker: files, which TensorFlow's graph reads.
 
@@ -193,7 +185,9 @@ class BatchSpool:
         SPOOL.mkdir()
         READ.write_text("0")
         self._written = self._removed = -1
-        self.write(np.zeros((1, width(job)), np.float32), np.zeros(1, np.int64))  # batch 0, to warm up with
+        self.write(
+            np.zeros((1, job.data.x_train.shape[1]), np.float32), np.zeros(1, np.int64)
+        )  # batch 0, to warm up with
 
     def write(self, x: Any, y: Any) -> None:
         """Add a batch, as soon as the spool is not full."""
@@ -222,7 +216,7 @@ class SpooledWorker(DenseWorker):
 
     def __init__(self, tf: Any, job: Job, store: PackedParameters, index: int) -> None:
         self._tf, self._model, self._store = tf, job.model, store
-        self._width = width(job)
+        self._width = job.data.x_train.shape[1]
         self._buffers = []
 
     def take(self, rows: Tensor) -> list[Tensor]:
