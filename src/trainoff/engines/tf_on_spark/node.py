@@ -185,9 +185,8 @@ class BatchSpool:
         SPOOL.mkdir()
         READ.write_text("0")
         self._written = self._removed = -1
-        self.write(
-            np.zeros((1, job.data.x_train.shape[1]), np.float32), np.zeros(1, np.int64)
-        )  # batch 0, to warm up with
+        # Batch 0, to warm up with.
+        self.write(np.zeros((1, job.data.x_train.shape[1]), np.float32), np.zeros(1, np.int64))
 
     def write(self, x: Any, y: Any) -> None:
         """Add a batch, as soon as the spool is not full."""
