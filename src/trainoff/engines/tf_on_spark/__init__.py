@@ -157,13 +157,16 @@ class TfOnSpark(SparkEngine):
         with watch.phase("cluster_start"):
             self._cluster = TfOnSparkCluster(self.session, 0 if job.mode == "sync" else job.params["ps"])
             self._control = ControlServer(self._cluster.host, self._check)
-            events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
-            checkpoints, schedule = CheckpointWriter(Path("checkpoint.npz"), 0), watch.snapshot_schedule
-            assignment = TfAssignment(with_local_rows(job), schedule, self._control.endpoint, {}, checkpoints, events)
-            self._cluster.start(assignment, None if job.params["feed"] == "spark" else self._storage)
-            if events:
+            reads = None if job.params["feed"] == "spark" else self._storage
+            self._cluster.start(self._assignment(job, watch), reads)
+            if job.params["tensorboard"]:
                 watch.page("tensorboard", *self._cluster.tensorboard)
         wait_until_ready(watch, lambda state: self._control.wait_for(state, READY_S))
+
+    def _assignment(self, job: Job, watch: Watch) -> TfAssignment:
+        checkpoints, schedule = CheckpointWriter(Path("checkpoint.npz"), 0), watch.snapshot_schedule
+        events = str(job.folder / "tensorboard") if job.params["tensorboard"] else None
+        return TfAssignment(with_local_rows(job), schedule, self._control.endpoint, {}, checkpoints, events)
 
     def _check(self) -> None:
         """Raise the error of a process or job on the executors that has failed."""
