@@ -299,7 +299,7 @@ class Clumsy(SparkAverage):
     name = "clumsy"
 
     @staticmethod
-    def maker(job):
+    def make_learner(job):
         raise LookupError("no worker can be made")
 
 
