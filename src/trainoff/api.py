@@ -15,7 +15,7 @@ from trainoff.records import Record, Store, table
 from trainoff.report.progress import ProgressFile
 from trainoff.reproductions.published import read_records
 from trainoff.runner.estimate import Clock, Estimator
-from trainoff.runner.runner import Observers, Runner, get_data, prepare
+from trainoff.runner.runner import Runner, get_data, prepare
 from trainoff.study import Study
 
 if TYPE_CHECKING:
@@ -79,5 +79,5 @@ def run(planned: Study | str | Path, out: str | Path = "results", *, retry: Sequ
     tasks = prepare(planned, store, retry)
     clock = Clock(tasks, Estimator.from_records_in(Path(out)))
     with ProgressFile(store, clock) as progress:
-        result = Runner(store, Observers(clock, progress)).run(tasks)
+        result = Runner(store, clock, progress).run(tasks)
     return Results(store.folder, result.records)

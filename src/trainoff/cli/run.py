@@ -31,7 +31,7 @@ from trainoff.report.tables import ALWAYS, Column, heading, table
 from trainoff.runner import machine
 from trainoff.runner.estimate import Clock, Estimator
 from trainoff.runner.events import TrialState
-from trainoff.runner.runner import Observers, Runner, RunObserver, RunResult, Task, get_data, prepare
+from trainoff.runner.runner import Runner, RunObserver, RunResult, Task, get_data, prepare
 from trainoff.runner.status import STATUSES
 from trainoff.study import Study, nearest
 
@@ -110,11 +110,11 @@ def _run_tasks(store: Store, tasks: list[Task], clock: Clock, console: Console) 
     with ProgressFile(store, clock) as progress:
         if not console.is_terminal or console.is_dumb_terminal:
             lines = PlainLines(clock, partial(console.print, soft_wrap=True))
-            outcome = Runner(store, Observers(clock, lines, progress)).run(tasks)
+            outcome = Runner(store, clock, lines, progress).run(tasks)
             console.print()
             return outcome
         with LiveTable(clock, console) as live:
-            return Runner(store, Observers(clock, live, progress)).run(tasks)
+            return Runner(store, clock, live, progress).run(tasks)
 
 
 def next_step(records: Sequence[Record], folder: str) -> list[str]:

@@ -29,17 +29,11 @@ _PADDED = 32  # one empty pixel before, three after, so that a neighbour always 
 _CHUNK = 64  # images at a time, which fit into the CPU cache
 
 
-def identity(parent: str) -> str:
-    """Return the identity of the distorted dataset, before it is made."""
-    return combine("mnist-large", VERSION, parent)
-
-
 def make(parent: Data, progress: Progress) -> RawDataset:
     """Distort the training part into a training part and the test part into a test part."""
     rows = COPIES * (len(parent.y_train) + len(parent.y_test))
     x_train = copies(parent.x_train, "train", lambda done: progress("distorting mnist", done, rows))
-    begun = len(x_train)
-    x_test = copies(parent.x_test, "test", lambda done: progress("distorting mnist", begun + done, rows))
+    x_test = copies(parent.x_test, "test", lambda done: progress("distorting mnist", len(x_train) + done, rows))
     y_train, y_test = np.tile(parent.y_train, COPIES), np.tile(parent.y_test, COPIES)
     return RawDataset(x_train, y_train, x_test, y_test, classes=10, image=(_SIDE, _SIDE), scale=255)
 
@@ -102,4 +96,4 @@ def _make(folder: Path | None, progress: Progress) -> RawDataset:
 ENTRY = DatasetEntry(
     "mnist-large", "four small distortions of every digit of mnist, made here", 240_000, 40_000, 784, 10
 )
-RECIPE = DatasetRecipe.published("mnist-large", identity(mnist.IDENTITY), _make)
+RECIPE = DatasetRecipe.published("mnist-large", combine("mnist-large", VERSION, mnist.IDENTITY), _make)

@@ -15,14 +15,14 @@ from trainoff.runner.runner import Runner, RunObserver, Task
 from trainoff.runner.status import check_preconditions
 from trainoff.study import Limits, Trial
 
-ROWS, BATCH = 203, 10  # 21 steps an epoch, the last one of 3 rows
+ROWS = 203  # 21 steps an epoch, the last one of 3 rows
 
 BASE: dict[str, Any] = {
     "optimizer": "sgd",
     "learning_rate": 0.1,
     "momentum": 0.9,
     "schedule": "constant",
-    "batch_size": BATCH,
+    "batch_size": 10,
     "epochs": 2,
     "l2": 0.0,
     "train_rows": ROWS,

@@ -8,8 +8,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -176,12 +175,19 @@ def speed(cpu: int, length: float) -> float:
     """Return rounds per second on one CPU in one thread; matrix products, for which numpy uses several, are avoided."""
     small, large = _array(SMALL), _array(LARGE)
     rounds, start = 0, time.perf_counter()
-    with _on(cpu):
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    try:
+        if before:
+            with suppress(OSError):
+                os.sched_setaffinity(0, {cpu})
         while rounds == 0 or time.perf_counter() - start < length:
             for _ in range(SMALL_PASSES):
                 _work(small)
             _work(large)
             rounds += 1
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
     return round(rounds / (time.perf_counter() - start), 3)
 
 
@@ -198,18 +204,3 @@ def _array(count: int) -> Array:
     import numpy
 
     return numpy.linspace(0.5, 1.5, count, dtype=numpy.float32)
-
-
-@contextmanager
-def _on(cpu: int) -> Iterator[None]:
-    """Stay on one CPU, if the system allows it."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    try:
-        with suppress(OSError):
-            os.sched_setaffinity(0, {cpu})
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

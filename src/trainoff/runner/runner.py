@@ -45,16 +45,18 @@ MOST_PARAMETERS = 10**9
 class Runner:
     """Runs tasks one after the other, each in its own process tree, while it holds the machine's lock."""
 
-    def __init__(self, store: Store, observer: RunObserver) -> None:
+    def __init__(self, store: Store, *observers: RunObserver) -> None:
+        """The observers are called in their order."""
         self._store = store
-        self._observer = observer
+        self._observers = observers
         self._no_namespaces = namespaces.why_not()
         self._control = ControlKernel()
 
     def run(self, tasks: list[Task]) -> RunResult:
         """Run the tasks that remain. Ctrl-C ends the running trial, records it as interrupted, and ends the run."""
         self._store.prepare()
-        self._observer.planned(tasks)
+        for observer in self._observers:
+            observer.planned(tasks)
         self._interrupted = False
         for task in tasks:
             if task.to_run and not self._interrupted:
@@ -65,7 +67,7 @@ class Runner:
         return RunResult(tasks, self._interrupted)
 
     def _run(self, task: Task) -> None:
-        with machine_lock(self._observer.waiting):
+        with machine_lock(self._waiting):
             newest = self._store.latest(task.trial_id)
             if newest and not newest.unfinished and (task.record is None or newest.attempt > task.record.attempt):
                 task.record = newest  # another run did the trial while this one waited
@@ -73,7 +75,12 @@ class Runner:
                 self._attempt(task, newest.attempt + 1 if newest else 1)
             task.rerun = False
         if task.record:
-            self._observer.finished(task, task.record)
+            for observer in self._observers:
+                observer.finished(task, task.record)
+
+    def _waiting(self, sentence: str) -> None:
+        for observer in self._observers:
+            observer.waiting(sentence)
 
     def _attempt(self, task: Task, attempt: int) -> None:
         """Run the trial and store its record, however the trial ends."""
@@ -82,7 +89,8 @@ class Runner:
         try:
             with self._store.stage(task.trial_id) as folder, ExitStack() as uninterrupted:
                 if unmet is None:
-                    self._observer.started(task)
+                    for observer in self._observers:
+                        observer.started(task)
                     # Made before the trial, so that its result can be evaluated even if the dataset is removed.
                     job = make_job(task.trial, Cluster(1, folder), folder)
                     exit_info = self._run_trial(task, record, folder, uninterrupted)
@@ -109,8 +117,8 @@ class Runner:
         }
         sandbox = Sandbox(folder, cpus, no_namespaces is None, no_network is None, task.engine.trainer)
         record.noise["control_before"] = self._control.before(cpus[0])
-        update = partial(self._observer.update, task)
-        with TrialProcess(trial, sandbox, update, task.give_up) as trial_process:
+        updates = [partial(observer.update, task) for observer in self._observers]
+        with TrialProcess(trial, sandbox, updates, task.give_up) as trial_process:
             exit_info = trial_process.run()
             uninterrupted.enter_context(defer_interrupts())
         record.noise["control_after"] = None if exit_info.stopped else self._control.after(cpus[0])
@@ -220,33 +228,6 @@ class RunObserver:
 
     def finished(self, task: Task, record: Record) -> None:
         """Called when a record has been stored, by this run or by another one meanwhile."""
-
-
-class Observers(RunObserver):
-    """Several observers of one run, which are called in their order."""
-
-    def __init__(self, *observers: RunObserver) -> None:
-        self._observers = observers
-
-    def planned(self, tasks: Sequence[Task]) -> None:
-        for observer in self._observers:
-            observer.planned(tasks)
-
-    def waiting(self, sentence: str) -> None:
-        for observer in self._observers:
-            observer.waiting(sentence)
-
-    def started(self, task: Task) -> None:
-        for observer in self._observers:
-            observer.started(task)
-
-    def update(self, task: Task, state: TrialState) -> None:
-        for observer in self._observers:
-            observer.update(task, state)
-
-    def finished(self, task: Task, record: Record) -> None:
-        for observer in self._observers:
-            observer.finished(task, record)
 
 
 LOCK_NAME = "trainoff.lock"

@@ -18,7 +18,6 @@ from trainoff.study.keys import LAB_FAULTS
 from trainoff.study.machines import GIB, nodes_of
 
 BEFORE_TRAINING = ("import", "cluster_start", "data_load", "ship")
-FAILED = 1  # the exit code of a Python program that has failed
 STATUSES = ("ok", "timeout", "out-of-memory", "diverged", "start-failed", "crashed", "wrong-result", "unsupported",
             "interrupted")  # fmt: skip
 
@@ -77,7 +76,7 @@ def _killed(exit_info: ExitInfo, phase: str) -> TrialStatus:
     code = exit_info.state.usage.exit if exit_info.state.usage else None
     if exit_info.oom_kills > 0:
         return TrialStatus("out-of-memory", phase, "the kernel killed it because the machine's memory was full")
-    if code is None and exit_info.exit_code == FAILED:
+    if code is None and exit_info.exit_code == 1:
         return TrialStatus(_failed_in(phase), phase, "the supervisor failed; its error is at the end of the log")
     if code is None:
         return TrialStatus("crashed", phase, "its processes were killed from outside", unfinished=True)
@@ -91,9 +90,6 @@ def _killed(exit_info: ExitInfo, phase: str) -> TrialStatus:
 
 def _failed_in(phase: str) -> str:
     return "start-failed" if phase in BEFORE_TRAINING else "crashed"
-
-
-FAULTY = ("processes", "lab")  # kinds of clusters whose nodes faults may be injected into
 
 
 def check_preconditions(trial: Trial, engine: Engine) -> TrialStatus | None:
@@ -137,7 +133,7 @@ def _refuses_fault(trial: Trial) -> str | None:
     if not fault:
         return None
     action, node = fault["action"], fault["node"]
-    if trial.cluster not in FAULTY:
+    if trial.cluster not in ("processes", "lab"):
         return "faults are injected only into nodes that trainoff starts on this machine"
     if action in LAB_FAULTS and trial.cluster != "lab":
         return f'the fault {action} needs nodes with their own network and memory; use kind = "lab"'

@@ -115,9 +115,8 @@ def describe(error: BaseException) -> dict[str, Any]:
     from trainoff.errors import TrainoffError
 
     lines = _text(error).strip().splitlines() or [""]
-    reason = (
-        lines[0] if isinstance(error, TrainoffError | Diverged | Refused) else f"{type(error).__name__}: {lines[0]}"
-    )
+    explained = isinstance(error, TrainoffError | Diverged | Refused)
+    reason = lines[0] if explained else f"{type(error).__name__}: {lines[0]}"
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), "crashed")
     if status == "crashed" and _out_of_memory(error):
         status = "out-of-memory"

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -22,7 +22,7 @@ from trainoff.clusters.lab.register import LabCgroups, too_much_memory
 from trainoff.clusters.local import GRACE_S, cpus
 from trainoff.clusters.namespaces import PortForward
 from trainoff.data import cache
-from trainoff.runner.events import NodeEvent, NotAnEvent, PageEvent, PhaseEvent, SampleEvent, TrialState, read_event
+from trainoff.runner.events import NodeEvent, PageEvent, PhaseEvent, SampleEvent, TrialState, read_event
 from trainoff.runner.faults import FaultSchedule, fault_of
 from trainoff.runner.supervisor import SupervisorConfig
 from trainoff.study.machines import GIB, nodes_of
@@ -63,11 +63,11 @@ class TrialProcess:
         self,
         trial: Trial,
         sandbox: Sandbox,
-        update: Callable[[TrialState], None],
+        updates: Sequence[Callable[[TrialState], None]],
         give_up: Callable[[TrialState], str | None] | None = None,
     ) -> None:
-        """`give_up` is asked while the trial runs and may return a reason to end it."""
-        self._trial, self._sandbox, self._update, self._give_up = trial, sandbox, update, give_up
+        """`updates` are called while the trial runs; `give_up` is too, and may return a reason to end it."""
+        self._trial, self._sandbox, self._updates, self._give_up = trial, sandbox, updates, give_up
         self._folder = sandbox.folder
         self._cut_short: str | None = None
         self._reason: str | None = None
@@ -103,12 +103,15 @@ class TrialProcess:
         control, self._control_pipe = os.pipe()
         self._oom_kills_before = oom_kills()
         self.state = TrialState(time.monotonic())
+        # Paths must mean the same in the trial's folder.
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        search = os.pathsep.join(str(Path(path).absolute()) for path in given if path)
         self._supervisor = subprocess.Popen(
             [sys.executable, "-P", "-m", "trainoff.runner.supervisor", str(folder)],
             stdin=control,
             stdout=(folder / "log.txt").open("ab"),
             stderr=subprocess.STDOUT,
-            env={**os.environ, **_absolute_paths()},
+            env={**os.environ, "PYTHONPATH": search, "TRAINOFF_CACHE": str(cache.root().absolute())},
             start_new_session=True,
         )
         os.close(control)
@@ -136,7 +139,8 @@ class TrialProcess:
                     with contextlib.suppress(BrokenPipeError):  # the supervisor has ended already
                         os.write(self._control_pipe, f"{command}\n".encode())
                 self._check_deadlines()
-                self._update(self.state)
+                for update in self._updates:
+                    update(self.state)
             except KeyboardInterrupt:
                 self._stopped = True
                 self._end("interrupted", "stopped by the user")
@@ -207,7 +211,7 @@ class TrialProcess:
     def _take(self, line: bytes) -> None:
         try:
             event = read_event(line)
-        except NotAnEvent:
+        except (ValueError, RecursionError):  # not JSON, or no event; a thousand brackets end in a RecursionError
             self.state.add_unreadable(line)
             return
         self.state.apply(event)
@@ -223,12 +227,6 @@ class TrialProcess:
                     self._lab.announce(self._folder.name, self._supervisor.pid, self._folder)
         if not isinstance(event, SampleEvent | NodeEvent):
             self._events.write(line + b"\n")
-
-
-def _absolute_paths() -> dict[str, str]:
-    """Return variables with paths that must mean the same in the trial's folder."""
-    search = [str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return {"PYTHONPATH": os.pathsep.join(search), "TRAINOFF_CACHE": str(cache.root().absolute())}
 
 
 def oom_kills() -> int:
