@@ -287,7 +287,7 @@ def _table(result: AdviceResult, width: int) -> Table:
         Column("runs", [str(one.evidence.runs) if one.measured else "-" for one in candidates], 30, right=True),
         Column("", origins, 70),
     ]
-    return table(columns, width, [None] * len(shown), folds=True)
+    return table(columns, width, folds=True)
 
 
 def _to_json(result: AdviceResult) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def _to_json(options: CompareOptions, result: ComparisonTable) -> dict[str, Any]
 def _print_table(result: ComparisonTable, console: Console) -> None:
     labels = list(dict.fromkeys(one.figure.label for one in result.compared))
     console.print(f"{', '.join(labels)}: {result.sides[0]} as a multiple of {result.sides[1]}", style="dim")
-    console.print(table(_columns(result), console.width, [None] * len(result.compared), folds=True))
+    console.print(table(_columns(result), console.width, folds=True))
     console.print(f"\n{result.sentence}")
     for caveat in result.caveats:
         console.print(caveat)

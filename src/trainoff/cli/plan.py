@@ -56,7 +56,7 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
     rows = list(groups.values())
     settings = [_values(row[0]) for row in rows]
     columns = _columns(rows, settings, [key for key in varying_keys(settings) if key != "engine"])
-    console.print(table(columns, console.width, [None] * len(rows), folds=True))
+    console.print(table(columns, console.width, folds=True))
     shared = ", ".join(
         f"{key} {value_text(value)}"
         for key, value in settings[0].items()

@@ -101,7 +101,7 @@ def print_names(rows: Sequence[dict[str, str]], console: Console) -> None:
     from trainoff.report.tables import Column, table
 
     columns = [Column(key, [row[key] for row in rows], shrinks=key == "asks") for key in rows[0]]
-    console.print(table(columns, console.width, [None] * len(rows), folds=True))
+    console.print(table(columns, console.width, folds=True))
     console.print("\nRun one with `trainoff reproduce NAME`; each takes less than 20 minutes on two cores.")
 
 

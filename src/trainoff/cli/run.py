@@ -197,7 +197,7 @@ class LiveTable(RunObserver):
         else:
             del columns[2]
         outer = Table.grid()
-        outer.add_row(table(columns, self._console.width, [None] * len(rows)))
+        outer.add_row(table(columns, self._console.width))
         outer.add_row(Text(f"  {self._summary()}", style="dim"))
         return outer
 

@@ -243,7 +243,7 @@ def _table(rows: Sequence[Row], model: Fit, width: int) -> Table:
         Column("off by", [row.grade for row in rows], ALWAYS, right=True),
         Column("", [row.remarks for row in rows], ALWAYS),
     ]
-    return table(columns, width, [None] * len(rows))
+    return table(columns, width)
 
 
 def _remarks(result: ScaleResult) -> list[str]:

@@ -49,7 +49,7 @@ def print_table(folder: Path, query: str, console: Console) -> int:
         for name in shown.columns
     ]
     kept = _fitting(columns, console.width)
-    console.print(columns_table(kept, console.width, [None] * shown.height))
+    console.print(columns_table(kept, console.width))
     if frame.height > MAX_ROWS:
         console.print(f"... and {frame.height - MAX_ROWS:,} more rows; --json has them all", style="dim")
     if len(kept) < len(columns):

@@ -168,7 +168,7 @@ def _table(result: TuningResult, console: Console) -> Table:
         Column("verdict", [one.verdict for one in rows], ALWAYS),
         Column("values", [_values(one) for one in rows], 30, shrinks=True),
     ]
-    return table(columns, console.width, [None] * len(rows))
+    return table(columns, console.width)
 
 
 def _target(one: EngineTuning) -> str:

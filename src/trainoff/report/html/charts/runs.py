@@ -63,16 +63,13 @@ class LearningCurves(Chart):
         lines = "A line per setting: the median of its runs." if self._many else "A line per run."
         ends_in = "It ends in the engine's symbol, hollow if the trial failed. Dotted lines are targets."
         faults = " A cross is a fault, a diamond the end of a fault." if points else ""
-        self.about = f"{lines} {ends_in}{self._dashes()}{faults}"
+        modes = {group.first.mode for group in self.groups}
+        named = ", ".join(f"{text} {mode}" for mode, (_, text) in DASHES.items() if mode in modes)
+        dashes = f" Modes: {named}." if len(modes) > 1 and named else ""
+        self.about = f"{lines} {ends_in}{dashes}{faults}"
         self.choices = axis_choices(curves, ("train_s", *AMOUNTS))
         columns = [("name", "setting"), ("seed", "seed"), ("status", "status"), ("@x", "@x_title"), ("y", self.metric)]
         self.table = ChartTable("curves", columns, only={"last": True})
-
-    def _dashes(self) -> str:
-        """Explain the dashes of the lines, where there are several modes."""
-        modes = {group.first.mode for group in self.groups}
-        named = [f"{text} {mode}" for mode, (_, text) in DASHES.items() if mode in modes]
-        return f" Modes: {', '.join(named)}." if len(modes) > 1 and named else ""
 
     def _rows(self) -> list[Row]:
         if self._many:
@@ -175,12 +172,11 @@ def _bytes_at(wall_s: Sequence[float], samples: polars.DataFrame | None) -> list
     """Return the bytes that had crossed the network at these times."""
     import numpy as np
 
-    if samples is None or "network_bytes" not in samples.columns:
-        return [None] * len(wall_s)
-    machine = samples.filter(samples["role"] == "machine").drop_nulls("network_bytes")
-    if not len(machine):
-        return [None] * len(wall_s)
-    return [float(value) for value in np.interp(wall_s, machine["t_s"].to_numpy(), machine["network_bytes"].to_numpy())]
+    if samples is not None and "network_bytes" in samples.columns:
+        machine = samples.filter(samples["role"] == "machine").drop_nulls("network_bytes")
+        if len(machine):
+            return list(map(float, np.interp(wall_s, machine["t_s"].to_numpy(), machine["network_bytes"].to_numpy())))
+    return [None] * len(wall_s)
 
 
 def _thin(length: int, most: int) -> list[int]:
@@ -258,17 +254,14 @@ class ResourceUsage(Chart):
         roles: dict[tuple[str, str], list[Row]] = {}
         for row in rows:
             roles.setdefault((row["name"], row["role"]), []).append(row)
-        return [
-            {
-                **{key: rows[0][key] for key in ("name", "engine", "role")},
-                **{key: _median(rows, key) for key in USED},
-                **{
-                    f"most_{key}": max((row[key] for row in rows if row.get(key) is not None), default=None)
-                    for key in USED
-                },
-            }
-            for rows in roles.values()
-        ]
+        summary = []
+        for of_role in roles.values():
+            row = {key: of_role[0][key] for key in ("name", "engine", "role")}
+            for key in USED:
+                values = [each[key] for each in of_role if each.get(key) is not None]
+                row |= {key: _median(of_role, key), f"most_{key}": max(values, default=None)}
+            summary.append(row)
+        return summary
 
     @property
     def spec(self) -> Spec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from trainoff.analysis import SettingGroup
 from trainoff.analysis.format import count, quality, seconds, size, target_text
@@ -174,31 +175,23 @@ class Scaling(Chart):
     def __init__(self, context: ChartContext) -> None:
         super().__init__(context)
         target = self.target
+        figures: dict[str, Callable[[Record], float | None]] = {
+            "speed": lambda record: record.samples_per_s,
+            "time": lambda record: record.time_to_target.get(str(target)),
+            "train_s": lambda record: record.train_s,
+        }
         runs: list[Row] = []
         medians: list[Row] = []
         for family, groups in self._families().items():
-            for group in groups:
-                runs += [
-                    {
-                        **self.context.columns(group),
-                        "family": family,
-                        "seed": record.seed,
-                        "speed": short(record.samples_per_s),
-                        "time": short(record.time_to_target.get(str(target))),
-                        "train_s": short(record.train_s),
-                    }
-                    for record in group.good
-                ]
-            medians += [
-                {
-                    **self.context.columns(group),
-                    "family": family,
-                    "speed": short(group.median(lambda record: record.samples_per_s)),
-                    "time": short(group.time_to(target)) if target is not None else None,
-                    "train_s": short(group.median(lambda record: record.train_s)),
-                }
-                for group in sorted(groups, key=lambda group: group.first.workers)
+            columns = {id(group): {**self.context.columns(group), "family": family} for group in groups}
+            runs += [
+                {**columns[id(group)], "seed": record.seed, **{name: short(of(record)) for name, of in figures.items()}}
+                for group in groups
+                for record in group.good
             ]
+            for group in sorted(groups, key=lambda group: group.first.workers):
+                row = {**columns[id(group)], **{name: short(group.median(of)) for name, of in figures.items()}}
+                medians.append({**row, "time": None if target is None else short(group.time_to(target))})
         self.data = {"scaling": runs, "scaled": medians}
         axes = {"speed": ("speed", "samples a second"), "train_s": ("training", "seconds of training")}
         if target is not None:
@@ -297,14 +290,12 @@ class SettingGrid(Chart):
 
     def __init__(self, context: ChartContext) -> None:
         super().__init__(context)
-        rows = [self._cell(group) for group in self.groups if group.good]
-        self.data = {"grid": rows if len({row["row"] for row in rows}) > 1 else []}
-        values = {
-            "time": (
-                f"time to {target_text(self.metric, self.target)}" if self.target is not None else "",
-                "blues",
-                LOG,
-            ),
+        cells = [self._cell(group) for group in self.groups if group.good]
+        rows = cells if len({cell["row"] for cell in cells}) > 1 else []
+        self.data = {"grid": rows}
+        target = f"time to {target_text(self.metric, self.target)}" if self.target is not None else ""
+        values = {  # label, colours, scale
+            "time": (target, "blues", LOG),
             "quality": (self.metric, "greens", LINEAR),
             "train_s": ("training", "blues", LOG),
             "memory": ("memory", "oranges", LOG),
@@ -314,7 +305,7 @@ class SettingGrid(Chart):
                 label, {"v_text": f"{name}_text", "v_title": label, "v_scale": scale, "scheme": scheme, "v": name}
             )
             for name, (label, scheme, scale) in values.items()
-            if known(self.data["grid"], name)
+            if known(rows, name)
         ]
 
     def _cell(self, group: SettingGroup) -> Row:
@@ -334,7 +325,10 @@ class SettingGrid(Chart):
 
     @property
     def spec(self) -> Spec:
-        rows, columns = list(dict.fromkeys(row["row"] for row in self.data["grid"])), self._columns()
+        data = self.data["grid"]
+        rows, engines = (list(dict.fromkeys(row[name] for row in data)) for name in ("row", "engine"))
+        by_engine = sorted(data, key=lambda row: (engines.index(row["engine"]), row["workers"], row["column"]))
+        columns = list(dict.fromkeys(row["column"] for row in by_engine))
         padding = 16 if any(" (" in column for column in columns) else 3  # space for a second line
         level = {"labelAngle": 0, "labelPadding": padding, "labelExpr": "split(replace(datum.label, ' (', '|('), '|')"}
         tilted = {"labelAngle": 35, "labelAlign": "right", "labelLimit": 200}
@@ -362,10 +356,3 @@ class SettingGrid(Chart):
             "transform": [{"filter": "isValid(datum['@v'])"}],
             "layer": [cells, figures],
         }
-
-    def _columns(self) -> list[str]:
-        """Return the column headings: engines as they are ranked, each with its numbers of workers in order."""
-        rows = self.data["grid"]
-        engines = list(dict.fromkeys(row["engine"] for row in rows))
-        order = sorted(rows, key=lambda row: (engines.index(row["engine"]), row["workers"], row["column"]))
-        return list(dict.fromkeys(row["column"] for row in order))
