@@ -208,7 +208,10 @@ def parse_options(name: str, text: str, ranges: Ranges) -> dict[str, int]:
     for item in text.split(",") if text else []:
         key, _, value = (part.strip() for part in item.partition("="))
         if key not in ranges:
-            raise TrainoffError(f"{name} has no option {key!r}; expected {_expected(ranges)}")
+            example = (
+                f"{', '.join(ranges)}, as in {next(iter(ranges))}={next(iter(ranges.values()))[1]}" if ranges else ""
+            )
+            raise TrainoffError(f"{name} has no option {key!r}; expected {example or 'none, only the name'}")
         low, high = ranges[key]
         if not _WHOLE.fullmatch(value) or not low <= int(value) <= high:
             raise TrainoffError(f"{name}: {key} is {value!r}; expected a whole number from {low:,} to {high:,}")
@@ -216,9 +219,3 @@ def parse_options(name: str, text: str, ranges: Ranges) -> dict[str, int]:
             raise TrainoffError(f"{name}: {key} is given twice")
         values[key] = int(value)
     return values
-
-
-def _expected(ranges: Ranges) -> str:
-    if not ranges:
-        return "none, only the name"
-    return f"{', '.join(ranges)}, as in {next(iter(ranges))}={next(iter(ranges.values()))[1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,5 +76,6 @@ def hold_out_validation(parent: Data) -> RawDataset:
     x, labels = parent.x_train, np.asarray(parent.y_train)
     train, held = hold_out(labels)
     parts = [Selection(x, rows) if isinstance(x, Csr) else x[rows] for rows in (train, held)]
-    made = RawDataset(parts[0], labels[train], parts[1], labels[held], parent.classes, image=parent.image)
-    return replace(made, facts=dict(parent.facts))
+    return RawDataset(
+        parts[0], labels[train], parts[1], labels[held], parent.classes, parent.image, facts=dict(parent.facts)
+    )

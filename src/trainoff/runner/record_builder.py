@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def full_record(record: Record, trial: Trial, exit_info: ExitInfo, job: Job, dif
     """
     state, model = exit_info.state, job.model
     _set_times(record, exit_info)
-    set_resources(record, state, nodes_of(trial) if trial.emulated else ())
+    _set_resources(record, state, nodes_of(trial) if trial.emulated else ())
     record.dataset |= {"train_rows": len(job.data.x_train), "test_rows": len(job.data.x_test), **job.data.facts}
     record.model = {"kind": model.kind, "classes": model.classes, "parameters": model.parameter_count, **asdict(model)}
     status = status_of(exit_info)
@@ -87,9 +88,9 @@ def full_record(record: Record, trial: Trial, exit_info: ExitInfo, job: Job, dif
         record.fault = fault_impact(fault, state, record.failed)
     for snapshot in job.folder.glob("snapshot-*.f32"):
         snapshot.unlink()  # evaluated: the record may need the space
-    log = _collect_logs(job.folder)
+    _collect_logs(job.folder)
     if record.failed:
-        lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL:]
+        lines = (job.folder / "log.txt").read_text(errors="replace").splitlines()[-LOG_TAIL:]
         record.log_tail = (state.worker_log and state.worker_log.tail) or "\n".join(lines)
     samples = [{"t_s": sample.tick - state.start, **sample.row()} for sample in state.samples]
     _write(samples, job.folder / "samples.parquet")
@@ -152,17 +153,16 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
     path.write_bytes(table.getbuffer())
 
 
-def _collect_logs(folder: Path) -> Path:
-    """Append the logs of the cluster's processes to the log of the trial process, and return its path."""
-    path, logs = folder / "log.txt", folder / "logs"
-    with path.open("a") as log:
+def _collect_logs(folder: Path) -> None:
+    """Append the logs of the cluster's processes to the log of the trial process."""
+    logs = folder / "logs"
+    with (folder / "log.txt").open("a") as log:
         for part in sorted([*logs.glob("**/*.txt"), *logs.glob("**/stderr"), *logs.glob("**/stdout")]):
             if text := part.read_text(errors="replace"):
                 log.write(f"\n==== {part.relative_to(logs).with_suffix('')} ====\n{text}")
-    return path
 
 
-def set_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec] = ()) -> None:
+def _set_resources(record: Record, state: TrialState, nodes: Sequence[NodeSpec]) -> None:
     """Set what the trial used, by the kernel's counts and the samples; `nodes` are the emulated ones."""
     record.nodes = node_figures(nodes, state)
     _set_usage(record, state)
@@ -192,23 +192,20 @@ def _set_usage(record: Record, state: TrialState) -> None:
         if (rest := record.cpu_s - sum(record.cpu_s_by_role.values())) > 0.005:
             record.cpu_s_by_role["unattributed"] = round(rest, 3)  # processes shorter than the time between samples
         record.sampler = {"cpu_s": usage.sampler_s}
-    ticks: dict[float, list[SampleEvent]] = {}
+    memory: dict[float, int] = defaultdict(int)  # at each sample
+    peaks = record.peak_memory_bytes_by_role
     for row in sorted(state.samples, key=lambda row: row.tick):
-        ticks.setdefault(row.tick, [])
+        memory[row.tick] += row.pss  # that of the machine's row is 0
         if row.role != MACHINE:
-            ticks[row.tick].append(row)
-    record.sampler["samples"] = len(ticks)
-    # Samples miss a peak between them; the kernel knows that of the largest process.
-    peaks = [sum(row.pss for row in rows) for rows in ticks.values()]
-    record.peak_memory_bytes = max([*peaks, usage.largest_rss if usage else 0]) or None
-    last: list[SampleEvent] = []
-    for last in ticks.values():
-        for row in last:
-            peak = record.peak_memory_bytes_by_role.get(row.role, 0)
-            record.peak_memory_bytes_by_role[row.role] = max(peak, row.pss)
+            peaks[row.role] = max(peaks.get(row.role, 0), row.pss)
             if row.sent_bytes or row.received_bytes:
                 record.network_bytes_by_role[row.role] = {"sent": row.sent_bytes, "received": row.received_bytes}
-    if ticks:
+    record.sampler["samples"] = len(memory)
+    # Samples miss a peak between them; the kernel knows that of the largest process.
+    record.peak_memory_bytes = max([*memory.values(), usage.largest_rss if usage else 0]) or None
+    if memory:
+        end = max(memory)
+        last = [row for row in state.samples if row.tick == end and row.role != MACHINE]
         record.disk_read_bytes = sum(row.read_bytes for row in last)
         record.disk_write_bytes = sum(row.write_bytes for row in last)
     if machine := [row for row in state.samples if row.role == MACHINE]:

@@ -39,8 +39,6 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
 }
-
-
 FILE = "supervisor.json"
 
 
