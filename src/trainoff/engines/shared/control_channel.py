@@ -155,7 +155,8 @@ class ControlServer:
     ) -> tuple[NamedWeights, Report]:
         """Start the training and pass the chief's reports on to the watch, until it ends.
 
-        Returns the weights and the chief's final report. `on_step` is called with every step that is reported.
+        Returns the weights and the chief's final report, whose breakdowns the watch has. `on_step` is called with every
+        step that is reported.
         """
         connection = self._connection
         assert connection
@@ -174,6 +175,8 @@ class ControlServer:
                 weights = unflatten(job.model, vector)
                 watch.snapshot(message.samples_seen, weights)
                 connection.send("continue")
+        for name, figures in message.report.get("breakdowns", {}).items():
+            watch.breakdown(name, figures)
         return weights, message.report
 
     def request(self, payload: Any) -> Any:

@@ -68,7 +68,7 @@ class Recovery:
                     self.wait_for("ready")
                 self._heartbeat.reset()
                 self._heartbeat.active = True
-                _, report = self.server.follow(self._job, watch, self._heartbeat.step_done)
+                self.server.follow(self._job, watch, self._heartbeat.step_done)
                 self.finished = True
             except (ConnectionLost, RestartRequired) as error:
                 self._recover(error)
@@ -78,8 +78,6 @@ class Recovery:
         counts = {"rounds": rounds, "least_bytes_per_round": allreduce_bytes(self._job, self._job.workers)}
         for name, value in self._heartbeat.losses.counts(counts).items():
             watch.count(name, value)
-        for name, values in report["breakdowns"].items():
-            watch.breakdown(name, values)
 
     def _recover(self, error: ConnectionLost | RestartRequired) -> None:
         """Prepare for the workers to continue from the last checkpoint; raise if they will not.

@@ -55,9 +55,11 @@ class SparkMllib(SparkEngine):
         }
         if lbfgs:
             settled["learning_rate"] = 1.0  # a line search determines it
-        if "activation" not in values:  # these belong to the perceptron
+        if "activation" in values:
+            settled["activation"] = "sigmoid"
+        else:  # these belong to the perceptron
             settled |= {name: self.knobs[name].default for name in ("solver", "block_size", "chunk")}
-        return settled | ({"activation": "sigmoid"} if "activation" in values else {})
+        return settled
 
     def optimizers(self, model: str) -> Sequence[str]:
         return ("l-bfgs", "sgd")

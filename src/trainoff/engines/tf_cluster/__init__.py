@@ -147,8 +147,6 @@ class TfClusterEngine(Engine):
         self._heartbeat.active, self._finished = False, True
         for name, value in self._heartbeat.losses.counts(report["counts"]).items():
             watch.count(name, value)
-        for name, values in report["breakdowns"].items():
-            watch.breakdown(name, values)
 
     def _recover(self, error: Exception) -> None:
         """End the other processes for a restart from the last checkpoint; raise if a restart would not help."""

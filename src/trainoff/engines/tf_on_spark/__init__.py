@@ -183,10 +183,16 @@ class TfOnSpark(SparkEngine):
         self._weights = flatten(weights)
         for name, value in report["counts"].items():
             watch.count(name, value)
-        for name, values in report["breakdowns"].items():
-            watch.breakdown(name, values)
         if self._pushing:
-            self._report_feed(watch, job, self._pushing.result())
+            pushed: list[tuple[int, float]] = self._pushing.result()
+            watch.count("fed_bytes", sum(size for size, _ in pushed))
+            watch.count("push_s", sum(seconds for _, seconds in pushed))
+            how = "into one batch for every step" if job.mode == "sync" else "into its share of the steps"
+            watch.note(
+                "feed",
+                f"partitions of {', '.join(map(str, self._sizes))} rows, each cut {how} of an epoch; "
+                "a worker's gradient counts by its rows",
+            )
         self.session.report(watch)
         self._idle = True
 
@@ -199,16 +205,6 @@ class TfOnSpark(SparkEngine):
             task = PushTask(access, epoch, order.seed, self._sizes, self._batches, block_rows, width)
             results += self._rows.barrier().mapPartitionsWithIndex(partial(push, task)).collect()
         return results
-
-    def _report_feed(self, watch: Watch, job: Job, results: list[tuple[int, float]]) -> None:
-        watch.count("fed_bytes", sum(size for size, _ in results))
-        watch.count("push_s", sum(seconds for _, seconds in results))
-        how = "into one batch for every step" if job.mode == "sync" else "into its share of the steps"
-        watch.note(
-            "feed",
-            f"partitions of {', '.join(map(str, self._sizes))} rows, each cut {how} of an epoch; "
-            "a worker's gradient counts by its rows",
-        )
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         context = self.session.context

@@ -39,12 +39,10 @@ class DdpDriver(Engine):
 
     def follow(self, job: Job, watch: Watch, workers: int) -> None:
         """Start the training, follow it to the end, and record what the workers report."""
-        weights, report = self.server.follow(job, watch)
+        weights, _ = self.server.follow(job, watch)
         self._trained = replace(job, weights=weights)
         watch.count("rounds", job.order.steps)
         watch.count("least_bytes_per_round", allreduce_bytes(job, workers))
-        for name, values in report["breakdowns"].items():
-            watch.breakdown(name, values)
 
     def predict(self, x: Matrix) -> NDArray[np.int64]:
         from trainoff.engines.torch import predict
