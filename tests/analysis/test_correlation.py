@@ -58,8 +58,9 @@ def test_the_published_data_give_both_published_values():
     assert {one.linear.n for one in found.values()} == {10}, "without the run that failed"
     assert round(found["cores"].linear.r_squared, 3) == 0.853
     assert round(found["memory_gb"].linear.r_squared, 3) == 0.431
-    assert document.the_fact("R² of CPUs and train time").value == 0.853
-    assert document.the_fact("R² of memory and train time").value == 0.431
+    facts = {fact.name: fact.value for fact in document.fact}
+    assert facts["R² of CPUs and train time"] == 0.853
+    assert facts["R² of memory and train time"] == 0.431
     assert found["cores"].linear.slope < 0, "more cores, less time"
     assert found["cores"].log.r_squared > found["cores"].linear.r_squared, "time is closer to a power of the cores"
 

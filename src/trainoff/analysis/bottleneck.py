@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainoff.analysis.format import percent, seconds, size
 from trainoff.analysis.groups import SettingGroup
+from trainoff.analysis.statistics import median_of
 from trainoff.records import Record
 from trainoff.study.machines import GIB
 
@@ -142,17 +142,18 @@ def bound_sentences(groups: Sequence[SettingGroup]) -> list[str]:
         first = group.first
         if first.workers > 1 and group.good and not first.params.get("fault") and (held := bound(group.good[0])):
             found.setdefault(first.workload, {}).setdefault(f"{first.engine} {first.mode}", []).append(held)
-    return [_bound_sentence(workload, modes) for workload, modes in found.items() if len(modes) > 1]
+    return [
+        f"On {workload}, {'; '.join(_bound_clause(name, bounds) for name, bounds in modes.items())}."
+        for workload, modes in found.items()
+        if len(modes) > 1
+    ]
 
 
-def _bound_sentence(workload: str, modes: Mapping[str, Sequence[Bound]]) -> str:
-    clauses = []
-    for name, found in modes.items():
-        common = Counter(each.kind for each in found).most_common(1)[0][0]
-        shares = [each.share for each in found if each.kind == common]
-        low, high = _whole(min(shares)), _whole(max(shares))
-        clauses.append(f"{name} is {common}-bound ({low if low == high else f'{low} to {high}'} {MEANINGS[common]})")
-    return f"On {workload}, {'; '.join(clauses)}."
+def _bound_clause(name: str, found: Sequence[Bound]) -> str:
+    common = Counter(each.kind for each in found).most_common(1)[0][0]
+    shares = [each.share for each in found if each.kind == common]
+    low, high = _whole(min(shares)), _whole(max(shares))
+    return f"{name} is {common}-bound ({low if low == high else f'{low} to {high}'} {MEANINGS[common]})"
 
 
 def _whole(share: float) -> str:
@@ -216,18 +217,14 @@ class TimeSplit:
 
 def time_split(group: SettingGroup) -> TimeSplit | None:
     """Return how the time of a setting was spent; None if nothing is known."""
-    phases, feed = group.phases_s(), group.median(_feed_s)
+    phases = group.phases_s()
     if not phases:
         return None
+    waited = (record.breakdowns.get("feeding_s") for record in group.good or group.records)
+    feed = median_of(statistics.fmean(by_worker.values()) for by_worker in waited if by_worker)
     start, rows = (sum(phases.get(name, 0.0) for name in names) for names in (START, ROWS))
     training = max(0.0, phases.get("train", 0.0) - (feed or 0.0))
     return TimeSplit(start, rows, feed, training, phases.get("test", 0.0), phases.get("teardown", 0.0))
-
-
-def _feed_s(record: Record) -> float | None:
-    """Return how long the workers waited for rows that were pushed to them, on average."""
-    waited = record.breakdowns.get("feeding_s")
-    return statistics.fmean(waited.values()) if waited else None
 
 
 def start_costs(groups: Sequence[SettingGroup]) -> list[str]:
@@ -263,23 +260,22 @@ HEADINGS = ("node", "cores", "used", "throttled", "memory", "at most", "link", "
 
 def node_rows(record: Record) -> list[list[str]]:
     """Return a row of cells for every node: what it had, and what it used while the trial trained."""
-    return [_node_row(node) for node in record.nodes]
-
-
-def _node_row(node: dict[str, Any]) -> list[str]:
-    training, link = node["training"], node["bandwidth_mbit"]
-    used = training["cpu_s"] / training["seconds"] / node["cores"] if training else None
-    return [
-        node["name"],
-        f"{node['cores']:g}",
-        "-" if used is None else _whole(used),
-        seconds(training.get("throttled_s")),
-        "unlimited" if node["memory_gb"] is None else size(round(node["memory_gb"] * GIB)),
-        size(node["peak_memory_bytes"]),
-        "unlimited" if link is None else f"{link:g} Mbit/s",
-        size(training.get("sent_bytes")),
-        size(training.get("received_bytes")),
-    ]
+    rows = []
+    for node in record.nodes:
+        training, memory, link = node["training"], node["memory_gb"], node["bandwidth_mbit"]
+        row = [
+            node["name"],
+            f"{node['cores']:g}",
+            _whole(training["cpu_s"] / training["seconds"] / node["cores"]) if training else "-",
+            seconds(training.get("throttled_s")),
+            "unlimited" if memory is None else size(round(memory * GIB)),
+            size(node["peak_memory_bytes"]),
+            "unlimited" if link is None else f"{link:g} Mbit/s",
+            size(training.get("sent_bytes")),
+            size(training.get("received_bytes")),
+        ]
+        rows.append(row)
+    return rows
 
 
 def node_lines(record: Record) -> list[str]:

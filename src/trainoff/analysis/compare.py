@@ -133,9 +133,6 @@ def band_of(groups: Iterable[SettingGroup], figure: Figure) -> Band:
     return Band(min(WIDEST, max(NARROWEST, width)), "repetitions")
 
 
-Adjust = Callable[[Sequence[Ratio]], list[Ratio]]
-
-
 @dataclass(frozen=True)
 class Match:
     """Two settings to be compared by a figure."""
@@ -173,7 +170,21 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The comparison in one sentence, with its uncertainty."""
-        return _sentence(self)
+        (a, b), figure = self.names, self.figure
+        if not self.n:
+            return f"{a} and {b} have no repetition in common, so nothing can be said of their {figure.label}."
+        text = _ratio_sentence(self) if self.low is not None else _order_sentence(self)
+        if self.indicative:
+            return f"{text}; with fewer than {RANKING} pairs this is indicative."
+        if self.verdict == "tie":
+            spread = f"{ratio_text(self.ratio)} times ({_spread(self)})"
+            return f"{a} and {b} tie in their {figure.label}: {spread} is inside the band of {self.band}."
+        if self.verdict == "undecided":
+            return f"{text}: undecided, with a band of {self.band}."
+        if self.low is None:
+            return f"{text}: {self.verdict} ({self.test}, p {p_value_text(self.p)})."
+        ahead = self.verdict == "faster" and figure.better != figure.neutral
+        return f"{_ratio_sentence(self, ahead)}."
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison for JSON; infinite values are null, and `reached` tells them from missing ones."""
@@ -203,7 +214,9 @@ def compare(a: SettingGroup, b: SettingGroup, figure: Figure, band: Band = DEFAU
     return compare_all([Match(a, b, figure, band)])[0]
 
 
-def compare_all(matches: Sequence[Match], adjust: Adjust = adjusted) -> list[Comparison]:
+def compare_all(
+    matches: Sequence[Match], adjust: Callable[[Sequence[Ratio]], list[Ratio]] = adjusted
+) -> list[Comparison]:
     """Run several comparisons that are read together, so that their chances of error add up."""
     values = [pairs(match) for match in matches]
     ratios = adjust([measure_ratio(each) for each in values])
@@ -232,25 +245,6 @@ def comparisons(groups: Sequence[SettingGroup], target: float | None) -> list[Co
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _sentence(found: Comparison) -> str:
-    a, b = found.names
-    figure = found.figure
-    if not found.n:
-        return f"{a} and {b} have no repetition in common, so nothing can be said of their {figure.label}."
-    text = _ratio_sentence(found) if found.low is not None else _order_sentence(found)
-    if found.indicative:
-        return f"{text}; with fewer than {RANKING} pairs this is indicative."
-    if found.verdict == "tie":
-        spread = f"{ratio_text(found.ratio)} times ({_spread(found)})"
-        return f"{a} and {b} tie in their {figure.label}: {spread} is inside the band of {found.band}."
-    if found.verdict == "undecided":
-        return f"{text}: undecided, with a band of {found.band}."
-    if found.low is None:
-        return f"{text}: {found.verdict} ({found.test}, p {p_value_text(found.p)})."
-    ahead = found.verdict == "faster" and figure.better != figure.neutral
-    return f"{_ratio_sentence(found, ahead)}."
 
 
 def _ratio_sentence(found: Comparison, ahead: bool = False) -> str:

@@ -43,16 +43,14 @@ def cost_to(record: Record, target: float) -> float | None:
 
 def costs(groups: Sequence[SettingGroup], target: float | None = None) -> list[Cost]:
     """Return the cost of settings that ended well and have a price, the cheapest to the target or to train first."""
-    found = [_cost(group, target) for group in groups if group.good]
+    found = []
+    for group in groups:
+        if group.good:
+            run, trial = group.median(lambda record: record.usd(record.train_s)), group.median(cost_of_trial)
+            to_target = None if target is None else median_of(cost_to(record, target) for record in group.records)
+            found.append(Cost(group, run, trial, target, to_target))
     known = [cost for cost in found if cost.run is not None]
     return sorted(known, key=lambda cost: [math.inf if each is None else each for each in (cost.to_target, cost.run)])
-
-
-def _cost(group: SettingGroup, target: float | None) -> Cost:
-    run, trial = group.median(lambda record: record.usd(record.train_s)), group.median(cost_of_trial)
-    if target is None:
-        return Cost(group, run, trial)
-    return Cost(group, run, trial, target, median_of(cost_to(record, target) for record in group.records))
 
 
 def priced(records: Sequence[Record], book: PriceBook) -> list[Record]:

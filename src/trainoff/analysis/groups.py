@@ -119,7 +119,7 @@ def groups(records: Iterable[Record]) -> list[SettingGroup]:
     ]
     if len(keys) <= LONGEST_NAME:
         return made
-    usual = {engine: _usual(made, engine) for engine in dict.fromkeys(group.first.engine for group in made)}
+    usual = {engine: _usual(made, engine) for engine in {group.first.engine for group in made}}
     return [replace(group, usual=usual[group.first.engine]) for group in made]
 
 

@@ -72,19 +72,13 @@ def rank_test(a: Sequence[float], b: Sequence[float]) -> float:
     ordered = sorted([*a, *b])
     ranks = [2 * ordered.index(value) + ordered.count(value) + 1 for value in (*a, *b)]  # twice the rank, ties shared
     rank_sum, expected = sum(ranks[: len(a)]), len(a) * (len(ranks) + 1)
-    sums = _sums(ranks, len(a))
-    distance = abs(rank_sum - expected)
-    return sum(count for total, count in sums.items() if abs(total - expected) >= distance) / sum(sums.values())
-
-
-def _sums(ranks: Sequence[int], size: int) -> Counter[int]:
-    """Return how many choices of `size` ranks have each sum."""
-    counts = [Counter({0: 1}), *(Counter[int]() for _ in range(size))]
+    counts = [Counter({0: 1}), *(Counter[int]() for _ in a)]  # how many choices of so many ranks have each sum
     for rank in ranks:
-        for chosen in range(size, 0, -1):
+        for chosen in range(len(a), 0, -1):
             for total, count in counts[chosen - 1].items():
                 counts[chosen][total + rank] += count
-    return counts[size]
+    sums, distance = counts[-1], abs(rank_sum - expected)
+    return sum(count for total, count in sums.items() if abs(total - expected) >= distance) / sum(sums.values())
 
 
 def two_sided(t: float, freedom: int) -> float:

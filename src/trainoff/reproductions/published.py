@@ -45,8 +45,18 @@ def parse_share(printed: str) -> float:
     return round(parse_number(printed) / 100, 6)
 
 
-NOT_STATED = 0  # workers and cores of a record are never null; this is the value if a document does not state them
-UNCHECKED = {"verdict": None, "reason": "published: only its figures are known"}
+NOT_STATED: dict[str, Any] = {  # fields that a record must have, if the document does not state them
+    "attempt": 1,
+    "kind": PUBLISHED,
+    "engine_version": "unknown",
+    "workers": 0,
+    "cores": 0.0,
+    "memory_gb": None,
+    "cluster": "hosts",
+    "seed": 0,
+    "repetition": 1,
+    "position": 0,
+}
 _PARSERS: Mapping[str, Callable[[str], float]] = {  # of cells, by the field that they fill; else as a number
     "train_s": parse_seconds,
     "test_accuracy": parse_share,
@@ -104,30 +114,12 @@ def _record(
     source = f"{document.id}, {table.name}: {cells}"
     notes = {"source": source} | ({"workload": document.why_workload} if document.why_workload else {})
     values |= {key: float(values[key]) for key in ("cores", "memory_gb") if key in values}
-    made = Record(**{**_blank(values["engine"], runs.study, source), **values}, notes=notes)
+    trial_id = f"{values['engine']}-{re.sub(r'[^a-z0-9]+', '-', source.lower()).strip('-')}"
+    unchecked = {"verdict": None, "reason": "published: only its figures are known"}
+    unstated = {**NOT_STATED, "targets": [], "limits": {}, "equivalence": unchecked}
+    made = Record(trial_id=trial_id, study=runs.study, notes=notes, **{**unstated, **values})
     made.cost_usd = made.usd(made.train_s)
     return made
-
-
-def _blank(engine: str, study: str, source: str) -> dict[str, Any]:
-    """Return the fields that a record must have and no document states."""
-    return {
-        "trial_id": f"{engine}-{re.sub(r'[^a-z0-9]+', '-', source.lower()).strip('-')}",
-        "attempt": 1,
-        "study": study,
-        "kind": PUBLISHED,
-        "engine_version": "unknown",
-        "workers": NOT_STATED,
-        "cores": float(NOT_STATED),
-        "memory_gb": None,
-        "cluster": "hosts",
-        "seed": 0,
-        "repetition": 1,
-        "position": 0,
-        "targets": [],
-        "limits": {},
-        "equivalence": dict(UNCHECKED),
-    }
 
 
 class PublishedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,11 +132,6 @@ class PublishedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     units: list[str]  # one for every column; empty for a column of names
     rows: list[list[str]]
     note: str = ""
-
-    def column(self, name: str) -> list[str]:
-        """Return the cells below a heading."""
-        place = self.columns.index(name)
-        return [row[place] for row in self.rows]
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,10 +194,6 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def the_table(self, name: str) -> PublishedTable:
         """Return the table of that name."""
         return next(table for table in self.table if table.name == name)
-
-    def the_fact(self, name: str) -> Fact:
-        """Return the figure of that name."""
-        return next(fact for fact in self.fact if fact.name == name)
 
 
 @cache

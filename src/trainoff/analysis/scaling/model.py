@@ -401,7 +401,7 @@ class FormulaDraws:
 
 
 def draw_formulas(formula: Formula, measurements: Sequence[Measurement]) -> FormulaDraws:
-    """Draw measurements around every formula that could be true, and fit each draw anew.
+    """Draw measurements around every formula that could be true, as often as its Akaike weight says, and fit each anew.
 
     The draws cover what noise does to the coefficients and that other terms might be the right ones. The noise is
     estimated from the distances to the model and from the repetitions, and is itself uncertain.
@@ -412,21 +412,16 @@ def draw_formulas(formula: Formula, measurements: Sequence[Measurement]) -> Form
     repeats = _repeatability(measurements)
     guess, freedom = _estimate_noise(formula, measurements)
     scale = np.minimum(guess * np.sqrt(freedom / random.chisquare(freedom, DRAWS)), MOST_NOISE)
-    centres = _centres(random, measurements, guess)
+    found = list(candidates(measurements).values())
+    logs = _akaike(found, guess)
+    weights = np.exp(logs - logs.max())
+    picked = random.choice(len(found), DRAWS, p=weights / weights.sum())
+    centres = np.stack([predicted_seconds(each, measurements) for each, _ in found], axis=1)[:, picked]
     drawn = centres / fitted[:, None] * np.exp(scale * random.standard_normal((len(measurements), DRAWS)))
     matrix = design_matrix(terms, measurements, formula.rows) / fitted[:, None]
     coefficients = nnls_many(matrix, drawn, most_terms(measurements))
     single = scale if repeats is None else np.full(DRAWS, min(repeats, MOST_NOISE))
     return FormulaDraws(tuple(terms), coefficients, np.exp(single * random.standard_normal(DRAWS)), formula.rows)
-
-
-def _centres(random: np.random.Generator, measurements: Sequence[Measurement], noise: float) -> Array:
-    """Return for each draw the times by one of the possible formulas, as often as its Akaike weight says."""
-    found = list(candidates(measurements).values())
-    logs = _akaike(found, noise)
-    weights = np.exp(logs - logs.max())
-    picked = random.choice(len(found), DRAWS, p=weights / weights.sum())
-    return np.stack([predicted_seconds(formula, measurements) for formula, _ in found], axis=1)[:, picked]
 
 
 def _estimate_noise(formula: Formula, measurements: Sequence[Measurement]) -> tuple[float, int]:
