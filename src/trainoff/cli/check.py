@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from trainoff import engines
 from trainoff.analysis.format import count
@@ -15,14 +16,14 @@ from trainoff.records import Store
 from trainoff.runner.contract_tests import cases, check
 from trainoff.runner.runner import RunObserver
 
-if TYPE_CHECKING:
-    from rich.console import Console
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
 
 
-def check_engine(name: str, console: Console) -> int:
+def execute(options: argparse.Namespace) -> int:
     """Run the contract tests and print each finding; the exit code is 1 if one fails."""
-    from rich.text import Text
-
+    name, console = options.engine, common.console()
     engine = engines.get(name)
     if missing := engine.missing():
         raise TrainoffError(f"{name} cannot be checked here: it {missing[0]}")
@@ -37,11 +38,3 @@ def check_engine(name: str, console: Console) -> int:
     verdict = "keeps the contract" if not failed else f"breaks the contract in {count(failed, 'case')}"
     console.print(f"{name} {verdict}")
     return 1 if failed else 0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", metavar="ENGINE", help="the engine's name, as `trainoff engines` lists it")
-
-
-def execute(options: argparse.Namespace) -> int:
-    return check_engine(options.engine, common.console())

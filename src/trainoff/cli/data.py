@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from trainoff import data
 from trainoff.analysis.format import size
 from trainoff.cli import common
 from trainoff.cli.common import Row, plain_table
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def dataset_rows() -> list[Row]:
@@ -45,23 +43,18 @@ def print_datasets(rows: Sequence[Row], console: Console) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION")
     listing = common.with_json(actions.add_parser("list", help="list the datasets, and which are cached"))
-    listing.set_defaults(command=list_datasets)
+    listing.set_defaults(command=execute)
     getting = actions.add_parser("get", help="download a dataset, or read your own data, into the cache")
     getting.add_argument("name", metavar="NAME", help="name of a dataset, or path of your own data")
     getting.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="folder that has the files already")
     getting.add_argument("--force", action="store_true", help="replace a cached dataset")
     getting.set_defaults(command=get_dataset)
-    actions.add_parser("verify", help="compare every cached byte with its checksum").set_defaults(
-        command=verify_datasets
-    )
+    verifying = actions.add_parser("verify", help="compare every cached byte with its checksum")
+    verifying.set_defaults(command=verify_datasets)
     parser.set_defaults(json=False)
 
 
 def execute(options: argparse.Namespace) -> int:
-    return list_datasets(options)
-
-
-def list_datasets(options: argparse.Namespace) -> int:
     return common.print_facts(dataset_rows(), print_datasets, options)
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from trainoff.cli import common
 from trainoff.cli.data import dataset_rows
@@ -13,9 +17,6 @@ from trainoff.clusters import java, namespaces
 from trainoff.clusters.lab import register
 from trainoff.clusters.ssh import client
 from trainoff.runner import machine
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def examine() -> dict[str, Any]:
@@ -32,10 +33,9 @@ def examine() -> dict[str, Any]:
 
 def print_findings(facts: dict[str, Any], console: Console) -> None:
     """Print the facts, a line each."""
-    from rich.table import Table
-    from rich.text import Text
-
     this, isolation = facts["machine"], facts["isolation"]
+    namespaced = "yes: every trial runs in its own process and network namespace"
+    processes = f"no ({isolation['reason']}): trials run as process groups, and network bytes are not counted"
     rows = [
         ("machine", f"{this['cpus']} cores ({this['cpu']}), {this['memory_bytes'] / 2**30:.0f} GiB, {this['system']}"),
         ("python", this["python"]),
@@ -43,7 +43,7 @@ def print_findings(facts: dict[str, Any], console: Console) -> None:
         ("gpu", this["gpu"] or "none"),
         ("ssh", this["ssh"] or f"none (only clusters of the kind hosts need it): {client.INSTALL}"),
         ("cgroups", this["cgroup"] or "none"),
-        ("namespaces", _namespaces(isolation)),
+        ("namespaces", namespaced if isolation["namespaces"] else processes),
         ("lab", f"no: {facts['lab']['reason']}" if facts["lab"]["reason"] else "yes: this machine can emulate nodes"),
         ("datasets", ", ".join(row["name"] for row in facts["datasets"] if row["cached"]) or "none yet"),
     ]
@@ -55,12 +55,6 @@ def print_findings(facts: dict[str, Any], console: Console) -> None:
         symbol = Text("✓ ", "green") if ready else Text("- ", "yellow")
         table.add_row(symbol + engine["name"], Text(engine["version"] if ready else engine["reason"]))
     console.print(table)
-
-
-def _namespaces(isolation: dict[str, Any]) -> str:
-    if isolation["namespaces"]:
-        return "yes: every trial runs in its own process and network namespace"
-    return f"no ({isolation['reason']}): trials run as process groups, and network bytes are not counted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

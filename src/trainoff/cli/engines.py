@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from trainoff import engines
 from trainoff.cli import common
 from trainoff.cli.common import Row, plain_table
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def engine_rows() -> list[Row]:

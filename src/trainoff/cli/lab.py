@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from trainoff.analysis.format import count, size
 from trainoff.cli import common
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 NO_LAB = "no lab is up; `trainoff lab up --nodes 3 --cores 0.2` starts one"
 COLUMNS = ("node", "address", "cores", "busy", "memory", "limit", "processes", "sent", "received")
@@ -19,8 +19,6 @@ COLUMNS = ("node", "address", "cores", "busy", "memory", "limit", "processes", "
 
 def print_status(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print a table of nodes for every lab."""
-    from rich.table import Table
-
     if not rows:
         console.print(NO_LAB)
         return
@@ -56,14 +54,15 @@ ACTIONS = {  # on a node of a lab
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION")
     starting = actions.add_parser("up", help="start a lab, which runs until `trainoff lab down`")
-    starting.add_argument("--nodes", type=int, default=3, metavar="N", help="number of nodes (3)")
-    starting.add_argument("--cores", type=float, metavar="C", help="CPU cores of each node (equal parts)")
-    starting.add_argument("--memory-gb", type=float, metavar="GB", help="memory of each node (not limited)")
-    starting.add_argument("--bandwidth-mbit", type=float, metavar="M", help="bandwidth of each link (not limited)")
-    starting.add_argument("--latency-ms", type=float, metavar="MS", help="delay of each link, if the kernel can")
-    starting.add_argument("--machine", metavar="NAME", help="machine type of each node, such as m4.xlarge")
-    starting.add_argument("--scale", type=float, metavar="S", help="share of the machine's cores (1)")
-    starting.add_argument("--memory-scale", type=float, metavar="S", help="share of its memory (as --scale)")
+    add = starting.add_argument
+    add("--nodes", type=int, default=3, metavar="N", help="number of nodes (3)")
+    add("--cores", type=float, metavar="C", help="CPU cores of each node (equal parts)")
+    add("--memory-gb", type=float, metavar="GB", help="memory of each node (not limited)")
+    add("--bandwidth-mbit", type=float, metavar="M", help="bandwidth of each link (not limited)")
+    add("--latency-ms", type=float, metavar="MS", help="delay of each link, if the kernel can")
+    add("--machine", metavar="NAME", help="machine type of each node, such as m4.xlarge")
+    add("--scale", type=float, metavar="S", help="share of the machine's cores (1)")
+    add("--memory-scale", type=float, metavar="S", help="share of its memory (as --scale)")
     starting.set_defaults(command=start_lab)
     common.with_json(actions.add_parser("status", help="list the nodes of every lab, and their load"))
     entering = actions.add_parser("exec", help="run a command on a node: trainoff lab exec node-1 -- ip addr")

@@ -6,7 +6,9 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from trainoff.analysis.format import about, count, seconds, value_text
 from trainoff.analysis.groups import varying_keys
@@ -18,9 +20,6 @@ from trainoff.runner.estimate import Estimator
 from trainoff.runner.runner import prepare
 from trainoff.runner.status import check_preconditions
 from trainoff.study import Study
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _KEYS = ("engine", "workload", "mode", "workers", "cores", "memory_gb", "cluster")
 
@@ -55,7 +54,15 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
         groups.setdefault(json.dumps(_values(trial), sort_keys=True), []).append(trial)
     rows = list(groups.values())
     settings = [_values(row[0]) for row in rows]
-    columns = _columns(rows, settings, [key for key in varying_keys(settings) if key != "engine"])
+    columns = [
+        Column("engine", [row[0]["engine"] for row in rows]),
+        Column("seeds", [_seeds([trial["seed"] for trial in row]) for row in rows], priority=50),
+        Column("about", [_duration(row) for row in rows], right=True),
+        Column("", [_note(row) for row in rows], priority=60),
+    ]
+    if keys := [key for key in varying_keys(settings) if key != "engine"]:
+        cells = [setting([one.get(key, "-") for key in keys]) for one in settings]
+        columns.insert(1, Column(heading(keys), cells, shrinks=True))
     console.print(table(columns, console.width, folds=True))
     shared = ", ".join(
         f"{key} {value_text(value)}"
@@ -71,19 +78,6 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
 def _values(trial: Row) -> Row:
     """Return everything that decides a trial except its seed."""
     return {**{key: trial[key] for key in _KEYS}, **trial["params"]}
-
-
-def _columns(rows: Sequence[list[Row]], settings: Sequence[Row], keys: Sequence[str]) -> list[Column]:
-    columns = [
-        Column("engine", [row[0]["engine"] for row in rows]),
-        Column("seeds", [_seeds([trial["seed"] for trial in row]) for row in rows], priority=50),
-        Column("about", [_duration(row) for row in rows], right=True),
-        Column("", [_note(row) for row in rows], priority=60),
-    ]
-    if keys:
-        cells = [setting([one.get(key, "-") for key in keys]) for one in settings]
-        columns.insert(1, Column(heading(keys), cells, shrinks=True))
-    return columns
 
 
 def _duration(row: Sequence[Row]) -> str:

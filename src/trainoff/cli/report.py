@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from rich.console import Console
 
 from trainoff.cli import common
 from trainoff.cli.show import price_book
@@ -18,9 +19,6 @@ from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, figure, gather, render
 from trainoff.report.html.content import WorkloadSection
 from trainoff.reproductions.published import output_path, published_name
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def _default_path(folder: Path, name: str) -> Path:

@@ -9,7 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from trainoff import engines, study
 from trainoff.analysis import newest
@@ -35,10 +38,6 @@ from trainoff.reproductions import (
     verdict_counts,
 )
 from trainoff.reproductions.published import Document, documents
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 STYLES = {CONFIRMED: "green", REFUTED: "red", NOT_COMPARABLE: "yellow"}
 PAGE = "reproduction.md"
@@ -80,9 +79,6 @@ def reproduce(
 
 def print_claims(results: Sequence[ClaimResult], console: Console) -> None:
     """Print what the document says, what was published and measured, and the verdict on each claim."""
-    from rich.table import Table
-    from rich.text import Text
-
     for one in results:
         claim, finding = one.claim, one.finding
         verdict = (finding.verdict, STYLES[finding.verdict])

@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from trainoff.analysis import by_workload, groups, headline_target
 from trainoff.analysis.format import about, count, quality, seconds, size
 from trainoff.cli import common
-from trainoff.cli.show import print_board
+from trainoff.cli.show import print_board, print_json
 from trainoff.errors import TrainoffError
 from trainoff.files import atomic_write
 from trainoff.records import STUDY_COPY, Record, Store
@@ -35,14 +36,14 @@ from trainoff.runner.runner import Runner, RunObserver, RunResult, Task, get_dat
 from trainoff.runner.status import STATUSES
 from trainoff.study import Study, nearest
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.progress import TaskID
-
 
 def run_study(study: Study, out: Path, retry: Sequence[str], console: Console) -> int:
     """Run a study and print its board; the exit code is 0 only if every trial is `ok` or `unsupported`."""
-    _check_retry(retry)
+    for status in retry:
+        if status not in ("failed", *STATUSES):
+            close = nearest(status, ["failed", *STATUSES])
+            hint = f"did you mean `{close}`?" if close else f"use `failed` or one of {', '.join(STATUSES)}"
+            raise TrainoffError(f"--retry {status}: that is not a status; {hint}")
     outcome, store = _run(study, out, retry, console)
     if outcome.interrupted:
         kept = sum(not task.to_run and not (task.record and task.record.unfinished) for task in outcome.tasks)
@@ -96,14 +97,6 @@ def redact(text: str) -> str:
     )
 
 
-def _check_retry(retry: Sequence[str]) -> None:
-    for status in retry:
-        if status not in ("failed", *STATUSES):
-            close = nearest(status, ["failed", *STATUSES])
-            hint = f"did you mean `{close}`?" if close else f"use `failed` or one of {', '.join(STATUSES)}"
-            raise TrainoffError(f"--retry {status}: that is not a status; {hint}")
-
-
 def _run_tasks(store: Store, tasks: list[Task], clock: Clock, console: Console) -> RunResult:
     if not any(task.to_run for task in tasks):
         return RunResult(tasks)
@@ -120,9 +113,7 @@ def _run_tasks(store: Store, tasks: list[Task], clock: Clock, console: Console) 
 def next_step(records: Sequence[Record], folder: str) -> list[str]:
     """Return the `trainoff advise` command, if a setting reached a target."""
     found = by_workload(groups(records))
-    if not found:
-        return []
-    target = headline_target(found[0])
+    target = headline_target(found[0]) if found else None
     if target is None:
         return []
     workload = f" --workload {found[0][0].first.workload}" if len(found) > 1 else ""
@@ -152,9 +143,7 @@ class LiveTable(RunObserver):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._running = self._state = None
         self._live.transient = not any(task.to_run for task in self._tasks)  # the rows stay on the screen
         self._refresh()
@@ -186,7 +175,7 @@ class LiveTable(RunObserver):
         self._refreshed = time.monotonic()
         self._live.update(self._table(), refresh=True)
 
-    def _table(self) -> RenderableType:
+    def _table(self) -> Table:
         rows = [self._row(task) for task in self._window()]
         columns = [
             Column(name, [row[index] for row in rows], priority, right)
@@ -271,8 +260,6 @@ class Bars:
     """Progress bars for `trainoff.data`, one for each step; none outside a terminal."""
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -293,9 +280,7 @@ class Bars:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._progress.stop()
 
 
@@ -306,8 +291,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from trainoff.cli.show import print_json
-
     common.stop_on_signals()
     study = common.read_study(options)
     code = run_study(study, options.out, options.retry, common.console(stderr=options.json))

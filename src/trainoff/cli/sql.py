@@ -11,6 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from trainoff.analysis import newest
 from trainoff.analysis.format import count
 from trainoff.cli import common
@@ -24,7 +26,6 @@ from trainoff.study import nearest
 
 if TYPE_CHECKING:
     import polars
-    from rich.console import Console
 
 TABLES: dict[str, Callable[[Path, Sequence[Record]], polars.DataFrame]] = {
     "records": lambda folder, records: table(records),

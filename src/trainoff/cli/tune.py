@@ -6,8 +6,11 @@ import argparse
 import json
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
 
 from trainoff.analysis.format import about, count, quality, seconds, target_text
 from trainoff.cli import common
@@ -29,21 +32,32 @@ from trainoff.tuning import (
     write,
 )
 from trainoff.tuning.results import time_of
+from trainoff.tuning.search import Candidate
 from trainoff.tuning.tuned_study import check_overrides, check_path
 from trainoff.tuning.tuner import ROUNDS
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 REFRESH_S = 1.0  # to redraw costs CPU time that the running trial needs
 
 
-def tune_study(
-    study: Study, out: Path, options: TuneOptions, path: Path | None, console: Console, as_json: bool
-) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.with_json(parser)
+    common.add_study(parser).set_defaults(repeat=None)
+    add = parser.add_argument
+    add("--minutes", type=float, required=True, metavar="M", help="time for all engines together")
+    add("--target", type=float, metavar="T", help="target to tune for (the hardest that the recipe reaches)")
+    add("--candidates", type=int, metavar="N", help="try at most N candidates of each engine")
+    about_rounds = "rounds of the race at the end (5; fewer prove nothing)"
+    add("--rounds", type=int, default=ROUNDS, metavar="N", help=about_rounds)
+    add("-o", "--output", type=Path, metavar="FILE", help="study file to write (STUDY-tuned.toml)")
+
+
+def execute(given: argparse.Namespace) -> int:
     """Tune a study and print the result; the exit code is 0 if an engine reached a target without a Ctrl-C."""
-    path = path or default_path(study.path)
+    common.stop_on_signals()
+    options = TuneOptions(given.minutes, given.target, given.candidates, given.rounds)
+    study = common.read_study(given)
+    console = common.console(stderr=given.json)
+    path = given.output or default_path(study.path)
     check_path(path, study.path)
     check_overrides(study)
     this_machine = machine.describe_line()
@@ -52,12 +66,12 @@ def tune_study(
     with Bars(console) as bars:
         prepare_data(study, bars)
     with TuneProgress(console, options.minutes) as progress:
-        result = tune(study, out, options, progress.step, progress)
+        result = tune(study, given.out, options, progress.step, progress)
     if result.reached:
         write(study, result, path, this_machine)
-    if as_json:
+    if given.json:
         print(json.dumps({**result.to_json(), "file": str(path) if result.reached else None}, indent=1))
-    print_result(result, study, out, path, console)
+    print_result(result, study, given.out, path, console)
     return 130 if result.interrupted else 0 if result.reached else 1
 
 
@@ -65,8 +79,6 @@ class TuneProgress(RunObserver):
     """A bar of the remaining time, and a line for each candidate; outside a terminal only the lines."""
 
     def __init__(self, console: Console, minutes: float) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
         self._console, self._minutes = console, minutes
         self._waiting = ""
         self._step: TuneStep | None = None
@@ -85,15 +97,13 @@ class TuneProgress(RunObserver):
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._progress.stop()
 
     def waiting(self, sentence: str) -> None:
         if sentence != self._waiting:
             self._waiting = sentence
-            self._print(sentence)
+            self._console.print(sentence, soft_wrap=True)
 
     def update(self, task: Task, state: TrialState) -> None:
         elapsed = time.monotonic() - self._refreshed
@@ -106,7 +116,7 @@ class TuneProgress(RunObserver):
         self._step = step
         self._refresh(f"{step.engine}: {step.name}", step.left)
         if step.record:
-            self._print(describe_step(step))
+            self._console.print(describe_step(step), soft_wrap=True)
 
     def _refresh(self, text: str, left: float) -> None:
         self._left, self._refreshed = max(0.0, left), time.monotonic()
@@ -114,15 +124,12 @@ class TuneProgress(RunObserver):
         self._progress.update(self._bar, completed=completed, description=f"{text} · {about(self._left)} left")
         self._progress.refresh()
 
-    def _print(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
-
 
 def describe_step(step: TuneStep) -> str:
     """Return the result of a candidate in one line."""
     record = step.record
     assert record is not None
-    values = ", ".join(f"{key} {value}" for key, value in step.candidate.items()) or "the recipe's values"
+    values = _values(step.candidate) or "the recipe's values"
     target = step.target
     reached = time_of(record, target) if target is not None else None
     if target is not None and reached is not None:
@@ -166,7 +173,7 @@ def _table(result: TuningResult, console: Console) -> Table:
         Column("recipe", [_median(one, 1) for one in rows], ALWAYS, right=True),
         Column("best", [_median(one, 0) for one in rows], ALWAYS, right=True),
         Column("verdict", [one.verdict for one in rows], ALWAYS),
-        Column("values", [_values(one) for one in rows], 30, shrinks=True),
+        Column("values", [_values(one.winner) or "the recipe's" for one in rows], 30, shrinks=True),
     ]
     return table(columns, console.width)
 
@@ -175,8 +182,8 @@ def _target(one: EngineTuning) -> str:
     return "-" if one.target is None else target_text(one.tried[0][1].metric, one.target)
 
 
-def _values(one: EngineTuning) -> str:
-    return ", ".join(f"{key} {value}" for key, value in one.winner.items()) or "the recipe's"
+def _values(candidate: Candidate) -> str:
+    return ", ".join(f"{key} {value}" for key, value in candidate.items())
 
 
 def _median(one: EngineTuning, side: int) -> str:
@@ -191,25 +198,3 @@ def _median(one: EngineTuning, side: int) -> str:
         return "-"
     record = next(record for tried, record in one.tried if dict(tried) == candidate)
     return seconds(time_of(record, one.target))
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.with_json(parser)
-    common.add_study(parser).set_defaults(repeat=None)
-    parser.add_argument("--minutes", type=float, required=True, metavar="M", help="time for all engines together")
-    parser.add_argument(
-        "--target", type=float, metavar="T", help="target to tune for (the hardest that the recipe reaches)"
-    )
-    parser.add_argument("--candidates", type=int, metavar="N", help="try at most N candidates of each engine")
-    parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, metavar="N", help="rounds of the race at the end (5; fewer prove nothing)"
-    )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="study file to write (STUDY-tuned.toml)")
-
-
-def execute(options: argparse.Namespace) -> int:
-    common.stop_on_signals()
-    tune_options = TuneOptions(options.minutes, options.target, options.candidates, options.rounds)
-    study = common.read_study(options)
-    console = common.console(stderr=options.json)
-    return tune_study(study, options.out, tune_options, options.output, console, options.json)

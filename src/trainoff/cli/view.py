@@ -12,8 +12,8 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="results of a study; the folder need not exist yet")
     parser.add_argument("--port", type=int, metavar="N", help="port (8650, or else a free one)")
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
-                     help="address that other machines can reach; they need the printed token")  # fmt: skip
+    about = "address that other machines can reach; they need the printed token"
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help=about)
     parser.add_argument("--token", action="store_true", help="require the token on this machine, too")
     parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from trainoff import study
 from trainoff.analysis.format import target_text
 from trainoff.cli import common
 from trainoff.cli.common import Row
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def workload_rows() -> list[Row]:
@@ -33,9 +34,6 @@ def workload_rows() -> list[Row]:
 
 
 def print_workloads(rows: Sequence[Row], console: Console) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
     for row in rows:
         targets = ", ".join(target_text(row["metric"], target) for target in row["targets"])
         console.print(Text(row["name"], style="bold"))
