@@ -59,9 +59,6 @@ class Format:
 
 
 _HASHED: Ranges = {"bits": (10, 28)}
-_CRITEO = Format(read_criteo, _HASHED)
-_BANDIT = Format(bandit.read, _HASHED)
-_SVMLIGHT = Format(lambda path, width, progress: read_svmlight(path, progress), {})
 
 
 def suffix(path: Path) -> str:
@@ -77,13 +74,13 @@ def find_format(path: Path) -> Format | None:
     kind = suffix(path)
     if kind in (".tsv", ".txt"):
         check_criteo(path)
-        return _CRITEO
+        return Format(read_criteo, _HASHED)
     if kind == ".csv":
         if bandit.is_open_bandit(path):
-            return _BANDIT
+            return Format(bandit.read, _HASHED)
         if path.suffix.lower() == ".gz":
             raise TrainoffError(f"{path} is gzipped, and of tables only click logs are read so; unzip it first")
-    return _SVMLIGHT if kind in SUFFIXES else None
+    return Format(read_svmlight, {}) if kind in SUFFIXES else None
 
 
 LARGEST = 2**28  # the largest index; a model has a weight for every index up to it
@@ -106,8 +103,8 @@ class _Rows:
     lines: NDArray[np.int64]
 
 
-def read_svmlight(path: Path, progress: Progress) -> tuple[Csr, NDArray[np.float64]]:
-    """Return the rows and the labels as in the file.
+def read_svmlight(path: Path, _width: int, progress: Progress) -> tuple[Csr, NDArray[np.float64]]:
+    """Return the rows and the labels as in the file; the largest index determines the number of columns.
 
     Indices count from 0 if an index 0 occurs anywhere, otherwise from 1. Zeros have no entry.
     """

@@ -217,9 +217,6 @@ class FaultInjector:
                 self._emit("healed", action=self._action, node=self._node)
 
 
-AFTER = ("test", "teardown")  # in these phases the training is over
-
-
 def fault_of(trial: Trial) -> dict[str, Any] | None:
     """Return the trial's fault with the number of its node; None if it has none."""
     asked = trial.params.get("fault")
@@ -242,7 +239,7 @@ class FaultSchedule:
         if not self._done and self.wait(state, now) <= 0:
             self._done = True
             yield FAULT
-        if self._done and state.phase in AFTER:
+        if self._done and state.phase in ("test", "teardown"):
             self._at = None
             yield HEAL
 

@@ -230,7 +230,6 @@ class RunObserver:
         """Called when a record has been stored, by this run or by another one meanwhile."""
 
 
-LOCK_NAME = "trainoff.lock"
 POLL_S = 1.0
 YIELD_S = 1.5 * POLL_S  # how long a run leaves the lock to the others that wait for it
 
@@ -243,7 +242,7 @@ def machine_lock(waiting: Callable[[str], None]) -> Iterator[None]:
     could be deleted, it is the same for all users, and the kernel releases it when the holder dies. Elsewhere it is a
     file in /tmp. Runs that wait take turns. Runs with different names in TRAINOFF_LOCK may run side by side.
     """
-    name = os.environ.get("TRAINOFF_LOCK", LOCK_NAME)
+    name = os.environ.get("TRAINOFF_LOCK", "trainoff.lock")
     acquire = _bind_socket if sys.platform == "linux" else _lock_file
     while (lock := acquire(name)) is None:
         holder = _holder(name)  # this connection also shows the holder that a run waits
