@@ -12,7 +12,7 @@ from trainoff.clusters.local import free_ports
 from trainoff.clusters.ray import RayCluster
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, families, refuse_stop
 from trainoff.engines.shared.control_channel import wait_until_ready
-from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, Recovery, settle_checkpoints
+from trainoff.engines.shared.recovery import CHECKPOINT, MAX_RESTARTS, CheckpointWriter, Recovery, settle_checkpoints
 from trainoff.engines.shared.shipping import without_rows
 from trainoff.engines.torch.ddp_driver import DdpAssignment
 from trainoff.errors import TrainoffError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from trainoff.study import Trial
 
 
-RESTARTS = 3  # of all workers, by Ray Train
 END_S = 10.0  # how long Ray Train may take to end after its workers
 LEAST_STORE = 80 * 2**20  # bytes that Ray itself needs
 
@@ -72,7 +71,7 @@ class RayTorch(Engine):
             self._recovery = Recovery(job, watch, session.host(), checkpoints, self._check, self._restart)
             endpoint, schedule = self._recovery.server.endpoint, watch.snapshot_schedule
             config = {"assignment": DdpAssignment(without_rows(job), endpoint, schedule, checkpoints), "sent": sent}
-            self._fit = RayFit(session.trainer(job, config, RESTARTS).fit)
+            self._fit = RayFit(session.trainer(job, config, MAX_RESTARTS).fit)
         wait_until_ready(watch, self._recovery.wait_for)
 
     def _connect(self, job: Job, watch: Watch) -> None:
@@ -98,7 +97,7 @@ class RayTorch(Engine):
             if not self._cluster.alive:
                 raise WorkerFailed("head", "the head of the Ray cluster is gone")
             self._replaced += self._cluster.replace_nodes(running=False)
-            if self._replaced > RESTARTS * self._job.workers:
+            if self._replaced > MAX_RESTARTS * self._job.workers:
                 raise TrainoffError(f"Ray's nodes were lost {self._replaced} times; the cluster cannot be kept alive")
         if self._fit:
             self._fit.check()

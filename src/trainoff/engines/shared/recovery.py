@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 READY_S = 300.0  # every process imports a framework, and several may share a core
-MOST_RESTARTS = 3  # trainoff restarts no more after these, of which some may have been by torchrun or Ray Train
+MAX_RESTARTS = 3  # by torchrun or Ray Train; trainoff makes no more after these, theirs included
 
 
 class Recovery:
@@ -94,7 +94,7 @@ class Recovery:
         losses.record_loss(self._heartbeat.last)
         self.server.disconnect()
         if isinstance(error, RestartRequired):
-            if losses.count > MOST_RESTARTS:
+            if losses.count > MAX_RESTARTS:
                 raise error
             self._restart()
         self._heartbeat.rewind(self._checkpoints, self._job.order, self._watch, "worker", noticed)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 READY_S = 300.0  # every process loads TensorFlow, and several may share a core
 EXPLAIN_S = 5.0  # how long after an error a process may take to be seen dead
-MAX_RESTARTS = 5
+MAX_RESTARTS = 5  # not the 3 of `recovery`: here only trainoff restarts, not a framework, too
 ALL_ROLES = ("worker", "ps", "coordinator")  # prefixes of the processes' roles
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)  # ended from outside, and not by an error
 HEARTBEAT_LOST = "stopped sending heartbeats"  # TensorFlow logs it after 10 s of silence; all processes end then

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainoff.clusters.local import LOOPBACK
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, families, refuse_stop
 from trainoff.engines.shared.local_sgd import TAU, differs
-from trainoff.engines.shared.recovery import CHECKPOINT, CheckpointWriter, Recovery, RestartRequired, settle_checkpoints
+from trainoff.engines.shared.recovery import (
+    CHECKPOINT,
+    MAX_RESTARTS,
+    CheckpointWriter,
+    Recovery,
+    RestartRequired,
+    settle_checkpoints,
+)
 from trainoff.engines.shared.shipping import in_file, to_files
 from trainoff.engines.torch import Torch
 from trainoff.engines.torch.ddp_driver import DdpAssignment
@@ -28,7 +35,6 @@ if TYPE_CHECKING:
 
 
 END_S = 5.0  # how long torchrun may take to end after its workers
-RESTARTS = 3  # of all workers, by torchrun
 
 
 class TorchDdp(Engine):
@@ -64,7 +70,7 @@ class TorchDdp(Engine):
             assignment = DdpAssignment(to_files(job), self._recovery.server.endpoint, schedule, checkpoints)
             self._assignment.write_bytes(pickle.dumps(assignment))
         with watch.phase("cluster_start"):
-            self._agents = start_agents(job, self._assignment, RESTARTS)
+            self._agents = start_agents(job, self._assignment, MAX_RESTARTS)
             self._recovery.wait_for("connected")
         with watch.phase("compile"):
             self._recovery.wait_for("ready")
@@ -84,7 +90,7 @@ class TorchDdp(Engine):
         When a worker has died torchrun restarts them, and this is not called.
         """
         self._stop()
-        self._agents = start_agents(self._job, self._assignment, RESTARTS)
+        self._agents = start_agents(self._job, self._assignment, MAX_RESTARTS)
 
     def train(self, job: Job, watch: Watch) -> None:
         self._recovery.run()
