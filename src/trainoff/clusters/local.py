@@ -35,7 +35,7 @@ THREADS = (  # the variables that limit the threads of numerical libraries
     "BLIS_NUM_THREADS",
 )
 LOG_TAIL = 50  # lines of a failed process that are kept in the record
-GRACE_S = 5.0  # between SIGTERM and SIGKILL
+PROCESS_GRACE_S = 5.0  # between SIGTERM and SIGKILL of one process of a cluster
 KILLED_S = 10.0  # how long a killed process may take to disappear from a busy machine
 
 
@@ -105,7 +105,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def stop(self, grace_s: float = GRACE_S) -> None:
+    def stop(self, grace_s: float = PROCESS_GRACE_S) -> None:
         """End the process with SIGTERM, then SIGKILL; return when all its descendants are gone, too."""
         started: list[psutil.Process] = []
         if self.exit_code is None:  # after it was reaped another process may have its PID
@@ -212,7 +212,7 @@ class Cluster:
             self._started.remove(process)
             process.stop(0.0)
 
-    def stop(self, grace_s: float = GRACE_S) -> None:
+    def stop(self, grace_s: float = PROCESS_GRACE_S) -> None:
         """End all processes, the last one started first."""
         while self._started:
             self._started.pop().stop(grace_s)

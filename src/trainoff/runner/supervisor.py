@@ -25,13 +25,14 @@ import psutil
 
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab.cluster import LabPlan
-from trainoff.clusters.local import GRACE_S, die_with_parent
+from trainoff.clusters.local import die_with_parent
 from trainoff.engines.shared.watch import LAB, LOOPBACK_ONLY, TRIAL_NETWORK, Channel
 from trainoff.errors import TrainoffError
 from trainoff.runner.faults import FAULT, HEAL, FaultInjector, FaultTargets
 from trainoff.runner.lab.supervisor import Lab, LabTargets
 from trainoff.runner.sampler import Sampler, Sockets
 
+TRIAL_GRACE_S = 5.0  # between SIGTERM to the trial process and SIGKILL to everything that is left
 TRAFFIC_S = 0.25  # how often the counters of connections are read
 KEEP_MEMORY = {
     # The same for all engines: otherwise glibc may, depending on their addresses, return the memory of large arrays to
@@ -157,7 +158,7 @@ class Supervisor:
 
     def _terminate(self, *_: object) -> None:
         if self._deadline is None:
-            self._deadline = time.monotonic() + GRACE_S
+            self._deadline = time.monotonic() + TRIAL_GRACE_S
             if self._trial:
                 self._trial.terminate()
 

@@ -19,16 +19,17 @@ from typing import Self
 import psutil
 
 from trainoff.clusters.lab.register import LabCgroups, too_much_memory
-from trainoff.clusters.local import GRACE_S, cpus
+from trainoff.clusters.local import cpus
 from trainoff.clusters.namespaces import PortForward
 from trainoff.data import cache
 from trainoff.runner.events import NodeEvent, PageEvent, PhaseEvent, SampleEvent, TrialState, read_event
 from trainoff.runner.faults import FaultSchedule, fault_of
-from trainoff.runner.supervisor import SupervisorConfig
+from trainoff.runner.supervisor import TRIAL_GRACE_S, SupervisorConfig
 from trainoff.study.machines import GIB, nodes_of
 from trainoff.study.study import Trial
 
 TICK_S = 0.5  # how often deadlines are checked and the observer is updated when there are no events
+SUPERVISOR_MARGIN_S = 2.0  # how long beyond TRIAL_GRACE_S it may take to kill what is left and to report
 HELD_UP_S = 1.0  # a longer time between reading events and checking deadlines means that this process was stopped
 
 
@@ -163,7 +164,7 @@ class TrialProcess:
             self._kill()
             return
         self._cut_short, self._reason = status, reason
-        self._kill_at = time.monotonic() + GRACE_S + 2
+        self._kill_at = time.monotonic() + TRIAL_GRACE_S + SUPERVISOR_MARGIN_S
         self._supervisor.terminate()
 
     def _check_deadlines(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from trainoff.clusters.local import GRACE_S, THREADS, Cluster, Node, Process, address_towards
+from trainoff.clusters.local import PROCESS_GRACE_S, THREADS, Cluster, Node, Process, address_towards
 from trainoff.clusters.ssh.client import Ssh, compare_facts, distributions, remote_path, remote_paths
 from trainoff.clusters.ssh.connection import TOKEN, Connection, SentFiles
 from trainoff.errors import TrainoffError
@@ -117,7 +117,7 @@ class Hosts(Cluster):
     def fetch_logs(self) -> None:
         _for_all(lambda host: host.link.request("logs"), [host for host in self._hosts.values() if host.sent])
 
-    def stop(self, grace_s: float = GRACE_S) -> None:
+    def stop(self, grace_s: float = PROCESS_GRACE_S) -> None:
         """End every process, fetch the logs, and disconnect."""
         try:
             super().stop(grace_s)

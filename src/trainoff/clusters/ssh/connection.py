@@ -18,7 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
-from trainoff.clusters.local import GRACE_S, Process
+from trainoff.clusters.local import PROCESS_GRACE_S, Process
 from trainoff.clusters.ssh import facts
 from trainoff.clusters.ssh.client import FACTS_S, INSTALL, Ssh
 from trainoff.errors import TrainoffError
@@ -250,7 +250,7 @@ class HostProcess(Process):
     def signal(self, number: signal.Signals) -> None:
         self._link.send("signal", number=self._number, signal=int(number))
 
-    def stop(self, grace_s: float = GRACE_S) -> None:
+    def stop(self, grace_s: float = PROCESS_GRACE_S) -> None:
         if self.exit_code is None and grace_s > 0:
             self.signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
