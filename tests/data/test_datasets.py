@@ -48,7 +48,7 @@ def payload(files: dict[str, bytes], *addresses: str) -> mnist.MnistFiles:
     import hashlib
 
     prints = {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
-    return mnist.MnistFiles(prints, addresses, wheel=None)
+    return mnist.MnistFiles("mnist", prints, addresses, wheel=None)
 
 
 class Publisher(http.server.BaseHTTPRequestHandler):

