@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def trajectory(
     order: Order,
     optimizer: str,
     momentum: float,
-    rates: NDArray[np.float64],
+    rates: Sequence[float] | NDArray[np.float64],
     at: Collection[int] = (1, 20),
 ) -> dict[int, NamedWeights]:
     """Return the reference's weights after the steps `at`; a step past the end stands for the last one."""

@@ -71,20 +71,23 @@ def _ratio(distance: Any, moved: Any) -> float:
 
 def reference_weights(job: Job) -> dict[int, NamedWeights]:
     """Return the reference's weights at the certified steps, which are computed once and cached."""
-    params = job.params
-    first_rates = [float(rate) for rate in job.rates[: max(CERTIFIED_STEPS)]]
-    optimizer, momentum = params["optimizer"], params["momentum"]
-    key = [REFERENCE, job.model, job.data.identity, job.order, optimizer, momentum, first_rates]
+    # All that `trajectory` gets besides the model and the rows, so that the key misses nothing.
+    settings: dict[str, Any] = {
+        "weights": job.weights,
+        "order": job.order,
+        "optimizer": job.params["optimizer"],
+        "momentum": job.params["momentum"],
+        "rates": job.rates[: max(CERTIFIED_STEPS)].tolist(),
+        "at": CERTIFIED_STEPS,
+    }
+    key = [REFERENCE, job.model, job.data.identity, settings | {"weights": fingerprint(job.weights)}]
     name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
     path = cache_folder() / "reference" / f"{name}.npz"
     try:
         with np.load(path) as stored:
             return {int(step): unflatten(job.model, stored[step]) for step in stored.files}
     except (OSError, ValueError, zipfile.BadZipFile):  # missing or damaged
-        computed = trajectory(
-            job.model, job.weights, job.data.x_train, job.data.y_train, job.order, optimizer,
-            momentum, job.rates, CERTIFIED_STEPS,
-        )  # fmt: skip
+        computed = trajectory(job.model, x=job.data.x_train, y=job.data.y_train, **settings)
     with contextlib.suppress(OSError):  # without the cache they are computed again
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, Any] = {str(step): flatten(value) for step, value in computed.items()}
