@@ -19,6 +19,7 @@ from trainoff.models import Model, NamedWeights, Weights, evaluate, fingerprint,
 from trainoff.runner.events import SnapshotEvent, TrialState, growth
 
 REFERENCE = 1  # the version of the reference, by which cached trajectories are found
+# docs/concepts.md and docs/reading-the-board.md have both limits, too.
 EXACT = 1e-3  # float32 rounding measures about 1e-4
 TOLERATED = 5e-3  # a gradient that is 1 % off measures at least 7e-3
 FAR = 10  # a distance so many times that of rounding has another cause, however small the steps

@@ -22,6 +22,7 @@ from trainoff.records import Record
 from trainoff.report.html.charts import Chart, ChartContext, SeriesReader, charts_of
 from trainoff.report.html.content import MEANINGS, Content, as_script, compose, gather
 from trainoff.report.html.style import Spec, engine_styles
+from trainoff.runner.equivalence import EXACT, TOLERATED
 from trainoff.study import nearest
 
 __all__ = ["CONFIG", "ChartFigure", "Content", "compose", "figure", "gather", "plot", "render"]
@@ -46,6 +47,8 @@ def render(content: Content, live: bool = False) -> str:
         content=content,
         live=live,
         meanings=MEANINGS,
+        exact=EXACT,
+        tolerated=TOLERATED,
         charts=as_script([_as_json(chart) for chart in charts]),
         style=(TEMPLATES / "style.css").read_text(),
         script="\n".join((TEMPLATES / name).read_text() for name in (*SCRIPTS, *(["live.js"] if live else []))),
