@@ -116,23 +116,20 @@ class ExportFolder:
 
     def _exported_files(self) -> list[str]:
         """Return the files of the earlier export; raise an error if the folder has others but no marker file."""
-        marker = self._read_marker()
-        if marker is None and any(self.folder.iterdir()):
-            raise TrainoffError(
-                f"{self.folder}: there are files here that trainoff did not export; name another folder with -o"
-            )
+        marker = None
+        with suppress(FileNotFoundError, ValueError):
+            marker = json.loads((self.folder / EXPORTED).read_text())
+        if not isinstance(marker, dict):
+            if any(self.folder.iterdir()):
+                raise TrainoffError(
+                    f"{self.folder}: there are files here that trainoff did not export; name another folder with -o"
+                )
+            return []
         if marker and marker.get("to") != self.to:
             raise TrainoffError(
                 f"{self.folder}: this folder holds an export to {marker.get('to')}; name another folder with -o"
             )
-        return [str(name) for name in marker.get("files", [])] if marker else []
-
-    def _read_marker(self) -> dict[str, Any] | None:
-        try:
-            marker = json.loads((self.folder / EXPORTED).read_text())
-        except (FileNotFoundError, ValueError):
-            return None
-        return marker if isinstance(marker, dict) else None
+        return [str(name) for name in marker.get("files", [])]
 
     def _write_marker(self, files: list[str]) -> None:
         text = json.dumps({"to": self.to, "trainoff": __version__, "files": files}, indent=1)
@@ -255,9 +252,6 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\w.,=+-]+", "_", text).strip(".")
 
 
-EVENT_VERSION = "brain.Event:2"  # the first event of a file
-
-
 def write_tensorboard(target: ExportFolder, folder: Path, records: Sequence[Record], progress: Progress) -> list[str]:
     """Write a folder with an event file per trial; return the end of the summary and the command that opens it."""
     with needs("tensorboard"):
@@ -276,27 +270,18 @@ def write_tensorboard(target: ExportFolder, folder: Path, records: Sequence[Reco
 def _events(run: TrackedRun) -> Iterator[Event]:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
-    yield Event(wall_time=run.start, file_version=EVENT_VERSION)
-    yield Event(wall_time=run.start, summary=_hparams(run))
+    yield Event(wall_time=run.start, file_version="brain.Event:2")
+    known = {"study": run.record.study, "status": run.record.status, **run.settings()}
+    hparams = {name: _simple(value) for name, value in known.items()}
+    yield Event(wall_time=run.start, summary=hparams_pb(hparams, run.record.trial_id, run.start))
     for name, step, at, value in run.points():
         yield Event(wall_time=at, step=step, summary=Summary(value=[Summary.Value(tag=name, simple_value=value)]))
     end = run.record.samples_seen or 0
     for name, value in run.figures().items():
         final = Summary.Value(tag=f"final/{name}", simple_value=value)
         yield Event(wall_time=run.end, step=end, summary=Summary(value=[final]))
-
-
-def _hparams(run: TrackedRun) -> Any:
-    """Return what the HPARAMS page of TensorBoard shows of a run."""
-    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-
-    known = {"study": run.record.study, "status": run.record.status, **run.settings()}
-    return hparams_pb(
-        {name: _simple(value) for name, value in known.items()},
-        trial_id=run.record.trial_id,
-        start_time_secs=run.start,
-    )
 
 
 def _simple(value: Any) -> bool | int | float | str:
@@ -390,16 +375,12 @@ def _write_run(client: MlflowClient, experiment: str, run: TrackedRun) -> None:
         "trainoff": record.environment.get("trainoff"),
         "mlflow.source.name": "trainoff",
     }
-    texts = {name: _text(value) for name, value in tags.items() if value is not None}
+    texts = {name: str(value)[:MOST_TEXT] for name, value in tags.items() if value is not None}
     run_id = client.create_run(experiment, start, texts, run.name).info.run_id
     metrics = [Metric(name, value, int(at * 1000), samples) for name, samples, at, value in run.points()]
     metrics += [Metric(name, value, end, record.samples_seen or 0) for name, value in run.figures().items()]
-    client.log_batch(run_id, params=[Param(name, _text(value)) for name, value in run.settings().items()])
+    client.log_batch(run_id, params=[Param(name, str(value)[:MOST_TEXT]) for name, value in run.settings().items()])
     for first in range(0, len(metrics), AT_ONCE):
         client.log_batch(run_id, metrics[first : first + AT_ONCE])
     client.log_text(run_id, json.dumps(record.to_json(), indent=1), "record.json")
     client.set_terminated(run_id, STATUSES.get(record.status, "FAILED"), end)
-
-
-def _text(value: Any) -> str:
-    return str(value)[:MOST_TEXT]

@@ -126,10 +126,9 @@ class ProgressFile(RunObserver):
         self._write(PROGRESS, progress)
 
     def _write(self, name: str, content: object) -> None:
-        if self._folder is None:
-            return
-        with suppress(OSError):
-            atomic_write(self._folder / name, msgspec.json.encode(content))
+        if self._folder is not None:
+            with suppress(OSError):
+                atomic_write(self._folder / name, msgspec.json.encode(content))
 
 
 def _steps(task: Task) -> int | None:

@@ -116,14 +116,19 @@ def compose(
     """Compose the report of records that have been read; their series are read here."""
     latest = analysis.newest(records)
     found = analysis.groups(latest)
-    study = _study(folder)
+    # The copies of the study file that runs left, each of which begins with its command; a folder may have several.
+    copies = [folder / STUDY_COPY, *sorted(folder.glob(f"*/{STUDY_COPY}"))]
+    study = "\n\n".join(path.read_text(errors="replace") for path in copies if path.is_file())
+    commands = [line.removeprefix("# ") for line in study.splitlines() if line.startswith("# trainoff run")]
     styles = engine_styles(record.engine for record in latest)
     noise = {id(record): report for record, report in zip(latest, noise_reports(latest), strict=True)}
     series = SeriesReader(folder)
     workloads = [_section(of_workload, series, styles, noise) for of_workload in analysis.by_workload(found)]
-    several = len(workloads) > 1
-    winners = [(one.name, f"{one.winner}.") for one in workloads]
-    warnings = [(one.name, text) for one in workloads for text in one.cautions if text != SAME]
+    headlines, warnings = [], []
+    for one in workloads:
+        prefix = f"{one.name}: " if len(workloads) > 1 else ""
+        headlines.append(f"{prefix}{one.winner}.")
+        warnings += [prefix + text for text in one.cautions if text != SAME]
     same = [one.name for one in workloads if SAME in one.cautions]
     assurances = [SAME] if same and len(same) == len(workloads) else [f"{name}: {SAME}" for name in same]
     usual = analysis.usual_settings(found)
@@ -131,25 +136,20 @@ def compose(
         title=folder.resolve().name,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
-        headlines=_prefixed(winners, several) or ["There are no records here yet."],
+        headlines=headlines or ["There are no records here yet."],
         others=workloads[0].others if len(workloads) == 1 else "",
         assurances=assurances,
-        caveats=[*_prefixed(warnings, several), *analysis.disturbances(latest), *_oversubscribed(latest)],
+        caveats=[*warnings, *analysis.disturbances(latest), *_oversubscribed(latest)],
         remarks=[*remarks(found), *([usual] if usual else [])],
         styles=styles,
         workloads=workloads,
         counts=_counts(found, latest),
         damaged=[*(f"{one.folder}: {one.why}" for one in damaged), *series.damaged],
         environment=environment(latest),
-        study=study,
-        command=_command(study),
+        study=study or None,
+        command="\n".join(commands) or None,
         unpriced=analysis.unpriced(latest, book),
     )
-
-
-def _prefixed(sentences: Sequence[tuple[str, str]], several: bool) -> list[str]:
-    """Prefix sentences with their workload if there are several."""
-    return [f"{workload}: {text}" if several else text for workload, text in sentences]
 
 
 def _section(
@@ -239,18 +239,6 @@ def _conditions(record: Record) -> dict[str, Any]:
         "trainoff": f"{facts.get('trainoff')} ({str(commit.get('sha', ''))[:10]}{changed})" if commit else None,
         "data": f"{data.get('name')} {str(data.get('identity', ''))[:12]}" if data else None,
     }
-
-
-def _study(folder: Path) -> str | None:
-    """Return the study file of which the run left a copy; of a folder of studies, all of them."""
-    copies = [folder / STUDY_COPY, *sorted(folder.glob(f"*/{STUDY_COPY}"))]
-    return "\n\n".join(path.read_text(errors="replace") for path in copies if path.is_file()) or None
-
-
-def _command(study: str | None) -> str | None:
-    """Return the commands that repeat the study; every copy of a study begins with its command."""
-    commands = [line.removeprefix("# ") for line in (study or "").splitlines() if line.startswith("# trainoff run")]
-    return "\n".join(commands) or None
 
 
 def as_script(value: Any) -> str:

@@ -12,6 +12,7 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -78,10 +79,14 @@ def serve(options: ViewOptions, say: Callable[[str], None]) -> None:
     token = secrets.token_urlsafe(24) if options.token or not is_loopback(options.host) else None
     try:
         with FolderWatcher(options.folder) as watcher, _server(options, Auth(options.host, token), watcher) as server:
-            address = f"http://{_url_host(options.host)}:{server.port}/{f'?token={token}' if token else ''}"
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            if options.host in ("0.0.0.0", "::"):  # all addresses of this machine
+                host = socket.gethostname()
+            address = f"http://{host}:{server.port}/{f'?token={token}' if token else ''}"
             say(f"{options.folder}, live: {address}")
             say("Ctrl-C ends the view, not the run")
-            if options.browser and _has_display():
+            display = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+            if options.browser and display:
                 webbrowser.open(address)
             server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
@@ -110,17 +115,6 @@ def _bind_error(options: ViewOptions, port: int, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return f"port {port} needs root; choose one above 1023 with --port"
     return f"{options.host} is not an address of this machine ({error.strerror}); --host 0.0.0.0 stands for all of them"
-
-
-def _url_host(host: str) -> str:
-    """Return the host for a URL; if it stands for all addresses of this machine, the machine's name."""
-    if host in ("0.0.0.0", "::"):
-        return socket.gethostname()
-    return f"[{host}]" if ":" in host else host
-
-
-def _has_display() -> bool:
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 HEARTBEAT_S = 15.0
@@ -318,20 +312,12 @@ class Auth:
         """Return whether the query or the cookie has the token."""
         if self.token is None:
             return True
-        tokens = [*parse_qs(query).get("token", []), self._from_cookie(cookies, port)]
+        tokens = parse_qs(query).get("token", [])
+        with suppress(CookieError):
+            if cookie := SimpleCookie(cookies or "").get(f"trainoff-{port}"):
+                tokens.append(cookie.value)
         return any(hmac.compare_digest(one.encode(), self.token.encode()) for one in tokens)
 
     def cookie(self, port: int) -> str:
         """Return the cookie that replaces the token; its name has the port, as cookies are shared by all ports."""
-        return f"{_cookie_name(port)}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-
-    def _from_cookie(self, cookies: str | None, port: int) -> str:
-        try:
-            cookie = SimpleCookie(cookies or "").get(_cookie_name(port))
-        except CookieError:
-            return ""
-        return cookie.value if cookie else ""
-
-
-def _cookie_name(port: int) -> str:
-    return f"trainoff-{port}"
+        return f"trainoff-{port}={self.token}; HttpOnly; SameSite=Strict; Path=/"
