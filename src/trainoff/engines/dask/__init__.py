@@ -17,7 +17,7 @@ from trainoff.engines.shared.control_channel import ControlServer, wait_until_re
 from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine
 from trainoff.engines.shared.shipping import expand, without_rows
 from trainoff.engines.shared.storage import needs_host_network, refuses_storage
-from trainoff.engines.torch.ddp_driver import READY_S, DdpAssignment, DdpDriver
+from trainoff.engines.torch.ddp_driver import DdpAssignment, DdpDriver
 
 if TYPE_CHECKING:
     from trainoff.engines.dask.session import DaskConnection
@@ -143,7 +143,7 @@ class DaskTorch(DdpDriver, DaskEngine):
             shares = store_rows(job, partitioned=False)
         with watch.phase("cluster_start"):
             self._submit_tasks(job, watch, shares)
-        wait_until_ready(watch, lambda state: self.server.wait_for(state, READY_S))
+        wait_until_ready(watch, self.server.wait_for)
 
     def _submit_tasks(self, job: Job, watch: Watch, shares: list[WorkerRows]) -> None:
         """Submit a task to every worker; they meet at the first worker's address."""

@@ -27,6 +27,7 @@ from trainoff.models import NamedWeights, Weights, flatten, unflatten
 if TYPE_CHECKING:
     from trainoff.engines.shared.snapshots import SnapshotSchedule
 
+READY_S = 300.0  # every process imports a framework, and several may share a core
 REPORT_S = 0.25  # between two progress reports
 POLL_S = 0.05
 CALL_S = 5.0  # timeout of a new connection's first message
@@ -95,7 +96,7 @@ class ControlServer:
         self._connection: Connection | None = None
         self._early: tuple[Connection, Any] | None = None  # the connection of a new chief, and its first message
 
-    def wait_for(self, state: str, timeout_s: float) -> None:
+    def wait_for(self, state: str, timeout_s: float = READY_S) -> None:
         """Wait until the chief reports a state; every chief reports "ready" when all workers can start."""
         deadline = time.monotonic() + timeout_s
         if self._connection is None and self._early:

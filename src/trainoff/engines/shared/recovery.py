@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trainoff.clusters.local import crowded
 from trainoff.data.batch_order import spans
 from trainoff.engines.contract import Job, Knob, Watch
-from trainoff.engines.shared.control_channel import ConnectionLost, ControlServer
+from trainoff.engines.shared.control_channel import READY_S, ConnectionLost, ControlServer
 from trainoff.engines.shared.shipping import allreduce_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trainoff.models import Weights
 
 
-READY_S = 300.0  # every process imports a framework, and several may share a core
 MAX_RESTARTS = 3  # by torchrun or Ray Train; trainoff makes no more after these, theirs included
 
 

@@ -18,7 +18,7 @@ from trainoff.engines.contract import Engine, Job, Missing, Watch, refuse_sparse
 from trainoff.engines.shared.control_channel import ControlServer
 from trainoff.engines.shared.local_sgd import LocalSgdEngine, SklearnLocalSgdEngine, training_part
 from trainoff.engines.shared.shipping import unpack_rows, without_rows
-from trainoff.engines.torch.ddp_driver import READY_S, DdpDriver
+from trainoff.engines.torch.ddp_driver import DdpDriver
 from trainoff.errors import TrainoffError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class SparkTorch(DdpDriver, SparkEngine):
             self._running: Future[Any] | None = None
             self.server = ControlServer(self.session.context.getConf().get("spark.driver.host"), self._check)
             self._running = self._thread.submit(self._run_workers, job, watch)
-            self.server.wait_for("ready", READY_S)
+            self.server.wait_for("ready")
 
     def _run_workers(self, job: Job, watch: Watch) -> None:
         """Run the training on the executors, to its end."""

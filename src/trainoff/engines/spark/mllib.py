@@ -85,12 +85,9 @@ class SparkMllib(SparkEngine):
             self._rows.count()
             self.session.rows_per_task = job.order.rows // self.session.slots
         with watch.phase("compile"), self.session.failures():
-            self._warm_up(job)
-
-    def _warm_up(self, job: Job) -> None:
-        """Fit a block of rows on every core without effect: the JVMs load and compile what training runs."""
-        share = min(1.0, job.params["block_size"] * self.session.slots / job.order.rows)
-        estimator(job, 1).fit(self._rows.sample(False, share, seed=0))
+            # A block of rows on every core, without effect: the JVMs load and compile what training runs.
+            share = min(1.0, job.params["block_size"] * self.session.slots / job.order.rows)
+            estimator(job, 1).fit(self._rows.sample(False, share, seed=0))
 
     def _blas(self) -> str:
         """Return the class that multiplies matrices: in plain Java, with Java's vectors, or by a native library."""

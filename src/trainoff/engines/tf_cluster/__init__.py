@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from trainoff.clusters.local import crowded, free_ports
 from trainoff.engines.contract import Engine, Job, Knob, Watch, WorkerFailed, refuse_sparse_l2, refuse_stop
-from trainoff.engines.shared.control_channel import ControlServer
+from trainoff.engines.shared.control_channel import READY_S, ControlServer
 from trainoff.engines.shared.recovery import (
     CHECKPOINT,
     CheckpointWriter,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from trainoff.study import Trial
 
 
-READY_S = 300.0  # every process loads TensorFlow, and several may share a core
 EXPLAIN_S = 5.0  # how long after an error a process may take to be seen dead
 MAX_RESTARTS = 5  # not the 3 of `recovery`: here only trainoff restarts, not a framework, too
 ALL_ROLES = ("worker", "ps", "coordinator")  # prefixes of the processes' roles

@@ -62,10 +62,6 @@ def prepare_tensorflow(cores: float) -> Any:
     return tf
 
 
-def main() -> None:
-    coordinate(read_assignment(sys.argv[1]))
-
-
 def coordinate(assignment: TfAssignment, build: BuildMode | None = None) -> None:
     """Coordinate a training to its end, then answer predictions until the driver disconnects.
 
@@ -148,4 +144,4 @@ class TensorBoardWriter(ControlClient):
 
 
 if __name__ == "__main__":
-    main()
+    coordinate(read_assignment(sys.argv[1]))

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from trainoff.study import Trial
 
 
-READY_S = 300.0
 ALSO = ("tensorflow", "tensorflowonspark", "pkg_resources")
 
 
@@ -161,7 +160,7 @@ class TfOnSpark(SparkEngine):
             self._cluster.start(self._assignment(job, watch), reads)
             if job.params["tensorboard"]:
                 watch.page("tensorboard", *self._cluster.tensorboard)
-        wait_until_ready(watch, lambda state: self._control.wait_for(state, READY_S))
+        wait_until_ready(watch, self._control.wait_for)
 
     def _assignment(self, job: Job, watch: Watch) -> TfAssignment:
         checkpoints, schedule = CheckpointWriter(Path("checkpoint.npz"), 0), watch.snapshot_schedule

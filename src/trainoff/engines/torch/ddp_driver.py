@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from trainoff.study import Trial
 
 
-READY_S = 300.0  # every process imports torch, and several may share a core
-
-
 class DdpDriver(Engine):
     """Data-parallel PyTorch in the tasks of Spark or Dask: the loss of a worker ends the training."""
 
