@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import resource
 import select
@@ -17,10 +16,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from trainoff.clusters import namespaces
@@ -57,11 +57,10 @@ class SupervisorConfig:
 
     @staticmethod
     def read(folder: Path) -> SupervisorConfig:
-        values = json.loads((folder / FILE).read_text())
-        return SupervisorConfig(**{**values, "lab": LabPlan.from_json(values["lab"]) if values["lab"] else None})
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=SupervisorConfig)
 
     def write(self) -> None:
-        (Path(self.folder) / FILE).write_text(json.dumps(asdict(self)))
+        (Path(self.folder) / FILE).write_bytes(msgspec.json.encode(self))
 
 
 class Supervisor:

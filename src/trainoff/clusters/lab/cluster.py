@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -10,10 +9,12 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from trainoff.clusters.lab.cgroups import Cgroup, groups_at
 from trainoff.clusters.local import Cluster, Node, Process, call
@@ -65,16 +66,11 @@ class LabPlan:
         return ["/bin/sh", "-c", script, process_files, f"/proc/{supervisor}/fd/{self.networks[number]}"]
 
     def write(self, folder: Path) -> None:
-        (folder / FILE).write_text(json.dumps(asdict(self)))
+        (folder / FILE).write_bytes(msgspec.json.encode(self))
 
     @staticmethod
     def read(folder: Path) -> LabPlan:
-        return LabPlan.from_json(json.loads((folder / FILE).read_text()))
-
-    @staticmethod
-    def from_json(value: dict[str, object]) -> LabPlan:
-        specs = [NodeSpec(**each) for each in value.pop("specs")]  # type: ignore[attr-defined]  # a list, from JSON
-        return LabPlan(specs=specs, **value)  # type: ignore[arg-type]  # what asdict() made
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=LabPlan)
 
 
 def fill_memory(folder: str, number: str) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from trainoff.clusters.lab.cgroups import Cgroups, find_groups, permission_error
 from trainoff.clusters.lab.cluster import LabPlan
@@ -77,10 +78,10 @@ def forget(name: str) -> None:
 def labs() -> Iterator[LabEntry]:
     """Return the labs that are up."""
     for path in sorted(folder().glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            entry = json.loads(path.read_text())
+        with contextlib.suppress(OSError, ValueError):
+            entry = msgspec.json.decode(path.read_bytes(), type=LabEntry)
             if owned(path.stem):
-                yield LabEntry(**{**entry, "plan": LabPlan.from_json(entry["plan"])})
+                yield entry
 
 
 def sweep(groups: Cgroups) -> list[str]:
@@ -127,7 +128,7 @@ class LabCgroups:
         """Register the lab, once the supervisor has made its network and written the plan into the folder."""
         entry = LabEntry(LabPlan.read(place), about, supervisor, str(place))
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        atomic_write(folder() / f"{entry.plan.name}.json", json.dumps(asdict(entry)))
+        atomic_write(folder() / f"{entry.plan.name}.json", msgspec.json.encode(entry))
 
     def close(self) -> None:
         """Kill the lab's processes and remove its groups; those that are busy yet are removed by the next lab."""
