@@ -22,11 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any, cast
 
 from trainoff.clusters import THREADS
-from trainoff.clusters.local import cpus, threads
+from trainoff.clusters.local import cpus
 from trainoff.runner.supervisor import KEEP_MEMORY
 
 LEAST = 0.95
@@ -66,7 +67,7 @@ def make_turns(name: str, kind: str, batch: int, cores: float, folder: Path) -> 
     engine = engines.get(name)
     engine.open(job, watch)
     bare: Any = importlib.import_module(f"bare.{name}_loop")
-    loop = bare.make(job.model, job.weights, job.data.x_train, job.data.y_train, batch, threads(cores))
+    loop = bare.make(job.model, job.weights, job.data.x_train, job.data.y_train, batch, ceil(cores))
     rows = fitting_rows(lambda part: loop(part.order.epoch(0)), job, batch)
     part = replace(job, order=replace(job.order, rows=rows))
     return lambda: engine.train(part, watch), lambda: loop(part.order.epoch(0))
@@ -113,7 +114,7 @@ def in_own_process(name: str, kind: str, batch: int, cores: float, rounds: int) 
         "--rounds",
         str(rounds),
     ]
-    environment = {**KEEP_MEMORY, **os.environ, **{variable: str(threads(cores)) for variable in THREADS}}
+    environment = {**KEEP_MEMORY, **os.environ, **{variable: str(ceil(cores)) for variable in THREADS}}
     done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.split()[-1])
 
@@ -128,7 +129,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.one:
         name, kind, batch = options.one.split(",")
-        os.sched_setaffinity(0, cpus()[: threads(options.cores)])
+        os.sched_setaffinity(0, cpus()[: ceil(options.cores)])
         print(compare(name, kind, int(batch), options.cores, options.rounds))
         return 0
     print(

@@ -17,11 +17,12 @@ import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 
 from trainoff import data, engines, study
 from trainoff.clusters import THREADS
-from trainoff.clusters.local import cpus, threads
+from trainoff.clusters.local import cpus
 from trainoff.models import DenseLayer, Mlp
 from trainoff.records import Record, Store, folder_of
 from trainoff.runner.runner import Runner, RunObserver, prepare
@@ -38,7 +39,7 @@ TIMED = "import timeit; f(); print(min(timeit.repeat(f, number=5, repeat=20)) / 
 
 def speed(cores: float) -> float:
     """Return the operations per second of the fastest matrix product."""
-    count = threads(cores)
+    count = ceil(cores)
     environment = {**os.environ, **{name: str(count) for name in THREADS}}
     found = []
     for module, code in PRODUCT.items():

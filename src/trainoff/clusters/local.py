@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Self
 
@@ -285,11 +284,6 @@ def _bind(held: socket.socket, host: str) -> int:
 
 
 _PR_SET_PDEATHSIG = 1
-
-
-def threads(cores: float) -> int:
-    """Return how many threads a library may use on a share of the CPUs."""
-    return ceil(cores)
 
 
 def call(name: str, *arguments: object) -> None:

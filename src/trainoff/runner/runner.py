@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from math import ceil
 from pathlib import Path
 from typing import TextIO
 
 from trainoff import data, engines
 from trainoff.clusters import Cluster, namespaces
-from trainoff.clusters.local import threads
 from trainoff.engines import Engine
 from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, cannot_write
@@ -112,7 +112,7 @@ class Runner:
             "kind": "process-group" if no_namespaces else "namespaces",
             "own_network": no_namespaces is None and no_network is None,
             "cpus": cpus,
-            "threads": threads(trial.cores),
+            "threads": ceil(trial.cores),
             "reason": no_namespaces or no_network,
         }
         sandbox = Sandbox(folder, cpus, no_namespaces is None, no_network is None, task.engine.trainer)

@@ -12,11 +12,12 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
 from typing import Any, NoReturn
 
 from trainoff.clusters import THREADS, Process, java
-from trainoff.clusters.local import die_with_parent, threads
+from trainoff.clusters.local import die_with_parent
 from trainoff.engines.contract import Refused, WorkerFailed
 from trainoff.engines.shared.watch import Channel, Diverged, TrialWatch, network_bytes
 
@@ -104,7 +105,7 @@ def claim_cores(cpus: list[int], cores: float) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
     for name in THREADS:
-        os.environ[name] = str(threads(cores))
+        os.environ[name] = str(ceil(cores))
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class RayTorch(Engine):
             return
         address = job.cluster.driver_node.address
         port, dashboard_port = free_ports([address] * 2)
-        store = LEAST_STORE + 2 * session.bytes_of(job)
+        store = LEAST_STORE + 2 * int(job.data.x_train.nbytes + job.data.y_train.nbytes)  # no more bytes are sent
         dashboard = dashboard_port if job.params["dashboard"] else None
         self._cluster = RayCluster(job.cluster, job.folder, port, ceil(job.cores), store, dashboard)
         self._cluster.start()

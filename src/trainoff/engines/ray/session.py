@@ -59,11 +59,6 @@ def host() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def bytes_of(job: Job) -> int:
-    """Return the bytes of the rows, of which no more are sent."""
-    return int(job.data.x_train.nbytes + job.data.y_train.nbytes)
-
-
 def ship(job: Job) -> list[Any]:
     """Put compact rows into Ray's object store, from which every node fetches them once.
 

@@ -37,30 +37,12 @@ NO_GPU = (
 )
 
 
-def build_network(tf: Any, job: Job) -> TfNetwork:
-    from trainoff.engines.tensorflow.network import TfNetwork
-
-    return TfNetwork(tf, job)
-
-
-def build_logistic(tf: Any, job: Job) -> TfLogistic:
-    from trainoff.engines.tensorflow.network import TfLogistic
-
-    return TfLogistic(tf, job)
-
-
-BUILDERS: Mapping[str, Callable[[Any, Job], TfNetwork | TfLogistic]] = {
-    "Network": build_network,
-    "Logreg": build_logistic,
-}
-
-
 class TensorFlow(Engine):
     """TensorFlow without Keras, one compiled step per batch."""
 
     name = "tensorflow"
     about = "TensorFlow in float32 on the CPU or one GPU, one process"
-    models = families(*BUILDERS)
+    models = families("Network", "Logreg")
     package = "tensorflow-cpu"
     extra = "tensorflow"
     modules = ("tensorflow",)
@@ -82,6 +64,7 @@ class TensorFlow(Engine):
         with watch.phase("import"):
             with without_neighbours():
                 import tensorflow as tf
+            from trainoff.engines.tensorflow.network import BUILDERS
             from trainoff.models import find_builder
 
             threads = ceil(job.cores)

@@ -212,3 +212,6 @@ class TfLogistic:
 def parts(x: Csr) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
     """Return the columns, values and row numbers of the non-zeros."""
     return x.columns, x.values, x.row_numbers()
+
+
+BUILDERS: Mapping[str, type[TfNetwork] | type[TfLogistic]] = {"Network": TfNetwork, "Logreg": TfLogistic}

@@ -55,7 +55,8 @@ class CudaGraphTraining:
         self._index = torch.zeros(1, dtype=torch.int64, device=device)  # of the step, counted from 0
         self._loss = torch.zeros((), device=device)
         if isinstance(source, SparseRows):
-            source.nonzeros = most_nonzeros(np.diff(job.data.x_train.starts), job.order)
+            counts = np.diff(job.data.x_train.starts)
+            source.nonzeros = max(int(counts[rows].sum()) for _, rows in job.order.batches())
         self._sizes = job.order.batch_sizes
         self._runs: list[Callable[[], None]] = [partial(self.step, size) for size in self._sizes]
         self._meter: Meter | None = None
@@ -173,8 +174,3 @@ def padded(order: Order) -> torch.Tensor:
     for epoch in range(order.epochs):
         steps[epoch, : order.rows] = torch.from_numpy(order.epoch(epoch))
     return steps.view(order.epochs * per_epoch, size)
-
-
-def most_nonzeros(counts: np.ndarray[Any, Any], order: Order) -> int:
-    """Return the number of non-zeros of the largest batch, from those of each row."""
-    return max(int(counts[rows].sum()) for _, rows in order.batches())
