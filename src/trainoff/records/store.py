@@ -303,7 +303,6 @@ class RecordCache:
 
 
 def _changed(path: str) -> int:
-    try:
+    with suppress(OSError):
         return os.stat(path).st_mtime_ns  # noqa: PTH116  # faster than a Path
-    except OSError:
-        return 0
+    return 0

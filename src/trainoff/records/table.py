@@ -43,18 +43,17 @@ def _plain(values: list[Any]) -> list[Any]:
 
 Progress = Callable[[str, int, int | None], None]  # called with what is being done, how much is done, and of how much
 # The columns that every trial has; those of some trials come after them.
-_CURVE = {
-    "step": int,
-    "samples_seen": int,
-    **dict.fromkeys(("train_s", "wall_s", "core_s", "objective", "loss", "accuracy"), float),
-}
-_SAMPLES = {
+_CURVE: dict[str, type] = {"step": int, "samples_seen": int}
+_CURVE |= dict.fromkeys(("train_s", "wall_s", "core_s", "objective", "loss", "accuracy"), float)
+_SAMPLES: dict[str, type] = {
     "t_s": float,
     "role": str,
-    **dict.fromkeys(("processes", "threads"), int),
-    **dict.fromkeys(("user_s", "system_s"), float),
-    **dict.fromkeys(("rss", "pss", "read_bytes", "write_bytes"), int),
+    "processes": int,
+    "threads": int,
+    "user_s": float,
+    "system_s": float,
 }
+_SAMPLES |= dict.fromkeys(("rss", "pss", "read_bytes", "write_bytes"), int)
 
 
 def curves(folder: Path, records: Sequence[Record], progress: Progress | None = None) -> polars.DataFrame:

@@ -320,7 +320,6 @@ def tail(path: Path, most: int) -> str:
 
 
 def _modified(path: Path) -> float:
-    try:
+    with suppress(OSError):
         return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    return 0.0

@@ -154,8 +154,11 @@ class Chart(ABC):
     def vega_lite(self, choice: ChartChoice | None = None) -> Spec:
         """Return the whole specification with its data, for any program that reads Vega-Lite."""
         choice = choice or self.choices[0]
-        only = {**choice.only, **({self.pick: self.picks[0]} if self.pick else {})}
-        datasets = {name: [row for row in rows if _matches(row, only)] for name, rows in self.data.items()}
+        only = ({**choice.only, **({self.pick: self.picks[0]} if self.pick else {})}).items()
+        datasets = {
+            name: [row for row in rows if all(row.get(key, value) == value for key, value in only)]
+            for name, rows in self.data.items()
+        }
         spec: Spec = fill(self.spec, choice.placeholders)
         return {"$schema": SCHEMA, **spec, "datasets": datasets}
 
@@ -170,16 +173,9 @@ def fill(part: Any, placeholders: Mapping[str, str]) -> Any:
     if isinstance(part, str):
         return PLACEHOLDER.sub(lambda match: placeholders.get(match[1], match[0]), part)
     if isinstance(part, dict):
-        return {key: one if _is_data(key, one) else fill(one, placeholders) for key, one in part.items()}
+        data = {key: one for key, one in part.items() if key in ("domain", "sort") and isinstance(one, list)}
+        return {key: data[key] if key in data else fill(one, placeholders) for key, one in part.items()}
     return [fill(one, placeholders) for one in part] if isinstance(part, list) else part
-
-
-def _is_data(key: str, part: Any) -> bool:
-    return key in ("domain", "sort") and isinstance(part, list)
-
-
-def _matches(row: Mapping[str, Any], only: Mapping[str, Any]) -> bool:
-    return all(row.get(name, value) == value for name, value in only.items())
 
 
 def short(value: float | None) -> float | None:
