@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from trainoff.errors import TrainoffError
+
 
 @contextmanager
 def atomic_open(path: Path) -> Iterator[BinaryIO]:
@@ -28,6 +30,15 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     """Replace the content of a file at once; text is written as UTF-8."""
     with atomic_open(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def writing(path: Path, what: str, advice: str = "choose another path") -> Iterator[None]:
+    """Raise an error that says what cannot be written where, if the block raises an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainoffError(f"{path}: the {what} cannot be written there ({error.strerror}); {advice}") from error
 
 
 def sync(path: Path) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from trainoff.cli import common
 from trainoff.cli.show import price_book
 from trainoff.errors import TrainoffError
-from trainoff.files import atomic_write
+from trainoff.files import atomic_write, writing
 from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, figure, gather, render
 from trainoff.report.html.content import WorkloadSection
@@ -31,13 +31,9 @@ def _default_path(folder: Path, name: str) -> Path:
 def _write(path: Path, text: str) -> None:
     if path.is_dir():
         raise TrainoffError(f"{path}: this is a folder; name a file with -o")
-    try:
+    with writing(path, "report", "choose another with -o"):
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, text)
-    except OSError as error:
-        raise TrainoffError(
-            f"{path}: the report cannot be written there ({error.strerror}); choose another with -o"
-        ) from error
 
 
 def _save_charts(content: Content, folder: Path, console: Console) -> dict[str, list[Path]]:

@@ -21,6 +21,7 @@ from trainoff.cli import common
 from trainoff.cli.run import run_part
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
+from trainoff.files import writing
 from trainoff.records import DamagedRecord, Record, scan
 from trainoff.report.html import CONFIG, ChartFigure
 from trainoff.report.html.content import environment
@@ -119,7 +120,7 @@ def to_json(results: Sequence[ClaimResult]) -> list[dict[str, str | None]]:
 
 def _write_page(name: str, path: Path, results: Sequence[ClaimResult], records: Sequence[Record]) -> None:
     """Write the page, and beside it the charts and the verdicts as JSON."""
-    try:
+    with writing(path, "page", "choose another"):
         path.parent.mkdir(parents=True, exist_ok=True)
         charts = []
         for chart in ratio_charts(name, records):
@@ -128,8 +129,6 @@ def _write_page(name: str, path: Path, results: Sequence[ClaimResult], records: 
             charts.append(f"![{chart.title}: published and measured here]({file})\n\n{chart.about}")
         path.write_text(_page(name, results, records, charts), encoding="utf-8")
         path.with_suffix(".json").write_text(json.dumps(to_json(results), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TrainoffError(f"{path}: the page cannot be written there ({error.strerror}); choose another") from error
 
 
 def chart_spec(chart: RatioChart) -> Spec:

@@ -20,6 +20,7 @@ from trainoff.analysis.pareto import CheapestSetting, cheapest_settings
 from trainoff.analysis.summary import closing_sentences, remarks
 from trainoff.cli import common
 from trainoff.errors import TrainoffError
+from trainoff.files import writing
 from trainoff.records import DamagedRecord, Record, folder_of, no_records
 from trainoff.report.tables import ALWAYS, MEDIANS, Column, fault_boards, settings, table
 from trainoff.reproductions.published import read_records
@@ -120,11 +121,8 @@ def save_svg(folder: Path, path: Path, book: PriceBook | None = None) -> None:
     drawing = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False, markup=False)
     print_board(_read(folder, book)[0], folder, drawing)
     svg = drawing.export_svg(title=f"trainoff show {folder}")
-    try:
+    with writing(path, "picture", "choose another with --svg"):
         path.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
-    except OSError as error:
-        reason = f"the picture cannot be written there ({error.strerror}); choose another with --svg"
-        raise TrainoffError(f"{path}: {reason}") from error
 
 
 def warn(damaged: Sequence[DamagedRecord]) -> int:

@@ -45,14 +45,8 @@ Progress = Callable[[str, int, int | None], None]  # called with what is being d
 # The columns that every trial has; those of some trials come after them.
 _CURVE: dict[str, type] = {"step": int, "samples_seen": int}
 _CURVE |= dict.fromkeys(("train_s", "wall_s", "core_s", "objective", "loss", "accuracy"), float)
-_SAMPLES: dict[str, type] = {
-    "t_s": float,
-    "role": str,
-    "processes": int,
-    "threads": int,
-    "user_s": float,
-    "system_s": float,
-}
+_SAMPLES: dict[str, type] = {"t_s": float, "role": str, "processes": int, "threads": int}
+_SAMPLES |= dict.fromkeys(("user_s", "system_s"), float)
 _SAMPLES |= dict.fromkeys(("rss", "pss", "read_bytes", "write_bytes"), int)
 
 
