@@ -280,19 +280,19 @@ def engine_pairs(groups: Sequence[SettingGroup], one: str, other: str) -> list[P
     Of several, those with the same number of workers are taken, and of these those in the same mode.
     """
     ours, theirs = ([group for group in groups if group.first.engine == name] for name in (one, other))
-    return [(a, b) for a in ours for b in _closest(a, [b for b in theirs if _comparable(a, b)])]
+    pairs = []
+    for a in ours:
+        comparable = [b for b in theirs if _comparable(a, b)]
+        same_workers = [b for b in comparable if b.first.workers == a.first.workers]
+        same_mode = [b for b in same_workers if b.first.mode == a.first.mode]
+        pairs += [(a, b) for b in same_mode or same_workers or comparable]
+    return pairs
 
 
 def _comparable(a: SettingGroup, b: SettingGroup) -> bool:
     free = {*a.first.settled, *b.first.settled}  # an engine that has no choice is compared all the same
     shared = [key for key in a.label if key in b.label and key not in free]
     return a.first.workload == b.first.workload and all(a.label[key] == b.label[key] for key in shared)
-
-
-def _closest(a: SettingGroup, others: Sequence[SettingGroup]) -> Sequence[SettingGroup]:
-    same_workers = [b for b in others if b.first.workers == a.first.workers]
-    same_mode = [b for b in same_workers if b.first.mode == a.first.mode]
-    return same_mode or same_workers or others
 
 
 def folder_pairs(first: Sequence[SettingGroup], second: Sequence[SettingGroup]) -> list[Pair]:

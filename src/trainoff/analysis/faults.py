@@ -68,7 +68,6 @@ def _effect(group: SettingGroup, baselines: Mapping[str, Record]) -> FaultEffect
     records = [record for record in group.records if record.fault]
     good = [record for record in records if record.status == "ok"]
     pairs = [(record, baselines[key]) for record in good if (key := _key(record)) in baselines]
-
     return FaultEffect(
         group,
         median_of(record.fault.get("detected_s") for record in records),

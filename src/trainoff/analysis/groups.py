@@ -75,8 +75,8 @@ class SettingGroup:
 
     def time_to(self, target: float) -> float | None:
         """Return the median time to a target; None if most runs never reached it."""
-        values = self.times_to(target)
-        return statistics.median(values) if values and math.isfinite(statistics.median(values)) else None
+        median = median_of(self.times_to(target))
+        return median if median is not None and math.isfinite(median) else None
 
     def times_to(self, target: float) -> list[float]:
         """Return the times of the repetitions that had this target; infinite if one failed or never reached it."""

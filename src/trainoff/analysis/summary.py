@@ -119,15 +119,12 @@ def _other(found: Comparison, target: float, best: float) -> str:
 
 def cautions(groups: Sequence[SettingGroup]) -> list[str]:
     """Return what limits the headline of one workload: few runs, and whether the arithmetic was the same."""
-    few = _few_runs(groups)
-    return [*([few] if few else []), *arithmetic(groups)]
-
-
-def _few_runs(groups: Sequence[SettingGroup]) -> str | None:
     good = [group for group in groups if group.good]
     few = [group for group in good if len(group.records) < RANKING]
-    if not few:
-        return None
+    return [*([_few_runs(few, good)] if few else []), *arithmetic(groups)]
+
+
+def _few_runs(few: Sequence[SettingGroup], good: Sequence[SettingGroup]) -> str:
     if len(few) < len(good):
         names = ", ".join(group.name for group in few[:MOST_NAMED]) + (" and others" if len(few) > MOST_NAMED else "")
         return f"Fewer than {RANKING} runs of {names}, so their results are indicative: --repeat {RANKING}."
