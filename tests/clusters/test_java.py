@@ -27,7 +27,7 @@ def places(monkeypatch):
     java.find_java.cache_clear()
 
     def only(*homes):
-        monkeypatch.setattr(java, "_candidates", lambda: iter(homes))
+        monkeypatch.setattr(java, "_homes", lambda: iter(homes))
 
     yield only
     java.find_java.cache_clear()
