@@ -8,38 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from trainoff.errors import TrainoffError
+from trainoff.study import keys, validation
 from trainoff.study.grid import ValueLayers
-from trainoff.study.keys import (
-    CLUSTER,
-    FAULT,
-    LIMITS,
-    TOP,
-    StudySchema,
-    checked,
-    read_cases,
-    read_grid,
-    read_table,
-    table,
-)
-from trainoff.study.keys import only as exactly
 from trainoff.study.machines import read_machines
 from trainoff.study.schema import EngineFacts, Installed, show
 from trainoff.study.source import Source
 from trainoff.study.study import Limits, Study
 from trainoff.study.suggestions import clean, quote, suggest
-from trainoff.study.validation import (
-    Overrides,
-    check_attached,
-    check_batches,
-    check_hosts,
-    check_lab,
-    check_size,
-    read_overrides,
-)
 from trainoff.study.workloads import Workload, choose, read_workloads
 
 _TABLES = ("params", "fault", "grid", "case", "engine", "cluster", "machine", "limits")  # or `workload`, also a name
-_LIMITS, _CLUSTER = exactly(LIMITS), exactly(CLUSTER)
 
 
 def read(
@@ -55,10 +33,10 @@ def read(
     Every mistake is a TrainoffError that names the file and the line.
     """
     source = Source(Path(path))
-    schema = StudySchema(_engines(source, installed), installed)
+    schema = keys.StudySchema(_engines(source, installed), installed)
     _check_top(source, schema)
     workloads, by_workload = read_workloads(source, schema)
-    asked = read_overrides(overrides, schema, workloads)
+    asked = validation.read_overrides(overrides, schema, workloads)
     layers = _layers(source, schema, workloads, by_workload, asked)
     study = Study(
         name=_name(source, asked),
@@ -66,21 +44,21 @@ def read(
         engines=_chosen(schema.engines, only),
         workloads=_with_targets(source, workloads, asked),
         repeat=_repeat(source, asked, repeat),
-        limits=Limits(**{**read_table(source, schema, _LIMITS, "limits"), **asked.limits}),
+        limits=Limits(**{**keys.read_table(source, schema, keys.only(keys.LIMITS), "limits"), **asked.limits}),
         layers=layers,
     )
-    check_lab(study, source)
-    check_size(study, source)
-    check_hosts(study, source)
-    check_batches(study, source)
-    check_attached(study, source)
+    validation.check_lab(study, source)
+    validation.check_size(study, source)
+    validation.check_hosts(study, source)
+    validation.check_batches(study, source)
+    validation.check_attached(study, source)
     return study
 
 
 def _engines(source: Source, installed: Installed) -> list[EngineFacts]:
     known = installed.engines
     if "engines" not in source.tables:
-        _check_top(source, StudySchema([], installed))  # a misspelt `engines` is not a missing one
+        _check_top(source, keys.StudySchema([], installed))  # a misspelt `engines` is not a missing one
         if not isinstance(one := source.tables.get("engine", {}), dict):
             raise source.error_at("engine")(
                 f'`engine` is {show(one)}; did you mean `engines`, as in engines = ["numpy"]?'
@@ -89,7 +67,7 @@ def _engines(source: Source, installed: Installed) -> list[EngineFacts]:
     names = source.tables["engines"]
     if names == []:
         raise source.error_at("engines")(f"`engines` is an empty list; name at least one of {', '.join(known)}")
-    names = checked([TOP["engines"]], names, source.error_at("engines"))
+    names = keys.checked([keys.TOP["engines"]], names, source.error_at("engines"))
     for index, name in enumerate(names):
         make_error = source.error_at("engines", index)
         if name not in known:
@@ -99,26 +77,26 @@ def _engines(source: Source, installed: Installed) -> list[EngineFacts]:
     return [known[name] for name in names]
 
 
-def _check_top(source: Source, schema: StudySchema) -> None:
+def _check_top(source: Source, schema: keys.StudySchema) -> None:
     for name in source.tables:
-        if name not in TOP and name not in _TABLES:
-            raise source.error_at(name)(schema.unknown(name, "a study key", [*TOP, *_TABLES]))
+        if name not in keys.TOP and name not in _TABLES:
+            raise source.error_at(name)(schema.unknown(name, "a study key", [*keys.TOP, *_TABLES]))
 
 
 def _layers(
     source: Source,
-    schema: StudySchema,
+    schema: keys.StudySchema,
     workloads: Mapping[str, Workload],
     by_workload: Mapping[str, Mapping[str, Any]],
-    asked: Overrides,
+    asked: validation.Overrides,
 ) -> ValueLayers:
     sweepable = schema.sweepable(workloads)
-    grid = read_grid(source, schema, sweepable)
-    cases = read_cases(source, schema, sweepable)
+    grid = keys.read_grid(source, schema, sweepable)
+    cases = keys.read_cases(source, schema, sweepable)
     base = {
-        **read_table(source, schema, schema.params(), "params"),
+        **keys.read_table(source, schema, schema.params(), "params"),
         **_fault(source),
-        **read_table(source, schema, _CLUSTER, "cluster"),
+        **keys.read_table(source, schema, keys.only(keys.CLUSTER), "cluster"),
     }
     if "ssh_config" in base:  # a path from the file's folder
         base["ssh_config"] = str((source.path.parent / Path(base["ssh_config"]).expanduser()).absolute())
@@ -126,7 +104,7 @@ def _layers(
     workload = choose(source, workloads, otherwise)
     if workload is not None:
         base["workload"] = workload
-    by_engine = {name: _engine_table(source, schema, name) for name in table(source, "engine")}
+    by_engine = {name: _engine_table(source, schema, name) for name in keys.table(source, "engine")}
     machines = read_machines(source, schema)
     models = schema.installed.models
     return ValueLayers(models, base, by_workload, by_engine, grid, cases, asked.values, machines, asked.by_engine)
@@ -136,23 +114,25 @@ def _fault(source: Source) -> dict[str, Any]:
     """Read [fault], which is the same as `fault` in [params]."""
     if "fault" not in source.tables:
         return {}
-    if "fault" in table(source, "params"):
+    if "fault" in keys.table(source, "params"):
         raise source.error_at("fault")("there is a [fault] and a `fault` in [params]; keep one")
-    return {"fault": checked([FAULT], source.tables["fault"], source.error_at("fault"))}
+    return {"fault": keys.checked([keys.FAULT], source.tables["fault"], source.error_at("fault"))}
 
 
-def _engine_table(source: Source, schema: StudySchema, name: str) -> dict[str, Any]:
+def _engine_table(source: Source, schema: keys.StudySchema, name: str) -> dict[str, Any]:
     if name not in schema.installed.engines:
         hint = suggest(name, schema.installed.engines, "the engines are")
         raise source.error_at("engine", name)(f"{quote(name)} is not an engine; {hint}")
-    return read_table(source, schema, schema.of_engine(schema.installed.engines[name]), "engine", name)
+    return keys.read_table(source, schema, schema.of_engine(schema.installed.engines[name]), "engine", name)
 
 
-def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Overrides) -> dict[str, Workload]:
+def _with_targets(
+    source: Source, workloads: Mapping[str, Workload], asked: validation.Overrides
+) -> dict[str, Workload]:
     """Return the workloads with their targets: of --set, else [workload.NAME], the study or the recipe."""
     found: dict[str, tuple[float, ...]] = {}
     if "targets" in source.tables:
-        common = checked([TOP["targets"]], source.tables["targets"], source.error_at("targets"))
+        common = keys.checked([keys.TOP["targets"]], source.tables["targets"], source.error_at("targets"))
         described = source.tables.get("workload")
         tables = described if isinstance(described, dict) else {}
         found = {name: common for name in workloads if "targets" not in tables.get(name, {})}
@@ -164,21 +144,21 @@ def _with_targets(source: Source, workloads: Mapping[str, Workload], asked: Over
     }
 
 
-def _repeat(source: Source, asked: Overrides, repeat: int | None) -> int:
+def _repeat(source: Source, asked: validation.Overrides, repeat: int | None) -> int:
     def make_error(message: str) -> TrainoffError:
         return TrainoffError(f"--repeat {repeat}: {message}")
 
-    number = checked([TOP["repeat"]], source.tables.get("repeat", 1), source.error_at("repeat"))
+    number = keys.checked([keys.TOP["repeat"]], source.tables.get("repeat", 1), source.error_at("repeat"))
     number = asked.top.get("repeat", number)
-    return int(number if repeat is None else checked([TOP["repeat"]], repeat, make_error))
+    return int(number if repeat is None else keys.checked([keys.TOP["repeat"]], repeat, make_error))
 
 
-def _name(source: Source, asked: Overrides) -> str:
+def _name(source: Source, asked: validation.Overrides) -> str:
     if "name" in asked.top:
         return str(asked.top["name"])
     given = source.tables.get("name", source.path.stem)
     hint = "" if "name" in source.tables else '; write one into the file, as in name = "quick"'
-    return str(checked([TOP["name"]], given, source.error_at("name"), hint))
+    return str(keys.checked([keys.TOP["name"]], given, source.error_at("name"), hint))
 
 
 def _chosen(engines: Sequence[EngineFacts], names: Sequence[str]) -> tuple[EngineFacts, ...]:

@@ -107,15 +107,11 @@ def _engine_study(study: Study, index: int) -> EngineStudy:
     fixed = {*swept_keys, *layers.overrides, *layers.engine_overrides.get(facts.name, {})}
     single = replace(layers, grid={}, cases=[{}], overrides={**first, **layers.overrides})
     reduced = replace(study, name=f"{study.name}-tune", engines=(facts,), repeat=1, layers=single)
-    return EngineStudy(_on_validation(reduced), engines.broken_or(facts.name), frozenset(fixed))
-
-
-def _on_validation(study: Study) -> Study:
-    """Return the study on validation rows."""
-    (trial,) = study.trials()
+    (trial,) = reduced.trials()
     workload = study.workloads[trial.workload]
-    changed = replace(workload, data=data.validation_of(workload.data))
-    return replace(study, workloads={**study.workloads, workload.name: changed})
+    on_validation = replace(workload, data=data.validation_of(workload.data))
+    reduced = replace(reduced, workloads={**study.workloads, workload.name: on_validation})
+    return EngineStudy(reduced, engines.broken_or(facts.name), frozenset(fixed))
 
 
 def limit_rows(engine_study: EngineStudy) -> EngineStudy:

@@ -79,7 +79,32 @@ class EngineTuning:
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
-        return _sentence(self)
+        if self.skip_reason or self.target is None:
+            return f"{self.engine}: not searched, {self.skip_reason or 'time was up'}."
+        record = self.tried[0][1]
+        target, number = target_text(record.metric, self.target), len(self.tried)
+        if not self.reached:
+            return f"{self.engine}: none of {number} candidates reached {target}."
+        if self.challenger is None:
+            return f"{self.engine}: only the recipe was tried."
+        race = self.comparison
+        if race is None or not race.n:
+            recipe = seconds(time_of(record, self.target))
+            lead = (
+                f"one was faster to {target} than the recipe ({recipe})"
+                if self.winner
+                else "the recipe was the fastest"
+            )
+            note = self.race_note or "there was no race"
+            return f"{self.engine}: of {number} candidates, {lead} in the search; {note}."
+        if self.verdict == "within 5%":
+            detail = f"reached {race.reached[0]} and {race.reached[1]} times of {race.n}"
+            if race.low is not None and race.high is not None:
+                ratio, low, high = ratio_text(race.ratio), ratio_text(race.low), ratio_text(race.high)
+                detail = f"it took {ratio} times as long, {low} to {high}, n = {race.n}"
+            return f"{self.engine}: the recipe is within 5% of the best of {number} candidates to {target} ({detail})."
+        sentence = race.sentence.removesuffix(".")
+        return f"{self.engine}: the best of {number} candidates ran a race with the recipe: {sentence}."
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,31 +127,6 @@ class EngineTuning:
                 for candidate, record in self.tried
             ],
         }
-
-
-def _sentence(one: EngineTuning) -> str:
-    if one.skip_reason or one.target is None:
-        return f"{one.engine}: not searched, {one.skip_reason or 'time was up'}."
-    record = one.tried[0][1]
-    target, number = target_text(record.metric, one.target), len(one.tried)
-    if not one.reached:
-        return f"{one.engine}: none of {number} candidates reached {target}."
-    if one.challenger is None:
-        return f"{one.engine}: only the recipe was tried."
-    race = one.comparison
-    if race is None or not race.n:
-        recipe = seconds(time_of(record, one.target))
-        lead = f"one was faster to {target} than the recipe ({recipe})" if one.winner else "the recipe was the fastest"
-        note = one.race_note or "there was no race"
-        return f"{one.engine}: of {number} candidates, {lead} in the search; {note}."
-    if one.verdict == "within 5%":
-        detail = f"reached {race.reached[0]} and {race.reached[1]} times of {race.n}"
-        if race.low is not None and race.high is not None:
-            ratio, low, high = ratio_text(race.ratio), ratio_text(race.low), ratio_text(race.high)
-            detail = f"it took {ratio} times as long, {low} to {high}, n = {race.n}"
-        return f"{one.engine}: the recipe is within 5% of the best of {number} candidates to {target} ({detail})."
-    sentence = race.sentence.removesuffix(".")
-    return f"{one.engine}: the best of {number} candidates ran a race with the recipe: {sentence}."
 
 
 @dataclass(frozen=True)

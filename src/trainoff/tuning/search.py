@@ -212,13 +212,12 @@ def space_of(
     used = recipe.params["optimizer"]
     free = [each for each in known if each == used or has_effect("optimizer", each)] if used in known else [used]
     dimensions = [*_of_training(recipe, values, rows, free), *_of_knobs(engine, values)]
-    kept = [one for one in dimensions if any(has_effect(one.key, other) for other in _others(one, values[one.key]))]
+    kept = []
+    for one in dimensions:
+        ends = one.choices or (one.value(one.low), one.value(one.high))
+        if any(has_effect(one.key, end) for end in ends if end != values[one.key]):
+            kept.append(one)
     return Space(kept, {each.key: values[each.key] for each in kept})
-
-
-def _others(dimension: Dimension, value: Any) -> Iterator[Any]:
-    ends = dimension.choices or (dimension.value(dimension.low), dimension.value(dimension.high))
-    return (end for end in ends if end != value)
 
 
 def _of_training(recipe: Trial, values: Mapping[str, Any], rows: int, optimizers: Sequence[str]) -> Iterator[Dimension]:

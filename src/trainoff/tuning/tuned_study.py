@@ -39,22 +39,19 @@ def check_overrides(study: Study) -> None:
 
 def write(study: Study, result: TuningResult, path: Path, machine: str) -> None:
     """Write the study with the winners; `machine` describes where they were found."""
-    header = "".join(f"# {line}\n" for line in _header(study, result, machine))
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    stopped = "It was stopped early: these are the best values by then. The same command goes on."
+    lines = [
+        f"{study.path.name}, tuned by `trainoff tune` on {today}, on validation rows: no test row was used.",
+        machine,
+        *([stopped] if result.interrupted else []),
+        *(one.sentence for one in result.engines),
+    ]
+    header = "".join(f"# {line}\n" for line in lines)
     try:
         path.write_text(f"{header}\n{tuned_document(study, result, path).as_string()}", encoding="utf-8")
     except OSError as error:
         raise TrainoffError(f"{path}: it cannot be written ({error.strerror}); choose another file with -o") from error
-
-
-def _header(study: Study, result: TuningResult, machine: str) -> Iterator[str]:
-    """Yield when, where and how the values were found."""
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    yield f"{study.path.name}, tuned by `trainoff tune` on {today}, on validation rows: no test row was used."
-    yield machine
-    if result.interrupted:
-        yield "It was stopped early: these are the best values by then. The same command goes on."
-    for one in result.engines:
-        yield one.sentence
 
 
 def tuned_document(study: Study, result: TuningResult, path: Path) -> TOMLDocument:

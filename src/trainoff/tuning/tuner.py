@@ -169,10 +169,6 @@ class TuningSession:
         assert task.record is not None
         return task.record
 
-    def report_done(self, step: TuneStep, record: Record) -> None:
-        """Report a step that has run."""
-        self.report(replace(step, record=record, left=self.budget.left))
-
 
 @dataclass
 class Tournament:
@@ -193,8 +189,12 @@ class Tournament:
         if recipe.status == "unsupported":
             return
         self._load_earlier()
-        while self._more() and (candidate := propose(self.engine_study.space, self._history(), SEED)) is not None:
-            self._try(candidate, f"candidate {len(self.tried)}")
+        most = self.session.options.candidates
+        while (most is None or len(self.tried) < most) and self.share.for_search:
+            tried = [Tried(candidate, self._badness(record)) for candidate, record in self.tried]
+            if (proposed := propose(self.engine_study.space, tried, SEED)) is None:
+                break
+            self._try(proposed, f"candidate {len(self.tried)}")
         if self.challenger is None or not self.result.reached:
             return
         self._play_off()
@@ -207,13 +207,6 @@ class Tournament:
             if candidate := self.engine_study.candidate(record):  # {} is the recipe, which is loaded
                 self.tried.append((candidate, record))
                 self.share.book(record)
-
-    def _more(self) -> bool:
-        most = self.session.options.candidates
-        return (most is None or len(self.tried) < most) and self.share.for_search
-
-    def _history(self) -> list[Tried]:
-        return [Tried(candidate, self._badness(record)) for candidate, record in self.tried]
 
     def _badness(self, record: Record) -> float:
         assert self.target is not None  # known since the recipe has run
@@ -230,7 +223,7 @@ class Tournament:
             self.target = choose_target(record.targets, record, self.session.options.target)
         self.tried.append((candidate, record))
         self.share.book(record, self.session.last_took_s)
-        self.session.report_done(replace(step, target=self.target), record)
+        self.session.report(replace(step, target=self.target, record=record, left=self.session.budget.left))
         return record
 
     def _best_s(self) -> float | None:
@@ -254,7 +247,7 @@ class Tournament:
     def _play_off(self) -> None:
         """Run the best few again with other seeds: with one seed, the first of many is the luckiest."""
         best = self._best_first()[:FINALISTS]
-        if len(best) < FINALISTS or not self.share.for_play_off:
+        if len(best) < FINALISTS or self.share.left < self.share.later:
             return
         finals = [(candidate, [record]) for candidate, record in best]
         for number in range(1, PLAY_OFF_SEEDS + 1):
@@ -283,7 +276,7 @@ class Tournament:
         """Run a candidate with another seed."""
         step = TuneStep(self.engine_study.name, name, candidate, target=self.target)
         record = self.session.run(self.engine_study, self.engine_study.trial(candidate, rerun), step, give_up)
-        self.session.report_done(step, record)
+        self.session.report(replace(step, record=record, left=self.session.budget.left))
         return record
 
     @property
@@ -322,16 +315,11 @@ class BudgetShare:
     @property
     def for_search(self) -> bool:
         """Whether there is time for one more candidate; from MIN_TRIALS on the time for play-off and race is kept."""
-        later = min(self._later, LATER_SHARE * self.seconds)
+        later = min(self.later, LATER_SHARE * self.seconds)
         return self.left - (0.0 if len(self._spent) < MIN_TRIALS else later) >= self._usual
 
     @property
-    def for_play_off(self) -> bool:
-        """Whether there is time for a play-off and a race after it."""
-        return self.left >= self._later
-
-    @property
-    def _later(self) -> float:
+    def later(self) -> float:
         """Seconds for play-off and race, with a margin: a race without its last round gives no verdict."""
         return MARGIN * (FINALISTS * PLAY_OFF_SEEDS + 2 * self.rounds) * self._usual
 
