@@ -122,7 +122,9 @@ class DaskConnection:
                 require_encryption=True,
             )
         try:
-            check_reachable(cluster.address, ATTACH_S)
+            url = urlsplit(cluster.address)
+            if url.scheme in ("tcp", "tls") and url.hostname and url.port:  # Dask itself would try until its timeout
+                socket.create_connection((url.hostname, url.port), ATTACH_S).close()
             self.client = Client(cluster.address, security=security, direct_to_workers=True, timeout=ATTACH_S)
         except (OSError, ValueError, TypeError) as error:
             raise TrainoffError(
@@ -213,13 +215,6 @@ class DaskConnection:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def check_reachable(address: str, timeout_s: float) -> None:
-    """Raise an OSError if no scheduler listens; Dask itself would keep trying until its timeout."""
-    url = urlsplit(address)
-    if url.scheme in ("tcp", "tls") and url.hostname and url.port:
-        socket.create_connection((url.hostname, url.port), timeout_s).close()
 
 
 def check_workers(session: DaskConnection, modules: Sequence[str]) -> str:

@@ -37,12 +37,8 @@ class AllReduce:
         ring = tf.distribute.experimental.CommunicationImplementation.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
         self._tf, self.rank, self.workers = tf, rank, len(addresses)
-        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+        self.strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
         self._seconds = tf.Variable(0.0, dtype=tf.float64)
-
-    def run(self, step: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Build a step that all workers make at the same time."""
-        return self._strategy.run(step, inputs)
 
     def sum(self, parts: list[Tensor]) -> list[Tensor]:
         """Sum the tensors of all workers; of sparse slices only the slices are sent."""
@@ -77,7 +73,7 @@ class AllReduce:
         def reduce(part: Tensor) -> Tensor:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(part))
 
-        return tf.function(lambda part: self._strategy.run(reduce, (part,)), autograph=False)
+        return tf.function(lambda part: self.strategy.run(reduce, (part,)), autograph=False)
 
     def share(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
         """Return this worker's rows of a batch, and their fraction of it.
@@ -104,7 +100,7 @@ class MirroredNetwork(TfNetwork):
         return self._steps[len(rows)](mine, *step_numbers(self._optimizer, rate, step), fraction)
 
     def _step(self, *inputs: Tensor) -> Tensor:
-        return self._allreduce.run(super()._step, inputs)
+        return self._allreduce.strategy.run(super()._step, inputs)
 
     def _gradients(self, x: Tensor, y: Tensor, numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
         loss, gradient = super()._gradients(x, y, numbers)
@@ -124,7 +120,7 @@ class MirroredLogistic(TfLogistic):
         return self._train_on(mine, rate, fraction)
 
     def _step(self, *inputs: Tensor) -> Tensor:
-        return self._allreduce.run(super()._step, inputs)
+        return self._allreduce.strategy.run(super()._step, inputs)
 
     def _changes(self, *inputs: Tensor) -> list[Tensor]:
         tf = self._tf
