@@ -131,7 +131,7 @@ $(STAMP): pyproject.toml requirements.lock
 	    $(PIP) $(TORCH) --requirement requirements.lock; }
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@for modules in $(COMPILED); do $(BIN)/python -c "import $$modules" 2>/dev/null & done; \
-	    $(BIN)/python -c "from trainoff.report.html.render import library; library()" & wait
+	    $(BIN)/python -c "from trainoff.report.html import library; library()" & wait
 	@$(JAVA) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Java for the engines on Spark ..."; \
 	    $(APT) update && { $(APT) install -y openjdk-17-jre-headless || $(APT) install -y default-jre-headless; } >/dev/null; \

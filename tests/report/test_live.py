@@ -17,8 +17,7 @@ from helpers.records import store, trained
 from helpers.running import HANGS_S, command, environment, trainoff
 from trainoff.errors import TrainoffError
 from trainoff.records import RecordCache
-from trainoff.report.live import Auth, Server, folder_watcher, is_loopback
-from trainoff.report.live.folder_watcher import FolderWatcher, PageCache
+from trainoff.report.live import Auth, FolderWatcher, PageCache, Server, full_log, is_loopback, tail
 
 TOKEN = "a-token-of-some-length"
 
@@ -325,7 +324,7 @@ def test_a_page_that_cannot_be_made_is_an_error_with_the_reason(folder, monkeypa
     def damaged(*_: object) -> None:
         raise TrainoffError("curve.parquet: this file is damaged")
 
-    monkeypatch.setattr("trainoff.report.live.folder_watcher.compose", damaged)
+    monkeypatch.setattr("trainoff.report.live.compose", damaged)
     with served(folder) as port:
         response = get(port)
         assert (response.status, response.body) == (500, b"curve.parquet: this file is damaged\n")
@@ -358,10 +357,10 @@ def test_the_content_security_policy_allows_fetch_and_events_only(folder, browse
 def test_the_tail_of_a_log_has_no_colours_and_no_overwritten_lines(tmp_path):
     log = tmp_path / "log.txt"
     log.write_bytes(b"x" * 100 + b"\n10%\r50%\r100%\r\n\x1b[31mred\x1b[0m \xff\n")
-    assert folder_watcher.tail(log, 30) == "100%\nred �\n"
+    assert tail(log, 30) == "100%\nred �\n"
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker-0.txt").write_text("hello\n")
-    assert folder_watcher.full_log(tmp_path).endswith("\n==== worker-0 ====\nhello\n")
+    assert full_log(tmp_path).endswith("\n==== worker-0 ====\nhello\n")
 
 
 def test_the_view_ends_with_exit_code_0_on_sigterm(folder):

@@ -256,11 +256,11 @@ def _result(record: Record) -> list[str]:
     ]
 
 
-class Bars:
+class Bars(Progress):
     """Progress bars for `trainoff.data`, one for each step; none outside a terminal."""
 
     def __init__(self, console: Console) -> None:
-        self._progress = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
@@ -269,19 +269,12 @@ class Bars:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._tasks: dict[str, TaskID] = {}
+        self._ids: dict[str, TaskID] = {}
 
     def __call__(self, step: str, done: int, total: int | None) -> None:
-        if step not in self._tasks:
-            self._tasks[step] = self._progress.add_task(step, total=total)
-        self._progress.update(self._tasks[step], completed=done, total=total)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._progress.stop()
+        if step not in self._ids:
+            self._ids[step] = self.add_task(step, total=total)
+        self.update(self._ids[step], completed=done, total=total)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

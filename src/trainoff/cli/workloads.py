@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -19,16 +20,7 @@ from trainoff.cli.common import Row
 def workload_rows() -> list[Row]:
     """Return a row for every workload with its recipe."""
     return [
-        {
-            "name": name,
-            "about": workload.about,
-            "data": workload.data,
-            "model": workload.model,
-            "metric": workload.metric,
-            "targets": list(workload.targets),
-            "recipe": dict(workload.recipe),
-            "stale": dict(workload.stale),
-        }
+        {"name": name, "about": workload.about, **asdict(workload), "targets": list(workload.targets)}
         for name, workload in study.workloads().items()
     ]
 

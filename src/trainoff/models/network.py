@@ -25,6 +25,7 @@ ACTIVATION = Key("activation", str, "relu", ACTIVATIONS)
 
 Image = tuple[int, int, int]  # height, width, channels
 Arrays = Mapping[str, Array]
+Derivatives = tuple[Array, dict[str, Array]]  # of the loss, by a layer's input and by its parameters
 
 
 class Layer(ABC):
@@ -46,9 +47,7 @@ class Layer(ABC):
         """Return the layer's output for the rows `x`; `weights` are those of the whole network."""
 
     @abstractmethod
-    def backward(
-        self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool
-    ) -> tuple[Array, dict[str, Array]]:
+    def backward(self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool) -> Derivatives:
         """Return the loss's derivative by `x`, which the first layer need not compute, and by the parameters.
 
         `delta` is its derivative by `output`.
@@ -81,9 +80,7 @@ class DenseLayer(Layer):
         sums += weights[f"{self.name}.bias"]
         return _activate(self.activation, sums)
 
-    def backward(
-        self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool
-    ) -> tuple[Array, dict[str, Array]]:
+    def backward(self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool) -> Derivatives:
         delta = _before_activation(self.activation, output, delta)
         gradient = {f"{self.name}.weight": x.reshape(len(x), -1).T @ delta, f"{self.name}.bias": delta.sum(axis=0)}
         return (delta if first else delta @ weights[f"{self.name}.weight"].T), gradient
@@ -122,9 +119,7 @@ class ConvLayer(Layer):
         sums += weights[f"{self.name}.bias"]
         return _activate(self.activation, sums)
 
-    def backward(
-        self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool
-    ) -> tuple[Array, dict[str, Array]]:
+    def backward(self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool) -> Derivatives:
         delta = _before_activation(self.activation, output, delta)
         columns, kernel = delta.reshape(-1, self.outputs), weights[f"{self.name}.weight"]
         gradient = {
@@ -167,9 +162,7 @@ class PoolLayer(Layer):
         rows = np.maximum(x[:, 0 : 2 * height : 2], x[:, 1 : 2 * height : 2])
         return np.maximum(rows[:, :, 0 : 2 * width : 2], rows[:, :, 1 : 2 * width : 2])
 
-    def backward(
-        self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool
-    ) -> tuple[Array, dict[str, Array]]:
+    def backward(self, weights: Arrays, x: Array, output: Array, delta: Array, first: bool) -> Derivatives:
         """Pass each output's derivative to the pixel that it was taken from, the first of equal ones."""
         height, width, channels = self.output
         blocks = x[:, : 2 * height, : 2 * width].reshape(len(x), height, 2, width, 2, channels)

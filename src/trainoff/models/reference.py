@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ def evaluate(model: Model, weights: Weights, x: Matrix, y: Labels) -> dict[str, 
     It computes in float32, because it is called for every snapshot.
     """
     single = _as(model, weights, np.float32)
-    chunks = [model.scores(single, x[part]) for part in _chunks(len(x))]
+    chunks = [model.scores(single, x[start : start + CHUNK]) for start in range(0, len(x), CHUNK)]
     if not chunks:
         return {"loss": float("nan"), "accuracy": float("nan")}
     scores = np.concatenate(chunks)
@@ -88,7 +88,3 @@ def _exact(x: Matrix) -> Any:
 
 def _as(model: Model, weights: Weights, dtype: type[np.floating[Any]]) -> dict[str, Array]:
     return model.by_name(np.asarray(part, dtype) for part in weights)
-
-
-def _chunks(rows: int) -> Iterator[slice]:
-    return (slice(start, start + CHUNK) for start in range(0, rows, CHUNK))
