@@ -104,16 +104,7 @@ def compare(name: str, kind: str, batch: int, cores: float, rounds: int) -> floa
 
 def in_own_process(name: str, kind: str, batch: int, cores: float, rounds: int) -> float:
     """Compare in a new process, pinned and with the allocator's settings of a trial."""
-    argv = [
-        sys.executable,
-        __file__,
-        "--one",
-        f"{name},{kind},{batch}",
-        "--cores",
-        str(cores),
-        "--rounds",
-        str(rounds),
-    ]
+    argv = [sys.executable, __file__, "--one", f"{name},{kind},{batch}", "--cores", str(cores), "--rounds", str(rounds)]
     environment = {**KEEP_MEMORY, **os.environ, **{variable: str(ceil(cores)) for variable in THREADS}}
     done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.split()[-1])

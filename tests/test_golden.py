@@ -70,8 +70,5 @@ def test_a_changed_number_is_noticed() -> None:
     assert differences(before, before) == []
     assert differences({"s": [1.0, None]}, {"s": [1.0 + 1e-10, None]}) == []
     assert differences({"s": [1.0, None]}, {"s": [1.0 + 1e-8, None]}) == ["/s/0: expected 1.0, found 1.00000001"]
-    assert differences({"a": 1}, {"b": 1}) == [
-        "/a: expected 1, found '(nothing)'",
-        "/b: expected '(nothing)', found 1",
-    ]
+    assert differences({"a": 1}, {"b": 1}) == ["/a: expected 1, found '(nothing)'", "/b: expected '(nothing)', found 1"]
     assert differences([True], [1]) == ["/0: expected True, found 1"]

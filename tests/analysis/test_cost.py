@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,8 @@ from trainoff.analysis.cost import cost_of_trial, cost_to, costs
 from trainoff.analysis.format import dollars
 from trainoff.errors import TrainoffError
 from trainoff.reproductions.published import records
-from trainoff.study.machines import PriceBook, read_prices, shipped, shipped_prices
+from trainoff.study import machines
+from trainoff.study.machines import PriceBook, read_prices, shipped
 
 # Appendix A times Appendix C, in dollars: seconds times price by 3600, to six places, computed apart from the code.
 BY_HAND = {  # spark_small, spark_large, tf_small, tf_large
@@ -36,6 +38,8 @@ OF_CLUSTERS = {  # of m4.xlarge at 0.2 dollars: nodes to the cost on the small d
     17: (0.287216, 0.642166),
 }
 MINE = '[machine]\n"mine" = { cores = 2, memory_gb = 4, usd_per_hour = 0.36 }\n'
+
+SHIPPED = read_prices(Path(machines.__file__).with_name("machines.toml"))
 
 
 def published(engine, workload, machine, workers):
@@ -73,7 +77,7 @@ def test_the_cheapest_published_run_is_on_the_cheapest_machine():
 
 
 def test_the_shipped_price_book_has_a_date_a_source_and_eleven_machines():
-    book = shipped_prices()
+    book = SHIPPED
     assert (book.date, len(book.machines)) == ("spring 2017", 11)
     assert "Appendix C" in book.source
     assert {name: facts.usd_per_hour for name, facts in book.machines.items()} == {
@@ -108,13 +112,13 @@ def test_a_target_that_is_never_reached_costs_infinitely_much():
 
 
 def test_a_price_book_has_prices_by_machine_by_scale_and_by_size():
-    book = PriceBook(machines=shipped_prices().machines, usd_per_core_hour=0.1, usd_per_gb_hour=0.01)
+    book = PriceBook(machines=SHIPPED.machines, usd_per_core_hour=0.1, usd_per_gb_hour=0.01)
     assert book.usd_per_hour("m4.xlarge", 4, 16) == 0.2
     assert book.usd_per_hour("m4.xlarge", 0.4, 3.2, scale=0.1) == pytest.approx(0.02)
     assert book.usd_per_hour(None, 2, 4) == pytest.approx(0.24)
     assert book.usd_per_hour("theirs", 2, 4) == pytest.approx(0.24)
     assert book.usd_per_hour(None, 2, None) is None, "memory is charged and not known"
-    assert shipped_prices().usd_per_hour(None, 2, 4) is None
+    assert SHIPPED.usd_per_hour(None, 2, 4) is None
 
 
 def test_another_price_book_replaces_the_prices_of_records():
@@ -122,7 +126,7 @@ def test_another_price_book_replaces_the_prices_of_records():
     (found,) = priced([record], PriceBook(usd_per_core_hour=0.6))
     assert (found.usd_per_hour, found.cost_usd) == pytest.approx((3.6, 0.004))
     assert record.cost_usd == 9.0, "a record is never edited"
-    (unknown,) = priced([record], shipped_prices())
+    (unknown,) = priced([record], SHIPPED)
     assert (unknown.usd_per_hour, unknown.cost_usd) == (None, None)
     unlike = make_record(
         "torch", params={"nodes": [{"cores": 1, "memory_gb": 1}, {"cores": 3, "memory_gb": 2}]}, workers=2

@@ -50,10 +50,7 @@ def test_a_smaller_error_is_better_on_a_front():
     ("more", "text"),
     [
         ({"training": {"cpu_share": 0.97}}, "CPU-bound (97% of its CPUs busy)"),
-        (
-            {"training": {"cpu_share": 0.4}},
-            "not bound by its CPUs (60% of them idle; why is not on record)",
-        ),
+        ({"training": {"cpu_share": 0.4}}, "not bound by its CPUs (60% of them idle; why is not on record)"),
         (
             {"training": {"cpu_share": 0.97}, "counts": {"gc_s": 2.0, "python_gc_s": 1.0}},
             "garbage-bound (33% of the workers' time spent on collecting it)",

@@ -14,28 +14,13 @@ from trainoff.cli.common import stop_on_signals
 from trainoff.cli.run import redact
 from trainoff.cli.show import shade
 
-HEAVY = (
-    "numpy",
-    "pandas",
-    "polars",
-    "sklearn",
-    "scipy",
-    "tensorflow",
-    "torch",
-    "pyspark",
-    "plotly",
-    "rich",
-    "psutil",
-)
+HEAVY = ("numpy", "pandas", "polars", "sklearn", "scipy", "tensorflow", "torch", "pyspark", "plotly", "rich", "psutil")
 
 
 def test_help_imports_nothing_heavy():
     loaded = "import sys, trainoff.cli\ntry: trainoff.cli.main(['--help'])\nexcept SystemExit: pass"
     shown = subprocess.run(
-        [sys.executable, "-c", f"{loaded}\nprint('LOADED', *sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", f"{loaded}\nprint('LOADED', *sys.modules)"], capture_output=True, text=True, check=True
     )
     assert "doctor" in shown.stdout
     modules = shown.stdout.split("LOADED")[1].split()
@@ -119,18 +104,9 @@ SHARE = "a target is a number above 0 and at most 1"
         ),
         (["lab", "upp"], "`upp` is not a command; did you mean `up`?"),
         (["two\nlines"], "`two\\nlines` is not a command; the commands are doctor, engines, workloads,"),
-        (
-            ["advise", "out", "--target", "97"],
-            f"--target 97: {SHARE}; did you mean 0.97?",
-        ),
-        (
-            ["compare", "out", "--target", "1.5"],
-            f"--target 1.5: {SHARE}; give one such as 0.97",
-        ),
-        (
-            ["scale", "out", "--target", "nan"],
-            f"--target nan: {SHARE}; give one such as 0.97",
-        ),
+        (["advise", "out", "--target", "97"], f"--target 97: {SHARE}; did you mean 0.97?"),
+        (["compare", "out", "--target", "1.5"], f"--target 1.5: {SHARE}; give one such as 0.97"),
+        (["scale", "out", "--target", "nan"], f"--target nan: {SHARE}; give one such as 0.97"),
     ],
 )
 def test_a_mistake_in_an_option_is_a_one_line_error(tmp_path, arguments, sentence):
@@ -235,30 +211,15 @@ def test_a_misspelt_command_is_a_one_line_error():
 
 MISTAKES = {
     "an unknown engine": ('engines = ["nunpy"]', "line 1: `nunpy` is not an engine; did you mean `numpy`?"),
-    "an unknown key": (
-        'enignes = ["numpy"]',
-        "line 1: `enignes` is not a study key; did you mean `engines`?",
-    ),
+    "an unknown key": ('enignes = ["numpy"]', "line 1: `enignes` is not a study key; did you mean `engines`?"),
     "an unknown workload": (
         'engines = ["numpy"]\nworkload = "mnist-mpl"',
         "line 2: `mnist-mpl` is not a workload; did you mean `mnist-mlp`?",
     ),
-    "a wrong type": (
-        'engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nepochs = "many"',
-        "line 4: `epochs`",
-    ),
-    "a negative value": (
-        'engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nepochs = -1',
-        "line 4: `epochs`",
-    ),
-    "a zero": (
-        'engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nbatch_size = 0',
-        "line 4: `batch_size`",
-    ),
-    "an empty grid": (
-        'engines = ["numpy"]\nworkload = "digits-mlp"\n[grid]\nepochs = []',
-        "line 4: `epochs`",
-    ),
+    "a wrong type": ('engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nepochs = "many"', "line 4: `epochs`"),
+    "a negative value": ('engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nepochs = -1', "line 4: `epochs`"),
+    "a zero": ('engines = ["numpy"]\nworkload = "digits-mlp"\n[params]\nbatch_size = 0', "line 4: `batch_size`"),
+    "an empty grid": ('engines = ["numpy"]\nworkload = "digits-mlp"\n[grid]\nepochs = []', "line 4: `epochs`"),
     "a grid of a million": (
         'engines = ["numpy"]\nworkload = "digits-mlp"\n[grid]\n'
         + "".join(f"{key} = {list(range(1, 101))}\n" for key in ("epochs", "batch_size", "seed")),
@@ -288,10 +249,7 @@ def test_a_mistake_in_a_study_is_a_one_line_error(tmp_path, mistake):
         (("show", "."), ".: no records here yet; `trainoff run STUDY` makes some"),
         (("show", __file__), f"{__file__}: this is a file, not a folder of records"),
         (("check", "nunpy"), "`nunpy` is not an engine; did you mean `numpy`?"),
-        (
-            ("check", "needy"),
-            "needy cannot be checked here: it needs a left-handed screwdriver; touch $NEEDY",
-        ),
+        (("check", "needy"), "needy cannot be checked here: it needs a left-handed screwdriver; touch $NEEDY"),
         (("data", "get", "mnits"), "there is no dataset 'mnits'; did you mean mnist?"),
     ],
 )

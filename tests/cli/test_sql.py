@@ -87,10 +87,7 @@ def test_nan_is_null_in_json(folder):
         ("select r.engin from records r", "there is no column `engin`; did you mean `engine`?"),
         ("select params.epoch from records", "there is no column `params.epoch`; did you mean `params.epochs`?"),
         ("select accurac from curves", "there is no column `accurac`; did you mean `accuracy`?"),
-        (
-            "select xyzzy from records",
-            "there is no column `xyzzy`; `select * from records` shows all columns",
-        ),
+        ("select xyzzy from records", "there is no column `xyzzy`; `select * from records` shows all columns"),
         ("select engine from recods", "there is no table `recods`; did you mean `records`?"),
         ("select engine from xyzzy", "there is no table `xyzzy`; the tables are records, curves, samples"),
         ("drop table records", "a query begins with `select`, as in `select engine, train_s from records`"),

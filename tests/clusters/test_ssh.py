@@ -213,10 +213,7 @@ def test_samples_of_hosts_are_added_to_those_of_this_machine():
     ("params", "reason"),
     [
         ('protocol = "inproc"', "threads of one process cannot be spread over hosts; leave `protocol` out"),
-        (
-            'fault = { action = "slow" }',
-            "faults are injected only into nodes that trainoff starts on this machine",
-        ),
+        ('fault = { action = "slow" }', "faults are injected only into nodes that trainoff starts on this machine"),
     ],
 )
 def test_settings_that_hosts_do_not_support_are_refused(tmp_path, params, reason):

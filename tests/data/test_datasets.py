@@ -253,10 +253,7 @@ def emnist_archive(path, rows=20):
     images = rng.integers(0, 256, (rows, 28, 28), np.uint8)
     with zipfile.ZipFile(path, "w") as archive:
         for part in ("train", "test"):
-            for kind, values in (
-                ("images-idx3", images),
-                ("labels-idx1", (np.arange(rows) % 10).astype(np.uint8)),
-            ):
+            for kind, values in (("images-idx3", images), ("labels-idx1", (np.arange(rows) % 10).astype(np.uint8))):
                 archive.writestr(f"gzip/emnist-digits-{part}-{kind}-ubyte.gz", gzip.compress(idx(values)))
     return images
 
@@ -339,11 +336,7 @@ def test_the_identity_of_own_data_is_its_content(tmp_path):
         ("one.csv", "a,label\n1,7\n2,7\n", "all labels are 7; there must be at least two classes"),
         ("bare.csv", "5,0.5,-1e3\n4,1.5,2\n", "the first line looks like data; a head line with the names"),
         ("quoted.csv", '"5","0"\r\n"4","1"\r\n', "the first line looks like data"),
-        (
-            "semicolons.csv",
-            "a;b;label\n1,5;2;0\n",
-            "has one column; is its separator `;`. Only commas are read",
-        ),
+        ("semicolons.csv", "a;b;label\n1,5;2;0\n", "has one column; is its separator `;`. Only commas are read"),
         ("title.csv", "flowers\na;label\n1;0\n", "is its separator `;`"),
         ("tabs.csv", "a\tlabel\n1\t0\n2\t1\n", "is its separator a tab"),
         ("odd.doc", "hello", "ends in none of .npz, .csv, .parquet"),

@@ -14,9 +14,7 @@ from trainoff.models import fingerprint, logits
 EXACT, TOLERATED = 1e-3, 5e-3
 
 
-def test_a_learning_rate_inside_the_velocity_is_noticed_when_it_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_learning_rate_inside_the_velocity_is_noticed_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "momentum", lambda job, step: 0.9)  # as scikit-learn does it
     changing, constant = make_job(schedule="one-cycle"), make_job(schedule="constant")
     assert max(distances(changing, train(Sklearn(), changing)).values()) > TOLERATED

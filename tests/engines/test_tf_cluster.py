@@ -101,12 +101,7 @@ def trained(tmp_path_factory):
     return {(record["engine"], record["mode"], record["workers"]): record for record in found}
 
 
-CERTIFIED = [
-    ("tf-allreduce", "sync", 3),
-    ("tf-ps", "sync", 3),
-    ("tf-ps", "model-parallel", 3),
-    ("tf-ps", "async", 1),
-]
+CERTIFIED = [("tf-allreduce", "sync", 3), ("tf-ps", "sync", 3), ("tf-ps", "model-parallel", 3), ("tf-ps", "async", 1)]
 
 
 @pytest.mark.parametrize("key", CERTIFIED)

@@ -81,10 +81,7 @@ def test_figures_that_are_not_finite_are_refused(watch, pipe):
 
 
 def test_an_unknown_phase_is_refused(watch):
-    with (
-        pytest.raises(ValueError, match="`lunch` is not a phase; the phases are import"),
-        watch.phase("lunch"),
-    ):
+    with pytest.raises(ValueError, match="`lunch` is not a phase; the phases are import"), watch.phase("lunch"):
         pass
 
 

@@ -24,10 +24,7 @@ def test_a_model_counts_its_parameters() -> None:
         ({"sizes": (784,)}, r"the model's sizes are \(784,\); give two or more whole numbers above zero"),
         ({"sizes": (784, 0, 10)}, "whole numbers above zero"),
         ({"sizes": (784, 1.5, 10)}, "whole numbers above zero"),
-        (
-            {"sizes": (4, 2), "activation": "rely"},
-            "`rely` is not an activation; use one of relu, sigmoid, tanh",
-        ),
+        ({"sizes": (4, 2), "activation": "rely"}, "`rely` is not an activation; use one of relu, sigmoid, tanh"),
         ({"sizes": (4, 2), "l2": -1.0}, "the model's l2 is -1.0; give zero or a positive number"),
         ({"sizes": (4, 2), "l2": float("nan")}, "the model's l2 is nan"),
     ],

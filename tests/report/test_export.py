@@ -190,11 +190,7 @@ def test_mlflow_has_one_run_per_trial(folder, monkeypatch):
     assert "3 records exported" in (output := export(folder, "mlflow"))
     assert "2 of them already present" in output
     names = sorted(run.info.run_name for run in client.search_runs([experiment.experiment_id]))
-    assert names == [
-        "numpy,single,workers=1,seed=1",
-        "numpy,single,workers=1,seed=3",
-        "torch,single,workers=1,seed=1",
-    ]
+    assert names == ["numpy,single,workers=1,seed=1", "numpy,single,workers=1,seed=3", "torch,single,workers=1,seed=1"]
 
 
 @pytest.mark.parametrize("extra", ["tensorboard", "mlflow"])

@@ -20,14 +20,7 @@ from helpers.training import make_trial
 from trainoff import engines
 from trainoff.engines import Engine
 from trainoff.runner.events import AnyEvent, TrialState
-from trainoff.runner.faults import (
-    FaultInjector,
-    FaultSchedule,
-    FaultTargets,
-    fault_impact,
-    fault_of,
-    send_all,
-)
+from trainoff.runner.faults import FaultInjector, FaultSchedule, FaultTargets, fault_impact, fault_of, send_all
 from trainoff.runner.status import check_preconditions
 from trainoff.study import read
 
@@ -69,14 +62,8 @@ def test_action_none_is_the_same_trial_as_without_a_fault(tmp_path):
         ("{}", "`fault` has no `action`; expected one of kill-process, kill-node, pause, slow"),
         ("{action = 'kil-process'}", "did you mean `kill-process`?"),
         ("{action = 'pause', worker = 1}", "`worker` is not a key of `fault`"),
-        (
-            "{action = 'kill-node', for_s = 3}",
-            "`for_s` is not a key of the fault `kill-node`, which has `node`, `at`",
-        ),
-        (
-            "{action = 'none', at = 0.5}",
-            "`at` is not a key of the fault `none`, which has nothing else; leave it out",
-        ),
+        ("{action = 'kill-node', for_s = 3}", "`for_s` is not a key of the fault `kill-node`, which has `node`, `at`"),
+        ("{action = 'none', at = 0.5}", "`at` is not a key of the fault `none`, which has nothing else; leave it out"),
         ("{action = 'pause', at = 1}", "`at` is 1; expected a share of the training from 0 to below 1"),
         ("{action = 'pause', at = 'step 0.5'}", '`at` is "step 0.5"; expected a share'),
         ("{action = 'pause', at = true}", "`at` is true; expected a share"),

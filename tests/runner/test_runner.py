@@ -380,11 +380,7 @@ def test_sigterm_is_like_ctrl_c(tmp_path, permits):
     run.terminate()
     assert run.wait(HANGS_S) == 130
     record = only_record(out)
-    assert (record["status"], record["reason"], record["unfinished"]) == (
-        "interrupted",
-        "stopped by the user",
-        True,
-    )
+    assert (record["status"], record["reason"], record["unfinished"]) == ("interrupted", "stopped by the user", True)
 
 
 def test_run_prints_records_as_json(tmp_path):

@@ -27,10 +27,7 @@ The error could be from a previous operation. Restart your program to reset.
     ("log", "reason"),
     [
         ("Traceback\n  File x\nValueError: no such row\n", "ValueError: no such row"),
-        (
-            OF_TENSORFLOW,
-            "Collective ops is aborted by: tasks are unhealthy (stopped sending heartbeats):",
-        ),
+        (OF_TENSORFLOW, "Collective ops is aborted by: tasks are unhealthy (stopped sending heartbeats):"),
         ("\t [[{{node A}}]]", "[[{{node A}}]]"),
         ("", "its log is empty"),
     ],

@@ -265,10 +265,7 @@ MISTAKES = {
         HEAD + "[limits]\ntimeout_s = 0",
         "my.toml, line 4: `timeout_s` is 0; expected a number above 0, at most 100,000,000",
     ),
-    "table that is a number": (
-        HEAD + "params = 3",
-        "my.toml, line 3: `params` is 3; expected a table, as in [params]",
-    ),
+    "table that is a number": (HEAD + "params = 3", "my.toml, line 3: `params` is 3; expected a table, as in [params]"),
     "empty grid": (
         HEAD + "[grid]\nepochs = []",
         "my.toml, line 4: `epochs` is an empty list; expected at least one value",
@@ -330,18 +327,9 @@ MISTAKES = {
         HEAD + "[params\nepochs = 2",
         "my.toml, line 3: this is not TOML: expected ']' at the end of a table declaration (column 8)",
     ),
-    "not TOML at the end": (
-        HEAD + "repeat =",
-        "my.toml, line 3: this is not TOML: invalid value",
-    ),
-    "a key twice": (
-        HEAD + "repeat = 1\nrepeat = 2",
-        "my.toml, line 4: this key is there twice; keep one",
-    ),
-    "nested without end": (
-        "a = " + "[" * 5000,
-        "my.toml: the lists or tables are nested too deeply to be a study",
-    ),
+    "not TOML at the end": (HEAD + "repeat =", "my.toml, line 3: this is not TOML: invalid value"),
+    "a key twice": (HEAD + "repeat = 1\nrepeat = 2", "my.toml, line 4: this key is there twice; keep one"),
+    "nested without end": ("a = " + "[" * 5000, "my.toml: the lists or tables are nested too deeply to be a study"),
     "a key of two lines": (
         HEAD + '"a\\nb" = 1',
         "my.toml, line 3: `a\\nb` is not a study key; "

@@ -62,9 +62,7 @@ scalars = (
 )
 keys = st.sampled_from(NAMES) | st.text(max_size=5)
 values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=3),
-    max_leaves=8,
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=3), max_leaves=8
 )
 documents = st.dictionaries(keys, values, max_size=6)
 

@@ -79,9 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _settle_streams()
     given = sys.argv[1:] if arguments is None else arguments
     try:  # the import of a command takes long enough for a Ctrl-C
-        options = parser(only=next((argument for argument in given if not argument.startswith("-")), "")).parse_args(
-            given
-        )
+        options = parser(only=next((one for one in given if not one.startswith("-")), "")).parse_args(given)
         code: int = options.command(options)
         sys.stdout.flush()  # here, where a closed pipe is no error
         return code

@@ -319,17 +319,14 @@ def _bands(compared: Sequence[Comparison]) -> list[str]:
     return [f"Differences inside a band of {band}, are a tie." for band in bands]
 
 
-def _left_out(
-    measured: Sequence[tuple[Figure, Record]], sides: tuple[str, str], unpaired: tuple[int, int]
-) -> list[str]:
+def _left_out(runs: Sequence[tuple[Figure, Record]], sides: tuple[str, str], unpaired: tuple[int, int]) -> list[str]:
     sentences = [
         f"{count(number, 'setting')} only in {side} {'is' if number == 1 else 'are'} left out."
         for number, side in zip(unpaired, reversed(sides), strict=True)
         if number
     ]
-    if without := sum(figure.value(record) is None for figure, record in measured):
-        verb = "is" if without == 1 else "are"
-        sentences.append(f"{count(without, 'trial')} without this figure {verb} in no pair.")
+    if without := sum(figure.value(record) is None for figure, record in runs):
+        sentences.append(f"{count(without, 'trial')} without this figure {'is' if without == 1 else 'are'} in no pair.")
     return sentences
 
 

@@ -393,9 +393,8 @@ def next_runs(result: ScaleResult, minutes: float, folder: Path) -> NextRuns:
         curve = found[name][0]
         duration = sum(run.candidate.seconds for run in runs)
         command = _command(curve, folder, several, nodes, rows, len(runs))
-        suggestions.append(
-            SuggestedRuns(curve, nodes, rows, len(runs), duration, runs[0].before, runs[-1].width, command)
-        )
+        before, after = runs[0].before, runs[-1].width
+        suggestions.append(SuggestedRuns(curve, nodes, rows, len(runs), duration, before, after, command))
     helpful = design(subjects, candidates, math.inf)
     return NextRuns(suggestions, minutes, min((run.candidate.seconds for run in helpful), default=None))
 

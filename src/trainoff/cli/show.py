@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-
 MOST_SETTINGS = 12  # in the tables of costs and of time
 SHADES = " ░▒▓█"
 TIMELINE_MARGIN = 4

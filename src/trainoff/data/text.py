@@ -23,6 +23,7 @@ _PAD = 8  # zero bytes behind a piece, so that eight bytes can be read from any 
 _DIGITS = 15  # of the longest number
 
 Cells = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 def _open_text(path: Path) -> tuple[IO[bytes], IO[bytes]]:
@@ -91,7 +92,7 @@ class TextTable:
         cell = self.bytes[self.begins[row, column] : self.ends[row, column]]
         return cell.tobytes().decode(errors="replace")
 
-    def hashes(self, columns: Sequence[int]) -> tuple[Hashes, NDArray[np.bool_]]:
+    def hashes(self, columns: Sequence[int]) -> tuple[Hashes, Mask]:
         """Return a hash of each cell's text, the same on every machine, and which cells are not empty."""
         begins, lengths = self._lengths(columns)
         eight = np.ndarray((len(self.bytes) - _PAD + 1,), "<u8", self.bytes.data, strides=(1,))
@@ -103,7 +104,7 @@ class TextTable:
             out = np.where(inside, mix(out) ^ codes if place else codes, out)
         return out, lengths > 0
 
-    def whole_numbers(self, columns: Sequence[int]) -> tuple[Cells, NDArray[np.bool_]]:
+    def whole_numbers(self, columns: Sequence[int]) -> tuple[Cells, Mask]:
         """Return the whole numbers in the cells, and which cells are not empty; raise an error for anything else."""
         begins, lengths = self._lengths(columns)
         minus = (self.bytes[begins] == ord("-")) & (lengths > 1)
@@ -174,7 +175,7 @@ def _cut(lines: bytes, separator: bytes, columns: int, line: int, path: Path) ->
     return TextTable(characters, begins, ends, line, path)
 
 
-Part = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int32], NDArray[np.bool_]]
+Part = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int32], Mask]
 
 
 def click_labels(table: TextTable, column: int) -> NDArray[np.int64]:
@@ -186,9 +187,7 @@ def click_labels(table: TextTable, column: int) -> NDArray[np.int64]:
     return found[:, 0]
 
 
-def hash_categories(
-    table: TextTable, cells: Sequence[int], first: int, width: int
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+def hash_categories(table: TextTable, cells: Sequence[int], first: int, width: int) -> tuple[NDArray[np.int32], Mask]:
     """Return the hashed columns, from `first` on, of the categories in some cells, ascending in each row, and a mask.
 
     The mask leaves out empty cells, and the second of two categories in one column.

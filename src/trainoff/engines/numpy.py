@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainoff.data import Matrix
     from trainoff.study import Trial
 
-
 Floats = NDArray[np.float32]
 
 PREDICT_ROWS = 1024  # at a time, so that the hidden layers fit into the CPU cache

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trainoff.data import Csr, Matrix
     from trainoff.study import Trial
 
-
 ACTIVATIONS = {"relu": "relu", "sigmoid": "logistic", "tanh": "tanh"}  # our names: scikit-learn's
 
 # scikit-learn's options to check neither every batch for NaN nor the parameters at every call.

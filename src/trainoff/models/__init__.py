@@ -71,9 +71,7 @@ Builder = TypeVar("Builder")
 
 def kinds(*bases: str) -> frozenset[str]:
     """Return the names of the families whose class has one of these names, or derives from such a class."""
-    return frozenset(
-        kind for kind, family in FAMILIES.items() if any(base.__name__ in bases for base in family.__mro__)
-    )
+    return frozenset(kind for kind, family in FAMILIES.items() if {base.__name__ for base in family.__mro__} & {*bases})
 
 
 LAYERED = kinds("Network")

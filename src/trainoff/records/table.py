@@ -13,7 +13,6 @@ from trainoff.records.store import folder_of
 if TYPE_CHECKING:
     import polars
 
-
 _NESTED = ("params", "phases_s", "time_to_target", "equivalence", "noise", "cpu_s_by_role", "counts", "fault")
 _LEFT_OUT = ("environment", "traceback", "log_tail", "limits", "targets", "peak_memory_bytes_by_role")
 

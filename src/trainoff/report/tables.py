@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-
 ALWAYS = 100  # the priority of a column that is never left out
 NARROWEST = 8  # the least width of a column that may shrink
 DOT = " · "

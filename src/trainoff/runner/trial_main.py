@@ -143,9 +143,7 @@ def _out_of_memory(error: BaseException) -> bool:
     phrases = ("out of memory", "not enough memory", "can't allocate memory")
     if isinstance(error, WorkerFailed):
         last = (error.said.strip().splitlines() or [""])[-1]
-        return (
-            last.startswith("MemoryError") or "_ArrayMemoryError" in last or any(phrase in last for phrase in phrases)
-        )
+        return last.startswith("MemoryError") or any(phrase in last for phrase in ("_ArrayMemoryError", *phrases))
     return named or (isinstance(error, RuntimeError) and any(phrase in _text(error) for phrase in phrases))
 
 

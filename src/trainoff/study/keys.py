@@ -100,8 +100,7 @@ STOP = Key(  # early: no better by `tol` for `patience` epochs
     "stop",
     dict,
     fields=_by_name(
-        Key("tol", float, 1e-4, minimum=0, maximum=10**6),
-        Key("patience", int, 10, minimum=1, maximum=10**6),
+        Key("tol", float, 1e-4, minimum=0, maximum=10**6), Key("patience", int, 10, minimum=1, maximum=10**6)
     ),
 )
 PARAMS = _by_name(
@@ -144,9 +143,7 @@ CLUSTER = _by_name(
     Key("kind", str, "processes", ("processes", "lab", "hosts", "attach")),
     _CORES,
     _MEMORY,
-    Key(
-        "nodes", int, minimum=1, maximum=1000, several=_NODES
-    ),  # of a lab, one worker on each; or a list of unlike ones
+    Key("nodes", int, minimum=1, maximum=1000, several=_NODES),  # of a lab, a worker on each; or a list of unlike ones
     Key("first", dict, fields=NODE),  # how a lab's first node differs, which also has drivers and masters
     _BANDWIDTH,
     _LATENCY,

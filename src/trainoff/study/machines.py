@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainoff.errors import TrainoffError
 from trainoff.study.keys import MACHINE, StudySchema, only, read_table, table
-from trainoff.study.source import Source
+from trainoff.study.source import Source, read_bytes
 from trainoff.study.suggestions import clean, quote, suggest
 
 if TYPE_CHECKING:
     from trainoff.study.study import Trial
-
 
 GIB = 2**30
 LINK = ("bandwidth_mbit", "latency_ms")
@@ -137,7 +136,6 @@ RATES = ("usd_per_core_hour", "usd_per_gb_hour")
 _KEYS = ("date", "source", *RATES, "machine")
 _OF_MACHINE = ("cores", "memory_gb", "usd_per_hour", "bandwidth_mbit")
 _NEEDED = ("cores", "memory_gb", "usd_per_hour")
-_LARGEST = 1024 * 1024
 _MOST = 1e15  # the largest number
 _FORM = '[machine] "m4.xlarge" = { cores = 4, memory_gb = 16, usd_per_hour = 0.2 }'
 
@@ -177,31 +175,19 @@ class PriceBook:
         return cores * (self.usd_per_core_hour or 0.0) + (memory_gb or 0.0) * (self.usd_per_gb_hour or 0.0)
 
 
-@cache
-def shipped_prices() -> PriceBook:
-    """Return the shipped book: the eleven machine types of 2017, with the prices of their study."""
-    return _book(catalogue(), "machines.toml")
-
-
 def read_prices(path: Path) -> PriceBook:
     """Read a price book; raise an error if it is not valid."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
-    except FileNotFoundError:
-        raise TrainoffError(f"{path}: there is no such file; a price book is a TOML file with {_FORM}") from None
-    except IsADirectoryError:
-        raise TrainoffError(f"{path}: this is a folder; name the price book in it") from None
-    except OSError as error:
-        raise TrainoffError(f"{path}: the file cannot be read ({error.strerror})") from None
-    if len(raw) > _LARGEST:
-        raise TrainoffError(f"{path}: the file is larger than {_LARGEST // 1024} KiB; that cannot be a price book")
+
+    def make_error(message: str) -> TrainoffError:
+        return TrainoffError(f"{path}: {message}")
+
+    raw = read_bytes(path, make_error, "price book", f"a price book is a TOML file with {_FORM}", 1024 * 1024)
     try:
         return _book(tomllib.loads(raw.decode("utf-8-sig")), str(path))
     except UnicodeDecodeError:
-        raise TrainoffError(f"{path}: the file is not UTF-8 text; save it as UTF-8") from None
+        raise make_error("the file is not UTF-8 text; save it as UTF-8") from None
     except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
-        raise TrainoffError(f"{path}: this is not TOML: {clean(str(error), 200)}") from None
+        raise make_error(f"this is not TOML: {clean(str(error), 200)}") from None
 
 
 def _book(tables: Mapping[str, Any], label: str) -> PriceBook:
@@ -217,9 +203,8 @@ def _book(tables: Mapping[str, Any], label: str) -> PriceBook:
     if not machines and core is None and memory is None:
         raise TrainoffError(f"{label}: there is no price in it; write {_FORM}, or `usd_per_core_hour = 0.05`")
     date, source = (_text(tables.get(key, ""), f"{label}: `{key}`") for key in ("date", "source"))
-    return PriceBook(
-        date, source, {name: _machine(name, facts, label) for name, facts in machines.items()}, core, memory
-    )
+    known = {name: _machine(name, facts, label) for name, facts in machines.items()}
+    return PriceBook(date, source, known, core, memory)
 
 
 def _machine(name: str, facts: Any, label: str) -> Machine:

@@ -15,9 +15,24 @@ from trainoff.study.suggestions import clean
 
 MakeError = Callable[[str], TrainoffError]  # makes an error that names the place of a mistake
 
-_LARGEST = 256 * 1024
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _BOTH_WORKLOADS = (re.compile(r"^\s*workload\s*=", re.M), re.compile(r"^\s*\[\s*workload\s*\.", re.M))
+
+
+def read_bytes(path: Path, make_error: MakeError, kind: str, advice: str, most: int = 256 * 1024) -> bytes:
+    """Return the content of a user's file, which is not large; raise an error that says why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(most + 1)
+    except FileNotFoundError:
+        raise make_error(f"there is no such file; {advice}") from None
+    except IsADirectoryError:
+        raise make_error(f"this is a folder; name a {kind} in it") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        raise make_error(f"the file cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if len(raw) > most:
+        raise make_error(f"the file is larger than {most // 1024} KiB; that cannot be a {kind}")
+    return raw
 
 
 class Source:
@@ -51,18 +66,7 @@ class Source:
         return lambda message: TrainoffError(f"{position}: {message}")
 
     def _text(self) -> str:
-        try:
-            with self.path.open("rb") as file:
-                raw = file.read(_LARGEST + 1)
-        except FileNotFoundError:
-            raise self.error_at()("there is no such file; name a study file, as in studies/quick.toml") from None
-        except IsADirectoryError:
-            raise self.error_at()("this is a folder; name a study file in it") from None
-        except (OSError, ValueError) as error:  # ValueError: a name with a null character
-            reason = getattr(error, "strerror", None) or str(error)
-            raise self.error_at()(f"the file cannot be read ({reason})") from None
-        if len(raw) > _LARGEST:
-            raise self.error_at()(f"the file is larger than {_LARGEST // 1024} KiB; that cannot be a study")
+        raw = read_bytes(self.path, self.error_at(), "study file", "name a study file, as in studies/quick.toml")
         try:
             return raw.decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:

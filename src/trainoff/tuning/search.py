@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import Trial as OptunaTrial
 
-
 STARTUP_TRIALS = 8  # random candidates before TPE models the results
 MAX_REPEATS = 40  # proposals in a row that were tried already: then the space is exhausted
 

@@ -11,15 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analysis.advice.posterior import (
-    DRAWS,
-    SEED,
-    Array,
-    Posterior,
-    RunEvidence,
-    fit_posteriors,
-    success_rates,
-)
+from trainoff.analysis.advice.posterior import DRAWS, SEED, Array, Posterior, RunEvidence, fit_posteriors, success_rates
 from trainoff.analysis.faults import without_faults
 from trainoff.analysis.figures import FIGURES, Figure, time_figure, time_to
 from trainoff.analysis.format import count, node_size, target_text

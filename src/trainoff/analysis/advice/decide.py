@@ -9,14 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainoff.analysis.advice.candidates import AdviceFilter, Candidate, CandidateSet
-from trainoff.analysis.advice.posterior import (
-    ALIKE,
-    UNTIL_KNOWN,
-    Array,
-    Standing,
-    compute_standings,
-    pooled_noise,
-)
+from trainoff.analysis.advice.posterior import ALIKE, UNTIL_KNOWN, Array, Standing, compute_standings, pooled_noise
 from trainoff.analysis.bottleneck import bottleneck
 from trainoff.analysis.compare import RANKING
 from trainoff.analysis.format import count, dollars, join_names, quality, ratio_text, seconds, span, target_text

@@ -323,9 +323,8 @@ def alternative_range(fit: Fit, nodes: int, rows: float | None = None) -> tuple[
     """
     found = list(candidates(fit.measurements).values())
     weights = _akaike(found, fit.noise)
-    likely = [
-        formula for (formula, _), each in zip(found, weights, strict=True) if each >= weights.max() - HARDLY_WORSE
-    ]
+    least = weights.max() - HARDLY_WORSE
+    likely = [formula for (formula, _), weight in zip(found, weights, strict=True) if weight >= least]
     predicted = [formula.seconds(nodes, rows) for formula in (fit.formula, *likely)]
     return min(predicted), max(predicted)
 

@@ -204,9 +204,8 @@ def node_traffic(net: Path) -> dict[int, tuple[int, int]]:
 def _run(program: str, *commands: str, forgiving: bool = False) -> None:
     """Run a batch of `ip` or `tc` commands; `forgiving` ignores errors."""
     try:
-        done = subprocess.run(
-            [program, "-batch", "-"], input="\n".join(commands) + "\n", capture_output=True, text=True
-        )
+        batch = "\n".join(commands) + "\n"
+        done = subprocess.run([program, "-batch", "-"], input=batch, capture_output=True, text=True)
     except FileNotFoundError:
         raise TrainoffError(f"the lab needs `{program}`; apt-get install iproute2") from None
     if done.returncode and not forgiving:

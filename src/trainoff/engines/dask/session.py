@@ -228,11 +228,9 @@ def check_workers(session: DaskConnection, modules: Sequence[str]) -> str:
         raise TrainoffError(
             f"the workers' Python ({found[0]['python']}) lacks {', '.join(lacking)}; install it on every node"
         )
-    pythons = {each["version"].rsplit(".", 1)[0] for each in found}
-    if pythons != {(ours := platform.python_version().rsplit(".", 1)[0])}:
-        raise TrainoffError(
-            f"the workers run Python {', '.join(sorted(pythons))} and this machine {ours}; use the same"
-        )
+    theirs = {each["version"].rsplit(".", 1)[0] for each in found}
+    if theirs != {(ours := platform.python_version().rsplit(".", 1)[0])}:
+        raise TrainoffError(f"the workers run Python {', '.join(sorted(theirs))} and this machine {ours}; use the same")
     if any("trainoff" in each["lacks"] for each in found):
         session.client.upload_file(source_archive(session.job.folder / "dask"))
     hosts = ", ".join(sorted({each["host"] for each in found}))

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trainoff.data import Matrix
     from trainoff.study import Trial
 
-
 END_S = 10.0  # how long Ray Train may take to end after its workers
 LEAST_STORE = 80 * 2**20  # bytes that Ray itself needs
 

@@ -78,9 +78,7 @@ def trainer(job: Job, config: Mapping[str, Any], restarts: int) -> TorchTrainer:
         scaling_config=size,
         torch_config=TorchConfig(backend="gloo", timeout_s=GROUP_S),
         run_config=RunConfig(
-            name="trainoff",
-            storage_path=str(job.folder / "ray"),
-            failure_config=FailureConfig(max_failures=restarts),
+            name="trainoff", storage_path=str(job.folder / "ray"), failure_config=FailureConfig(max_failures=restarts)
         ),
     )
 

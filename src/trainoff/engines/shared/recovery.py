@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainoff.engines.shared.control_channel import ControlClient
     from trainoff.models import Weights
 
-
 MAX_RESTARTS = 3  # by torchrun or Ray Train; trainoff makes no more after these, theirs included
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from trainoff.data import Order
     from trainoff.models import Weights
 
-
 BLOCK = 4096  # unit of direct I/O; the file is padded to it
 
 

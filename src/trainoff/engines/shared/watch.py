@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainoff.data import Order
     from trainoff.models import Weights
 
-
 PHASES = ("import", "cluster_start", "data_load", "ship", "compile", "train", "test", "teardown")
 PROGRESS_S = 0.5  # between two progress events
 PIPE_BUF = 4096  # bytes that are written to a pipe atomically

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from trainoff.engines.tensorflow.network import TfLogistic, TfNetwork
     from trainoff.study import Trial
 
-
 DISTRIBUTIONS = ("tensorflow-cpu", "tensorflow")  # without and with GPU support
 PREDICT_ROWS = 1024  # at a time, so that the hidden layers fit into the CPU cache
 NO_GPU = (

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from trainoff.data import Matrix
     from trainoff.study import Trial
 
-
 EXPLAIN_S = 5.0  # how long after an error a process may take to be seen dead
 MAX_RESTARTS = 5  # not the 3 of `recovery`: here only trainoff restarts, not a framework, too
 ALL_ROLES = ("worker", "ps", "coordinator")  # prefixes of the processes' roles

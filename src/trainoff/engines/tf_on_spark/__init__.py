@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from trainoff.engines.spark.session import SparkConnection
     from trainoff.study import Trial
 
-
 ALSO = ("tensorflow", "tensorflowonspark", "pkg_resources")
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from trainoff.engines.shared.storage import Storage
     from trainoff.engines.spark.session import SparkConnection
 
-
 FORM_S = 300  # how long the executors may take to find each other
 EXPLAIN_S = 10.0  # how long it may take until it is known why a process is gone
 POLL_S = 0.05

@@ -50,9 +50,7 @@ def work(assignment: DdpAssignment, fetch: Fetch, *, serve: bool = True) -> None
     dist.barrier()
     dist.destroy_process_group()
     if control and serve:
-        control.serve_requests(
-            lambda rows: predict(network, rows.mapped() if isinstance(rows, InFile) else rows, "cpu")
-        )
+        control.serve_requests(lambda x: predict(network, x.mapped() if isinstance(x, InFile) else x, "cpu"))
     elif control:
         control.close()
 

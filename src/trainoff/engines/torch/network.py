@@ -181,9 +181,7 @@ def make_parts(model: Network, weights: Sequence[Tensor]) -> list[Part]:
     return [
         part
         for layer in model.layers
-        for part in LAYER_BUILDERS[type(layer).__name__](
-            layer, *(named[parameter.name] for parameter in layer.parameters)
-        )
+        for part in LAYER_BUILDERS[type(layer).__name__](layer, *(named[each.name] for each in layer.parameters))
     ]
 
 

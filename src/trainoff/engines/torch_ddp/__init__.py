@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from trainoff.data import Matrix
     from trainoff.study import Trial
 
-
 END_S = 5.0  # how long torchrun may take to end after its workers
 
 

@@ -172,9 +172,7 @@ def tf_on_spark_reads_by_both_feeds(evidence: Evidence) -> ClaimFinding:
     runs = evidence.select(study="systems", engine=ENGINE, workers=2)
     feeds = runs.group_by("feed")
     require(len(feeds) >= 2, "not both feeds ran")
-    times = {
-        name: seconds(feed.good[0].train_s) if feed.good else feed.records[0].status for name, feed in feeds.items()
-    }
+    times = {key: seconds(feed.good[0].train_s) if feed.good else feed.records[0].status for key, feed in feeds.items()}
     text = f"pushed by Spark {times['spark']}, pulled by TensorFlow {times['tensorflow']}"
     reason = "stores that both can read are tested with local files and an S3 server"
     return finding(all(part.good for part in feeds.values()), text, reason)

@@ -116,9 +116,7 @@ def async_starts_worse_and_falls_faster(evidence: Evidence) -> ClaimFinding:
     targets = [target for record in modes[0].good for target in record.targets]
     require(targets, NOT_BOTH)
     easy = max(targets)
-    slow, quick = (
-        runs.value(lambda record: record.time_to_target.get(str(easy)), f"the time to {easy}") for runs in modes
-    )
+    slow, quick = (runs.value(lambda one: one.time_to_target.get(str(easy)), f"the time to {easy}") for runs in modes)
     text = f"to {percent(easy)} error: sync {seconds(slow)}, async {seconds(quick)}"
     return finding(larger(quick, slow), text, "with the same initial weights both modes start from the same error")
 

@@ -167,9 +167,8 @@ class LabTargets(FaultTargets):
     def fill(self, node: int) -> None:
         code = "import sys; from trainoff.clusters.lab.cluster import fill_memory; fill_memory(*sys.argv[1:])"
         program = [sys.executable, "-P", "-c", code, str(self._lab.folder), str(node)]
-        self._fillers.append(
-            subprocess.Popen([*self._lab.plan.enter_command(node), *program], stdin=subprocess.DEVNULL)
-        )
+        command = [*self._lab.plan.enter_command(node), *program]
+        self._fillers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
 
 
 if __name__ == "__main__":

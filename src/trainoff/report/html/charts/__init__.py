@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from trainoff.report.html.charts.base import Chart, ChartContext, SeriesReader
 from trainoff.report.html.charts.runs import LearningCurves, ResourceUsage
-from trainoff.report.html.charts.settings import (
-    ParetoFront,
-    PhaseTimes,
-    Scaling,
-    SettingGrid,
-    TimeToTarget,
-)
+from trainoff.report.html.charts.settings import ParetoFront, PhaseTimes, Scaling, SettingGrid, TimeToTarget
 
 __all__ = ["CHARTS", "Chart", "ChartContext", "SeriesReader", "charts_of"]
 
