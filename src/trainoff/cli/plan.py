@@ -29,14 +29,14 @@ def plan_of(study: Study, out: Path) -> dict[str, Any]:
     estimator = Estimator.from_records_in(out)
     trials = []
     for task in prepare(study, Store(out / study.name)):
-        refusal = check_preconditions(task.trial, task.engine)
+        problem = check_preconditions(task.trial, task.engine)
         trials.append(
             {
                 "trial_id": task.trial_id,
                 "status": task.record.status if task.record else None,
                 "to_run": task.to_run,
-                "unsupported": refusal.reason if refusal else None,
-                "seconds": 0.0 if refusal else estimator.seconds(task.trial),
+                "unsupported": problem.reason if problem else None,
+                "seconds": 0.0 if problem else estimator.seconds(task.trial),
                 **task.trial.identity(),
                 "params": task.trial.public_params(),
                 "repetition": task.trial.repetition,
@@ -70,8 +70,8 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
         if key != "engine" and value is not None and all(one.get(key) == value for one in settings)
     )
     console.print(f"\nAll with {shared}.", style="dim")
-    for refusal in dict.fromkeys(f"{one['engine']}: {one['unsupported']}" for one in trials if one["unsupported"]):
-        console.print(f"Cannot run here: {refusal}", style="yellow")
+    for problem in dict.fromkeys(f"{one['engine']}: {one['unsupported']}" for one in trials if one["unsupported"]):
+        console.print(f"Cannot run here: {problem}", style="yellow")
     console.print(_summary(plan))
 
 

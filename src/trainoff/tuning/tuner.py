@@ -129,11 +129,11 @@ def _ready(engine_studies: Sequence[EngineStudy]) -> tuple[list[EngineStudy], li
     """Return the studies of engines that can run here, and a result with the reason for the others."""
     ready, skipped = [], []
     for engine_study in engine_studies:
-        refusal = check_preconditions(engine_study.recipe, engine_study.engine)
-        if refusal is None:
+        problem = check_preconditions(engine_study.recipe, engine_study.engine)
+        if problem is None:
             ready.append(engine_study)
         else:
-            skipped.append(EngineTuning(engine_study.name, skip_reason=refusal.reason))
+            skipped.append(EngineTuning(engine_study.name, skip_reason=problem.reason))
     if not ready:
         reasons = "; ".join(f"{one.engine}: {one.skip_reason}" for one in skipped)
         raise TrainoffError(f"none of the study's engines can be tuned here; {reasons}")

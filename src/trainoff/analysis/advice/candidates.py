@@ -124,7 +124,7 @@ def _predicted(
             picks, offsets = random.integers(model.draws.noise.size, size=DRAWS), random.standard_normal(DRAWS)
             lost = median_of(_whole_time(record, cold) for record in _missed(curve) or curve.records) or 0.0
             for place in places:
-                typical, single = (part * share.drawn(i, *place) for part in _draw_times(model, place, picks, offsets))
+                typical, single = (part * share.sample(i, *place) for part in _draw_times(model, place, picks, offsets))
                 single = single * np.exp(share.noise * random.standard_normal(DRAWS))
                 overhead = (_overhead(_nearby(curve, place)) or 0.0) if cold else 0.0
                 posterior = Posterior(typical + overhead, single + overhead, rates[i], lost)
@@ -358,7 +358,7 @@ class TargetShares:
     common: Array  # a draw of the doubt about the rows, the same for all predictions
     per_curve: Array  # draws of how each curve differs
 
-    def drawn(self, curve: int, nodes: int, rows: float) -> Array:
+    def sample(self, curve: int, nodes: int, rows: float) -> Array:
         """Return the share at so many nodes and rows, in each draw; never more than the whole training."""
         at = math.log(rows)
         middle = self.curves[curve] + self.exponents[curve] * math.log(nodes) + _interpolate(at, self.rows, self.steps)

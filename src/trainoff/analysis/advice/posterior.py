@@ -121,8 +121,8 @@ def success_rates(counts: Sequence[tuple[int, int]], random: np.random.Generator
     """
     usual = (sum(good >= bad for good, bad in counts) + 1) / (len(counts) + 2)
     weight = (sum(bool(good and bad) for good, bad in counts) + 2 * MIXED) / (len(counts) + 2)
-    drawn = [random.beta(weight * usual + good, weight * (1 - usual) + bad, DRAWS) for good, bad in counts]
-    return np.maximum(np.stack(drawn), LOWEST_RATE)
+    rates = [random.beta(weight * usual + good, weight * (1 - usual) + bad, DRAWS) for good, bad in counts]
+    return np.maximum(np.stack(rates), LOWEST_RATE)
 
 
 ALIKE = 0.1  # a candidate within this share of the best is about as good

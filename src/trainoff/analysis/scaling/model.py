@@ -416,9 +416,9 @@ def draw_formulas(formula: Formula, measurements: Sequence[Measurement]) -> Form
     weights = np.exp(logs - logs.max())
     picked = random.choice(len(found), DRAWS, p=weights / weights.sum())
     centres = np.stack([predicted_seconds(each, measurements) for each, _ in found], axis=1)[:, picked]
-    drawn = centres / fitted[:, None] * np.exp(scale * random.standard_normal((len(measurements), DRAWS)))
+    sampled = centres / fitted[:, None] * np.exp(scale * random.standard_normal((len(measurements), DRAWS)))
     matrix = design_matrix(terms, measurements, formula.rows) / fitted[:, None]
-    coefficients = nnls_many(matrix, drawn, most_terms(measurements))
+    coefficients = nnls_many(matrix, sampled, most_terms(measurements))
     single = scale if repeats is None else np.full(DRAWS, min(repeats, MOST_NOISE))
     return FormulaDraws(tuple(terms), coefficients, np.exp(single * random.standard_normal(DRAWS)), formula.rows)
 
