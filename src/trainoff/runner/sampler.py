@@ -307,7 +307,7 @@ def open_netlink() -> socket.socket:
 
 def connections(netlinks: Sequence[socket.socket] | None, between_nodes: bool) -> Iterator[tuple[int, Traffic]]:
     """Yield the inode and the traffic of every TCP connection; raise OSError if the kernel refuses."""
-    if not hasattr(socket, "AF_NETLINK"):
+    if not hasattr(socket, "AF_NETLINK") or (netlinks is None and not _any_connection()):
         return
     with contextlib.ExitStack() as stack:
         for netlink in [stack.enter_context(open_netlink())] if netlinks is None else netlinks:
@@ -315,6 +315,15 @@ def connections(netlinks: Sequence[socket.socket] | None, between_nodes: bool) -
                 request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (TCP_INFO - 1), ALL_STATES)
                 netlink.send(struct.pack("=IHHII", HEADER + len(request), BY_FAMILY, DUMP, 0, 0) + request)
                 yield from _receive(netlink, between_nodes)
+
+
+def _any_connection() -> bool:
+    """Return whether this network namespace has a TCP socket; a tenth of the cost of listing its connections."""
+    try:
+        with open("/proc/net/sockstat", "rb") as ipv4, open("/proc/net/sockstat6", "rb") as ipv6:  # noqa: PTH123  # as above
+            return b"TCP: inuse 0 " not in ipv4.read() or b"TCP6: inuse 0\n" not in ipv6.read()
+    except OSError:
+        return True
 
 
 def _receive(netlink: socket.socket, between_nodes: bool) -> Iterator[tuple[int, Traffic]]:
