@@ -41,27 +41,27 @@ WIDTH = 100  # columns of the terminal
 def run(*arguments: str, columns: int = 1000, **more: str) -> dict[str, Any]:
     """Run a command; return its exit code, output and errors."""
     done = invoke(*arguments, cwd=HERE, COLUMNS=str(columns), **ENVIRONMENT, **more)
-    return {"code": done.returncode, "told": done.stdout, "errors": done.stderr.splitlines()}
+    return {"code": done.returncode, "stdout": done.stdout, "errors": done.stderr.splitlines()}
 
 
 def of_command(arguments: tuple[str, ...], scratch: Path) -> dict[str, Any]:
     """Return the JSON that a command prints, or None if it prints only an error."""
     own_cache = {"TRAINOFF_CACHE": str(scratch / "cache")} if arguments[0] == "data" else {}  # of no other test
     output = run(*arguments, "--json", **own_cache)
-    text = output.pop("told")
-    return {**output, "answer": json.loads(text) if text else None}
+    text = output.pop("stdout")
+    return {**output, "json": json.loads(text) if text else None}
 
 
 def of_text(arguments: tuple[str, ...], scratch: Path) -> dict[str, Any]:
     """Return the lines that a command prints for a person."""
     output = run(*arguments, columns=WIDTH)
-    return {**output, "told": [line.rstrip() for line in output["told"].splitlines()]}
+    return {**output, "stdout": [line.rstrip() for line in output["stdout"].splitlines()]}
 
 
 def of_plan(path: Path, scratch: Path) -> dict[str, Any]:
     """Return a study's trials without a record, one per line below the keys in which they differ."""
     output = of_command(("plan", str(path), "--out", str(scratch / "nothing")), scratch)
-    planned = without_this_machine(output["answer"])
+    planned = without_this_machine(output["json"])
     trials = [
         {**trial, **{f"params.{key}": value for key, value in trial["params"].items()}} for trial in planned["trials"]
     ]
@@ -73,7 +73,7 @@ def of_plan(path: Path, scratch: Path) -> dict[str, Any]:
     }
     varying = [key for key in keys if key not in same]
     rows = [[trial.get(key, "-") for key in varying] for trial in trials]
-    return {**output, "answer": {**planned, "same": same, "keys": varying, "trials": rows}}
+    return {**output, "json": {**planned, "same": same, "keys": varying, "trials": rows}}
 
 
 def without_this_machine(planned: dict[str, Any]) -> dict[str, Any]:
@@ -98,14 +98,14 @@ def of_reproduction(name: str, scratch: Path) -> dict[str, Any]:
 def of_export(place: str, scratch: Path) -> dict[str, Any]:
     """Return the columns of the exported tables, summed up."""
     output = run("export", place, "--to", "csv", "-o", str(scratch / "csv"))
-    text = normal(output.pop("told"), scratch).splitlines()
+    text = normal(output.pop("stdout"), scratch).splitlines()
     tables = {}
     for path in sorted((scratch / "csv").glob("*.csv")):
         with path.open(newline="") as file:
             headings, *rows = csv.reader(file)
         columns = {name: _summed([row[at] for row in rows]) for at, name in enumerate(headings)}
         tables[path.name] = {"rows": len(rows), "columns": columns}
-    return {**output, "told": text, "tables": tables}
+    return {**output, "stdout": text, "tables": tables}
 
 
 def _summed(cells: Sequence[Any]) -> list[Any]:
@@ -146,13 +146,13 @@ def _unpacked(data: Mapping[str, Any]) -> dict[str, Any]:
 def of_markdown(folder: str, scratch: Path) -> dict[str, Any]:
     """Return the report as Markdown."""
     output = run("report", f"records/{folder}", "--markdown", "-o", str(scratch / "report.md"))
-    return {**output, "told": normal((scratch / "report.md").read_text(), scratch).splitlines()}
+    return {**output, "stdout": normal((scratch / "report.md").read_text(), scratch).splitlines()}
 
 
 def of_order(folder: str, scratch: Path) -> dict[str, Any]:
     """Return which records `show` prints, in order; a test compares their content with the records."""
     output = run("show", f"records/{folder}".rstrip("/"), "--json")
-    listed = json.loads(output.pop("told"))
+    listed = json.loads(output.pop("stdout"))
     return {**output, "order": [f"{one['trial_id']}.{one['attempt']} {one['status']}" for one in listed]}
 
 
