@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from trainoff.files import atomic_open, atomic_write
+from trainoff.files import atomic_open, atomic_write, write_output
 
 
 def test_a_write_replaces_the_content_and_leaves_nothing_beside_it(tmp_path):
@@ -41,3 +41,18 @@ def test_the_mode_is_that_of_any_new_file(tmp_path):
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_output_goes_into_a_device_and_does_not_replace_it(tmp_path):
+    device = tmp_path / "null"
+    device.symlink_to("/dev/null")
+    write_output(device, "text")
+    assert device.is_char_device(), "atomic_write would have replaced the link"
+
+
+def test_output_neither_waits_for_a_pipe_nor_replaces_it(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="no regular file"):
+        write_output(pipe, "text")
+    assert pipe.is_fifo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,16 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     """Replace the content of a file at once; text is written as UTF-8."""
     with atomic_open(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write a file that the user has named: at once, but into a device such as /dev/null."""
+    if path.is_char_device():
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    elif path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
+    else:
+        atomic_write(path, content)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from rich.console import Console
 from trainoff.cli import common
 from trainoff.cli.show import price_book
 from trainoff.errors import TrainoffError
-from trainoff.files import atomic_write, writing
+from trainoff.files import write_output, writing
 from trainoff.records import no_folder, no_records
 from trainoff.report.html import Content, figure, gather, render
 from trainoff.report.html.content import WorkloadSection
@@ -33,7 +33,7 @@ def _write(path: Path, text: str) -> None:
         raise TrainoffError(f"{path}: this is a folder; name a file with -o")
     with writing(path, "report", "choose another with -o"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, text)
+        write_output(path, text)
 
 
 def _save_charts(content: Content, folder: Path, console: Console) -> dict[str, list[Path]]:

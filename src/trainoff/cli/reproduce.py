@@ -21,7 +21,7 @@ from trainoff.cli import common
 from trainoff.cli.run import run_part
 from trainoff.cli.show import warn
 from trainoff.errors import TrainoffError
-from trainoff.files import writing
+from trainoff.files import write_output, writing
 from trainoff.records import DamagedRecord, Record, scan
 from trainoff.report.html import CONFIG, ChartFigure
 from trainoff.report.html.content import environment
@@ -127,7 +127,7 @@ def _write_page(name: str, path: Path, results: Sequence[ClaimResult], records: 
             file = f"{name}-{chart.name}.svg"
             ChartFigure(chart_spec(chart)).save(path.parent / file)
             charts.append(f"![{chart.title}: published and measured here]({file})\n\n{chart.about}")
-        path.write_text(_page(name, results, records, charts), encoding="utf-8")
+        write_output(path, _page(name, results, records, charts))
         path.with_suffix(".json").write_text(json.dumps(to_json(results), indent=1) + "\n", encoding="utf-8")
 
 

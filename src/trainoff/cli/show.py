@@ -20,7 +20,7 @@ from trainoff.analysis.pareto import CheapestSetting, cheapest_settings
 from trainoff.analysis.summary import closing_sentences, remarks
 from trainoff.cli import common
 from trainoff.errors import TrainoffError
-from trainoff.files import writing
+from trainoff.files import write_output, writing
 from trainoff.records import DamagedRecord, Record, folder_of, no_records
 from trainoff.report.tables import ALWAYS, MEDIANS, Column, fault_boards, settings, table
 from trainoff.reproductions.published import read_records
@@ -121,7 +121,7 @@ def save_svg(folder: Path, path: Path, book: PriceBook | None = None) -> None:
     print_board(_read(folder, book)[0], folder, drawing)
     svg = drawing.export_svg(title=f"trainoff show {folder}")
     with writing(path, "picture", "choose another with --svg"):
-        path.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
+        write_output(path, re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
 
 
 def warn(damaged: Sequence[DamagedRecord]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainoff.errors import TrainoffError
+from trainoff.files import write_output, writing
 from trainoff.study import CLUSTER, LIMITS, Study
 from trainoff.tuning.results import TuningResult
 
@@ -48,10 +49,9 @@ def write(study: Study, result: TuningResult, path: Path, machine: str) -> None:
         *(one.sentence for one in result.engines),
     ]
     header = "".join(f"# {line}\n" for line in lines)
-    try:
-        path.write_text(f"{header}\n{tuned_document(study, result, path).as_string()}", encoding="utf-8")
-    except OSError as error:
-        raise TrainoffError(f"{path}: it cannot be written ({error.strerror}); choose another file with -o") from error
+    text = f"{header}\n{tuned_document(study, result, path).as_string()}"
+    with writing(path, "study", "choose another file with -o"):
+        write_output(path, text)
 
 
 def tuned_document(study: Study, result: TuningResult, path: Path) -> TOMLDocument:

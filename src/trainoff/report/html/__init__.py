@@ -17,7 +17,7 @@ from typing import Any
 from trainoff.analysis import by_workload, groups, ranked
 from trainoff.data import cache
 from trainoff.errors import TrainoffError
-from trainoff.files import atomic_write, writing
+from trainoff.files import atomic_write, write_output, writing
 from trainoff.records import Record
 from trainoff.report.html.charts import Chart, ChartContext, SeriesReader, charts_of
 from trainoff.report.html.content import MEANINGS, Content, as_script, compose, gather
@@ -121,7 +121,7 @@ class ChartFigure:
             raise TrainoffError(f"{path}: a figure is saved as {', '.join(formats)}")
         with writing(path, "figure"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(formats[path.suffix]())
+            write_output(path, formats[path.suffix]())
         return path
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
