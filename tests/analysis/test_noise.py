@@ -115,7 +115,7 @@ def test_a_record_has_the_speed_of_the_control_kernel_before_and_after(tmp_path)
 def test_an_invalid_length_of_the_control_kernel_is_an_error(monkeypatch, value):
     monkeypatch.setenv("TRAINOFF_CONTROL_S", value)
     with pytest.raises(TrainoffError, match="no number of seconds; the default is 1"):
-        machine.seconds()
+        machine.control_seconds()
 
 
 def test_the_measurement_after_a_trial_is_reused_before_the_next_for_a_while(monkeypatch):

@@ -87,7 +87,7 @@ def reference_weights(job: Job) -> dict[int, NamedWeights]:
     try:
         with np.load(path) as stored:
             return {int(step): unflatten(job.model, stored[step]) for step in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile):  # missing or damaged
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # missing or damaged
         computed = trajectory(job.model, x=job.data.x_train, y=job.data.y_train, **settings)
     with contextlib.suppress(OSError):  # without the cache they are computed again
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ class Estimator:
             if record.status == "ok" and record.cold_s:
                 self._similar.setdefault(_similarity_key(record), []).append(record)
         self.known = 0
-        self._control_s = machine.seconds()
+        self._control_s = machine.control_seconds()
 
     @classmethod
     def from_records_in(cls, folder: Path) -> Self:
@@ -104,7 +104,7 @@ class Clock(RunObserver):
     def update(self, task: Task, state: TrialState) -> None:
         """Estimate the rest from the progress of the training, once there is any."""
         elapsed = time.monotonic() - state.start
-        whole = samples(task.trial)
+        whole = state.expected or samples(task.trial)
         if state.train_start and state.samples_seen:
             self._running_left = (time.monotonic() - state.train_start) * (whole / state.samples_seen - 1)
         else:

@@ -143,7 +143,7 @@ class ControlKernel:
     """Measures the machine's speed before and after trials; one measurement may serve for two."""
 
     def __init__(self) -> None:
-        self._seconds = seconds()
+        self._seconds = control_seconds()
         self._speed: float | None = None
         self._cpu = -1
         self._until = -math.inf
@@ -161,7 +161,7 @@ class ControlKernel:
         return self._speed
 
 
-def seconds() -> float:
+def control_seconds() -> float:
     """Return how long the kernel runs: TRAINOFF_CONTROL_S, by default one second; 0 disables it."""
     value = os.environ.get("TRAINOFF_CONTROL_S", "")
     with suppress(ValueError):

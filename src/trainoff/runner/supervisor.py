@@ -158,8 +158,9 @@ class Supervisor:
     def _terminate(self, *_: object) -> None:
         if self._deadline is None:
             self._deadline = time.monotonic() + TRIAL_GRACE_S
-            if self._trial:
-                self._trial.terminate()
+            if self._trial and self._exit is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._trial.pid, signal.SIGTERM)  # `terminate` might reap it, which `_reap` must do
 
     def _reap(self) -> None:
         """Reap every child that has ended, adopted orphans included, after a final sample of each."""

@@ -14,7 +14,7 @@ from trainoff.errors import TrainoffError
 from trainoff.records import Record, Store, scan
 from trainoff.runner.estimate import Estimator
 from trainoff.runner.events import TrialState
-from trainoff.runner.machine import seconds as control_s
+from trainoff.runner.machine import control_seconds
 from trainoff.runner.runner import Runner, RunObserver
 from trainoff.runner.status import check_preconditions
 from trainoff.study import Study, Trial, derive
@@ -306,7 +306,7 @@ class BudgetShare:
 
     def book(self, record: Record, took_s: float | None = None) -> None:
         """Add the duration of a trial: as measured, or by its record plus the control kernel before and after it."""
-        self._spent.append(took_s if took_s is not None else (record.cold_s or 0.0) + 2 * control_s())
+        self._spent.append(took_s if took_s is not None else (record.cold_s or 0.0) + 2 * control_seconds())
 
     @property
     def _usual(self) -> float:
