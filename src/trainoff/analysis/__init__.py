@@ -1,22 +1,17 @@
 """What records say: groups of repetitions, ranking, the answer in words. Pure functions over records."""
 
-from trainoff.analysis.compare import Band, Comparison, compare, comparisons
+from trainoff.analysis.compare import Comparison, comparisons
 from trainoff.analysis.cost import cost_to, costs, priced, unpriced
-from trainoff.analysis.figures import FIGURES, time_to
 from trainoff.analysis.groups import SettingGroup, by_workload, groups, newest, usual_settings
 from trainoff.analysis.noise import disturbances, noise_reports
 from trainoff.analysis.pareto import fronts
 from trainoff.analysis.ranking import headline_target, ranked
-from trainoff.analysis.statistics import interval
 from trainoff.analysis.summary import failure
 
 __all__ = [
-    "FIGURES",
-    "Band",
     "Comparison",
     "SettingGroup",
     "by_workload",
-    "compare",
     "comparisons",
     "cost_to",
     "costs",
@@ -25,12 +20,10 @@ __all__ = [
     "fronts",
     "groups",
     "headline_target",
-    "interval",
     "newest",
     "noise_reports",
     "priced",
     "ranked",
-    "time_to",
     "unpriced",
     "usual_settings",
 ]

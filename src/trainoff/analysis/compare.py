@@ -11,7 +11,7 @@ from typing import Any
 from trainoff.analysis.figures import TIME_TO_TARGET, Figure, time_to
 from trainoff.analysis.format import count, p_value_text, percent, ratio_text
 from trainoff.analysis.groups import SettingGroup, as_key, setting_of
-from trainoff.analysis.statistics import LEVEL, pooled_squares, quantile, rank_test, two_sided
+from trainoff.analysis.statistics import DEVIATIONS, LEVEL, UNTIL_KNOWN, pooled_squares, quantile, rank_test, two_sided
 from trainoff.records import Record
 
 RANKING = 5  # pairs below which a result is only indicative
@@ -94,9 +94,8 @@ def against_best(found: Sequence[Ratio]) -> list[Ratio]:
     return adjusted(found, factor=max(1.0, (sum(each.p is not None for each in found) + 1) / 2))
 
 
-UNTIL_KNOWN = 0.05
 NARROWEST, WIDEST = 0.01, 0.10  # a smaller difference is never important; a noisy machine must not hide larger ones
-REPEATABILITY = 1.96 * math.sqrt(2)  # standard deviations within which two runs differ in 95 % of all cases (ISO 5725)
+REPEATABILITY = DEVIATIONS * math.sqrt(2)  # within which two runs differ in 95 % of all cases (ISO 5725)
 ENOUGH = 4  # degrees of freedom: one setting run five times, or four settings run twice
 
 
@@ -199,7 +198,7 @@ class Comparison:
 
 
 def pairs(match: Match) -> list[tuple[float, float]]:
-    """Return the figures of both settings in every repetition that both have: same study, seed and hour."""
+    """Return the figures of both settings in every repetition that both have: those of the same seed."""
 
     def block(record: Record) -> tuple[object, ...]:
         return ("" if match.across else record.study), record.repetition, record.seed

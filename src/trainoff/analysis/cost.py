@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainoff.analysis.figures import time_to
-from trainoff.analysis.format import count, node_size
+from trainoff.analysis.format import count, node_size, some_names
 from trainoff.analysis.groups import SettingGroup
 from trainoff.analysis.statistics import median_of
 from trainoff.records import Record
-from trainoff.study.machines import PriceBook
+from trainoff.study.machines import PriceBook, price_of
 
 UNLIMITED = (
     ": memory has a price, and these trials had no limit; set `memory_gb` in the study, or charge for cores only"
 )
-MOST_NAMED = 3  # machines in a sentence
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,7 @@ def _usd_per_hour(record: Record, book: PriceBook) -> float | None:
     """Return the price of an hour of all nodes; nodes that differ are charged each by its size."""
     listed = record.params.get("nodes")
     if isinstance(listed, list):
-        each = [book.usd_per_hour(None, node["cores"], node.get("memory_gb")) for node in listed]
-        known = [price for price in each if price is not None]
-        return sum(known) if len(known) == len(each) else None
+        return price_of([book.usd_per_hour(None, node["cores"], node.get("memory_gb")) for node in listed])
     machine, scale = record.params.get("machine"), record.params.get("scale") or 1.0
     price = book.usd_per_hour(machine, record.cores, record.memory_gb, scale)
     unknown = machine is None and not record.cores  # a document that says nothing about its machines
@@ -79,15 +76,12 @@ def unpriced(records: Sequence[Record], book: PriceBook | None = None) -> str | 
     missing = [record for record in records if record.usd_per_hour is None]
     if not missing:
         return None
-    names = list(dict.fromkeys(_machine_name(record) for record in missing))
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    names = some_names(_machine_name(record) for record in missing)
     by_memory = book is not None and book.usd_per_gb_hour is not None
     unlimited = by_memory and any(record.memory_gb is None and record.cores for record in missing)
     trials = f"{len(missing)} of {count(len(records), 'trial')} {'has' if len(missing) == 1 else 'have'}"
     whose = "" if len(missing) == len(records) else " for it" if len(missing) == 1 else " for them"
-    return (
-        f"{trials} no price ({', '.join(names[:MOST_NAMED])}{more}), so no cost is given{whose}{UNLIMITED * unlimited}."
-    )
+    return f"{trials} no price ({names}), so no cost is given{whose}{UNLIMITED * unlimited}."
 
 
 def _machine_name(record: Record) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -131,6 +131,16 @@ def fault_text(fault: Mapping[str, Any]) -> str:
 def count(number: int, noun: str) -> str:
     """Format a number with its noun: `1 trial`, `13 trials`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+MOST_NAMED = 3  # in one sentence
+
+
+def some_names(names: Iterable[str]) -> str:
+    """Return the first of some names, each once, and how many more there are."""
+    named = list(dict.fromkeys(names))
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return ", ".join(named[:MOST_NAMED]) + more
 
 
 def join_names(names: Sequence[str]) -> str:

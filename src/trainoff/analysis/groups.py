@@ -184,11 +184,11 @@ def _differs(settings: Sequence[dict[str, Any]], key: str) -> bool:
     values: dict[Any, set[str]] = {}
     present: dict[str, set[bool]] = {}  # by engine and workload; some settings may lack the key, a fault for example
     for setting in settings:
-        present.setdefault(json.dumps([setting["engine"], setting.get("workload")]), set()).add(key in setting)
+        present.setdefault(as_key([setting["engine"], setting.get("workload")]), set()).add(key in setting)
         if key in setting:
             workload = None if key == "workload" else setting.get("workload")
             scope = (workload, setting["engine"] if key in setting.get("settled", ()) else None)
-            values.setdefault(scope, set()).add(json.dumps(setting[key]))
+            values.setdefault(scope, set()).add(as_key(setting[key]))
     return any(len(found) > 1 for found in values.values()) or any(len(found) > 1 for found in present.values())
 
 
@@ -203,5 +203,5 @@ def _implied_by_machine(key: str, settings: Sequence[dict[str, Any]]) -> bool:
     """Whether all settings on one machine have one value of a key."""
     values: dict[Any, set[str]] = {}
     for setting in settings:
-        values.setdefault(setting.get("machine"), set()).add(json.dumps(setting.get(key)))
+        values.setdefault(setting.get("machine"), set()).add(as_key(setting.get(key)))
     return all(len(found) == 1 for found in values.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ def _medians(found: dict[str, list[float]]) -> Medians:
 
 
 def _place(record: Record) -> str:
-    return json.dumps([record.study, record.environment.get("host")])
+    return as_key([record.study, record.environment.get("host")])
 
 
 def _speeds(record: Record) -> dict[str, float]:

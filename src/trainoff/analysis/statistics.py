@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 
 LEVEL = 0.95
+DEVIATIONS = 1.96  # standard deviations in the half width of an interval of 95 %
+UNTIL_KNOWN = 0.05  # how far apart runs of one setting are assumed to lie before any was repeated
+WEIGHT = 2  # how many runs an assumption counts as
 FEWEST_FOR_INTERVAL = 6  # values whose smallest and largest enclose the median often enough
 
 

@@ -67,8 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "results, or published:NAME; a second to compare with it"
     add("folders", type=Path, nargs="+", metavar="DIR", help=about)
     add("--engines", nargs=2, default=[], metavar=("A", "B"), help="compare these (all with the best one)")
-    others = "train_s, cold_s, cpu_s, peak_memory_bytes, network_bytes, cost_usd, samples_per_s"
-    about = f"figure to compare by (time_to_target); also {others}"
+    about = f"figure to compare by (time_to_target); also {', '.join(FIGURES)}"
     add("--figure", default=TIME_TO_TARGET, metavar="NAME", help=about)
     add("--target", type=float, metavar="T", help="compare the times to this target (the headline target)")
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainoff.analysis.figures import FIGURES, Figure, time_to
-from trainoff.analysis.format import about, count, ratio_text, seconds, span
+from trainoff.analysis.format import about, count, ratio_text, seconds, some_names, span
 from trainoff.analysis.ranking import check_target, not_timed
 from trainoff.analysis.scaling.curves import PER_1000, Curve, curves
 from trainoff.analysis.scaling.designer import DesignedRun, RunCandidate, Subject, design, grid
@@ -39,7 +39,6 @@ from trainoff.study.suggestions import quote
 
 FIGURES_BY_NAME = {"train_s": FIGURES["train_s"], "cold_s": FIGURES["cold_s"], PER_1000.name: PER_1000}
 MOST_NODES = 100_000
-MOST_NAMED = 3  # of the curves that could not be fitted
 NODES = ("nodes", "workers")  # the keys for the number of nodes
 ROWS = "train_rows"
 REPLACED_OPTIONS = ("--engine", "--repeat", "--retry")  # options with a value that a rerun gives anew
@@ -251,9 +250,7 @@ def _remarks(result: ScaleResult) -> list[str]:
     why = {"One number of nodes only, so no curve": result.single, "No run has this figure": result.empty}
     remarks = []
     for reason, left_out in why.items():
-        names = list(dict.fromkeys(curve.name for curve in left_out))
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        remarks += [f"{reason}: {', '.join(names[:MOST_NAMED])}{more}."] if names else []
+        remarks += [f"{reason}: {some_names(curve.name for curve in left_out)}."] if left_out else []
     return remarks
 
 

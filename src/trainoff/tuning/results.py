@@ -15,7 +15,7 @@ from trainoff.analysis.compare import Band, Match, compare_all
 from trainoff.analysis.figures import time_to
 from trainoff.analysis.format import ratio_text, seconds, target_text
 from trainoff.errors import TrainoffError
-from trainoff.records import METRICS, Record, folder_of
+from trainoff.records import METRICS, Record, series_of
 from trainoff.runner.events import TrialState
 from trainoff.tuning.search import Candidate
 
@@ -269,13 +269,8 @@ def _loss_at(curve: Curve, trained: float) -> float | None:
 
 def loss_curve(folder: Path, record: Record) -> Curve:
     """Return seconds of training and loss at every snapshot that has one; empty if the record has no curve."""
-    import polars
-
-    path = folder_of(folder, record) / "curve.parquet"
-    if not path.exists():
-        return []
-    frame = polars.read_parquet(path)
-    if not {"train_s", "objective"} <= set(frame.columns):
+    frame = series_of(folder, record, "curve")
+    if frame is None or not {"train_s", "objective"} <= set(frame.columns):
         return []
     known = frame.select("train_s", "objective").drop_nulls().sort("train_s")
     return [(float(second), float(loss)) for second, loss in known.iter_rows()]

@@ -19,11 +19,10 @@ from trainoff.analysis.groups import SettingGroup, groups
 from trainoff.analysis.scaling.curves import SIZES, Curve, curves, rows_of
 from trainoff.analysis.scaling.designer import grid
 from trainoff.analysis.scaling.model import WIDEST, Estimate, Fit, fit
-from trainoff.analysis.statistics import LEVEL, median_of
+from trainoff.analysis.statistics import DEVIATIONS, LEVEL, WEIGHT, median_of
 from trainoff.records import Record
 
 BEYOND = 2  # times the largest node count that was run: the range of predictions without --nodes
-SURE = 1.96  # standard deviations in the half width of an interval
 Place = tuple[int, float]  # nodes and rows
 
 
@@ -139,7 +138,7 @@ def _draw_times(model: Fit, place: Place, picks: NDArray[np.int64], offsets: Arr
     measured; both are the same at all places.
     """
     middle = model.predict(*place).middle
-    margin = np.exp(offsets * model.extrapolation_margin(place[0]) / SURE)
+    margin = np.exp(offsets * model.extrapolation_margin(place[0]) / DEVIATIONS)
     typical = np.clip(model.draws.seconds(*place)[picks], middle / WIDEST, middle * WIDEST) * margin
     return typical, typical * model.draws.noise[picks]
 
@@ -341,7 +340,7 @@ def _whole_time(record: Record, cold: bool) -> float | None:
 
 
 RIDGE = 0.0625  # how strongly the exponent of the nodes is drawn towards 0
-FIRST_GUESS, WEIGHT = 0.02, 2  # how far shares lie from the model, and how many runs that assumption counts as
+FIRST_GUESS = 0.02  # how far shares are assumed to lie from the model
 BETWEEN, BEYOND_E = 0.03, 0.2  # doubt about a number of rows that was not run, and for each factor e beyond those run
 ITERATIONS = 30  # of alternating means; they converge
 

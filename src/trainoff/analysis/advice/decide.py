@@ -9,15 +9,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainoff.analysis.advice.candidates import AdviceFilter, Candidate, CandidateSet
-from trainoff.analysis.advice.posterior import ALIKE, UNTIL_KNOWN, Array, Standing, compute_standings, pooled_noise
+from trainoff.analysis.advice.posterior import ALIKE, Array, Standing, compute_standings, pooled_noise
 from trainoff.analysis.bottleneck import bottleneck
 from trainoff.analysis.compare import RANKING
-from trainoff.analysis.format import count, dollars, join_names, quality, ratio_text, seconds, span, target_text
+from trainoff.analysis.format import (
+    count,
+    dollars,
+    join_names,
+    quality,
+    ratio_text,
+    seconds,
+    some_names,
+    span,
+    target_text,
+)
 from trainoff.analysis.groups import by_workload, groups
 from trainoff.analysis.ranking import headline_target, not_timed
 from trainoff.analysis.scaling.curves import curves, rows_of
 from trainoff.analysis.scaling.text import share_text
-from trainoff.analysis.statistics import LEVEL
+from trainoff.analysis.statistics import LEVEL, UNTIL_KNOWN
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, Record
 from trainoff.study.suggestions import quote, suggest
@@ -296,9 +306,6 @@ def _closest(records: Iterable[Record]) -> str:
     return f"; {best.engine} came closest with {metric.name} {quality(result)}"
 
 
-MOST_NAMED = 3
-
-
 def probability_text(probability: float) -> str:
     """Format a probability: `93%`, `over 99%`, `under 1%`."""
     whole = round(100 * probability)
@@ -390,12 +397,12 @@ def reasons(advice: Advice, metric: str, target: float) -> list[str]:
         if each.candidate.measured and group.good and (found := bottleneck(group.good[0])):
             sentences.append(f"{group.name} was {found}.")
     if advice.candidate_set.never:
-        sentences.append(f"Never reached {label}: {_names(group.name for group in advice.candidate_set.never)}.")
+        sentences.append(f"Never reached {label}: {some_names(group.name for group in advice.candidate_set.never)}.")
     if advice.too_much:
-        names = _names(each.candidate.name for each in advice.too_much)
+        names = some_names(each.candidate.name for each in advice.too_much)
         sentences.append(f"Not sure enough to keep {advice.limits}: {names}.")
     if advice.unpriced:
-        sentences.append(f"Left out for lack of a price: {_names(each.name for each in advice.unpriced)}.")
+        sentences.append(f"Left out for lack of a price: {some_names(each.name for each in advice.unpriced)}.")
     return [*sentences, *_cautions(advice)]
 
 
@@ -410,12 +417,6 @@ def _basis(candidate: Candidate, label: str) -> str:
     beyond = ", and this lies beyond what was run (extrapolated)" if candidate.extrapolated else ""
     reached = f"{count(good, 'run')} that reached the target"
     return f"This was not run: it is predicted from {reached}{beyond}; {checked}."
-
-
-def _names(every: Iterable[str]) -> str:
-    names = list(dict.fromkeys(every))
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _cautions(advice: Advice) -> list[str]:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analysis.statistics import pooled_squares
+from trainoff.analysis.statistics import UNTIL_KNOWN, WEIGHT, pooled_squares
 
 Array = NDArray[np.float64]
 
 DRAWS = 4000
 SEED = 20260211  # the same records give the same advice
-UNTIL_KNOWN = 0.05  # how far apart runs of one setting are assumed to lie before any was repeated
-WEIGHT = 2  # how many repetitions that assumption counts as
 OWN_WEIGHT = 4  # how many of a setting's own repetitions weigh as much as those of all others
 SCALES = np.geomspace(0.01, 3.0, 60)  # how far apart settings may lie: 1 % to 20 times
 SCALE_PRIOR = 0.5  # between every distance (1) and every order of magnitude (0) being equally likely

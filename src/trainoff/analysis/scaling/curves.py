@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainoff.analysis.figures import FIGURES, Figure, time_figure
+from trainoff.analysis.figures import FIGURES, NO_EVIDENCE, Figure, time_figure
 from trainoff.analysis.format import settings_text
 from trainoff.analysis.groups import as_key, newest, setting_of, varying_keys, without_implied_sizes
 from trainoff.analysis.scaling.model import Measurement
@@ -110,7 +109,7 @@ def curves(records: Iterable[Record], figure: Figure | Callable[[Record], Figure
     `figure` is a time, or a function that returns the time for a record, since the metric depends on the workload.
     """
     counted = [record for record in newest(records) if record.workers]  # a published document may not state it
-    kept = [record for record in counted if record.status not in ("unsupported", "interrupted")]
+    kept = [record for record in counted if record.status not in NO_EVIDENCE]
     found: dict[str, list[Record]] = {}
     for record, key in zip(kept, _keys(kept), strict=True):
         found.setdefault(key, []).append(record)
@@ -157,7 +156,7 @@ def _base(record: Record) -> dict[str, Any]:
     base = {key: value for key, value in setting.items() if key not in (*SIZES, "batch_size")}
     if isinstance(listed, list):
         base.pop("memory_gb", None)
-        rest = [json.dumps(node, sort_keys=True) for node in listed[1:]]
+        rest = [as_key(node) for node in listed[1:]]
         base["nodes"] = listed[:1] if len(set(rest)) <= 1 else listed
     return base
 

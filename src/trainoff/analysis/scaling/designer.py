@@ -10,7 +10,6 @@ import numpy as np
 
 from trainoff.analysis.scaling.model import (
     CONSTANT,
-    UNTIL_KNOWN,
     WORK,
     Array,
     Fit,
@@ -19,8 +18,8 @@ from trainoff.analysis.scaling.model import (
     possible_terms,
     term_matrix,
 )
+from trainoff.analysis.statistics import DEVIATIONS, UNTIL_KNOWN
 
-SURE = 1.96  # standard deviations that enclose 95 %
 LITTLE = 0.04  # a run that removes less than this share of a curve's variance is not proposed
 CLOSE = 0.05  # nor is one for a curve whose predictions are as narrow as this
 SERIAL = 0.1  # of one node's time, assumed if nothing is known of how an engine scales
@@ -158,4 +157,4 @@ def _greedy(
 
 
 def _width(variance: float) -> float:
-    return SURE * math.sqrt(variance)
+    return DEVIATIONS * math.sqrt(variance)

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainoff.analysis.statistics import LEVEL, pooled_squares
+from trainoff.analysis.statistics import LEVEL, UNTIL_KNOWN, WEIGHT, pooled_squares
 
 Array = NDArray[np.float64]
 Columns = tuple[int, ...]  # of the design matrix
@@ -373,8 +373,6 @@ def relative_errors(formula: Formula, measurements: Iterable[Measurement]) -> di
 
 DRAWS = 1000
 SEED = 20170501  # the same records give the same interval
-UNTIL_KNOWN = 0.05  # how far apart runs of one setting are assumed to lie before any was repeated
-WEIGHT = 2  # how many measurements that assumption counts as
 MOST_NOISE = 0.5
 
 

@@ -27,7 +27,7 @@ CONNECT_S = 30.0
 ATTACH_S = 10.0
 MAX_LOST_WORKERS = 5  # in one training
 INPROC_CONFIG = {"distributed.scheduler.work-stealing": False}  # other clusters read it from their environment
-DYING_S = 2.0  # how long after an error a process may take to be seen dead
+EXPLAIN_S = 2.0  # how long after an error it may take until a process is seen to have ended
 
 
 class WorkerLost(Exception):
@@ -147,7 +147,7 @@ class DaskConnection:
             try:
                 yield
             except (RuntimeError, CommClosedError, distributed.scheduler.KilledWorker) as error:
-                self.check(DYING_S)
+                self.check(EXPLAIN_S)
                 raise TrainoffError(f"Dask: {first_line(error)}") from error
         except WorkerLost as error:
             raise self._explain_loss(error.index) from error

@@ -14,7 +14,7 @@ from dask.delayed import delayed
 
 from trainoff.data import Csr
 from trainoff.engines.contract import Job, Watch, WorkerFailed
-from trainoff.engines.dask.session import DYING_S, DaskConnection, WorkerLost
+from trainoff.engines.dask.session import EXPLAIN_S, DaskConnection, WorkerLost
 from trainoff.engines.shared.local_sgd import (
     BatchShare,
     Floats,
@@ -134,7 +134,7 @@ class DaskWorkerPool:
         if call is not None:
             with suppress(OSError, RuntimeError, KeyError):
                 return self._wait(call)
-        self._session.check(DYING_S)
+        self._session.check(EXPLAIN_S)
         raise WorkerLost(worker)
 
     def _replace(self, worker: int) -> set[int]:

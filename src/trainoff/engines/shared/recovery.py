@@ -17,6 +17,7 @@ from trainoff.data.batch_order import spans
 from trainoff.engines.contract import Job, Knob, Watch
 from trainoff.engines.shared.control_channel import READY_S, ConnectionLost, ControlServer
 from trainoff.engines.shared.shipping import allreduce_bytes
+from trainoff.files import atomic_open
 
 if TYPE_CHECKING:
     from trainoff.data import Order
@@ -234,11 +235,9 @@ class CheckpointWriter:
 
     def save(self, state: Sequence[Any], done: Collection[int]) -> None:
         """Fetch the state and write it."""
-        draft = self.path.with_suffix(".draft")
-        with draft.open("wb") as file:
-            arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
+        arrays = {f"state{number}": part.numpy() for number, part in enumerate(state)}
+        with atomic_open(self.path) as file:
             np.savez(file, done=np.array(sorted(done), np.int64), **arrays)
-        draft.replace(self.path)
         self._saved = len(done)
 
     def step_done(

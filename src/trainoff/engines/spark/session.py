@@ -39,7 +39,7 @@ from trainoff.errors import TrainoffError
 FIRST_S, NEXT_S = 90.0, 30.0  # how long the first executor may take to register, and each after it
 ATTACHED_FACTOR = 2  # for a cluster that others use, too
 POLL_S = 0.05
-DYING_S = 5.0
+EXPLAIN_S = 5.0
 
 
 class SparkConnection:
@@ -150,7 +150,7 @@ class SparkConnection:
     def _explain(self, error: Exception) -> Exception:
         if self._driver and isinstance(error, ConnectionError | Py4JNetworkError):  # it is dying, or dead
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._driver.process.wait(DYING_S)
+                self._driver.process.wait(EXPLAIN_S)
         if self._driver and (code := self._driver.process.exit_code) is not None:
             return WorkerFailed("driver", f"Spark's driver (its JVM) ended with code {code}")
         return self.explain(str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from trainoff.data import Matrix
     from trainoff.study import Trial
 
-EXPLAIN_S = 5.0  # how long after an error a process may take to be seen dead
+EXPLAIN_S = 5.0  # how long after an error it may take until a process is seen to have ended
 MAX_RESTARTS = 5  # not the 3 of `recovery`: here only trainoff restarts, not a framework, too
 ALL_ROLES = ("worker", "ps", "coordinator")  # prefixes of the processes' roles
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)  # ended from outside, and not by an error
