@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainoff.runner.events import ErrorEvent, TrialState, WorkerFailedEvent
+from trainoff.runner.events import ErrorEvent, TrialState, UsageEvent, WorkerFailedEvent
 from trainoff.runner.status import status_of
 from trainoff.runner.trial_process import ExitInfo
 
@@ -53,3 +53,10 @@ def test_a_failed_supervisor_is_distinguished_from_a_killed_one(code, reason, un
     found = status_of(ExitInfo(TrialState(0.0), 1.0, code, None, None))
     assert (found.reason, found.unfinished) == (reason, unfinished)
     assert found.status == ("crashed" if unfinished else "start-failed")
+
+
+@pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (40, "signal 40")])
+def test_a_trial_process_that_died_of_a_signal_is_crashed_by_its_name(number, name):
+    usage = UsageEvent(t=1.0, user_s=0, system_s=0, switches=0, largest_rss=0, orphans=0, sampler_s=0, exit=-number)
+    found = status_of(ExitInfo(TrialState(0.0, phase="train", usage=usage), 1.0, 0, None, None))
+    assert (found.status, found.reason) == ("crashed", f"the trial process died of {name}")

@@ -38,6 +38,11 @@ PROCESS_GRACE_S = 5.0  # between SIGTERM and SIGKILL of one process of a cluster
 KILLED_S = 10.0  # how long a killed process may take to disappear from a busy machine
 
 
+def signal_name(number: int) -> str:
+    """Return a signal's name; those between SIGRTMIN and SIGRTMAX have none."""
+    return next((each.name for each in signal.Signals if each == number), f"signal {number}")
+
+
 class Process:
     """A running process of a cluster, in its own session, so that `stop` ends its children, too.
 
@@ -71,7 +76,7 @@ class Process:
     def killed_by(self) -> str:
         """The name of the signal that ended it, or an empty string."""
         code = self.exit_code or 0
-        return signal.Signals(-code).name if code < 0 else ""
+        return signal_name(-code) if code < 0 else ""
 
     def tail(self, lines: int = LOG_TAIL) -> str:
         """Return the end of the log."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainoff.clusters import namespaces
 from trainoff.clusters.lab import register
-from trainoff.clusters.local import cpus
+from trainoff.clusters.local import cpus, signal_name
 from trainoff.engines import Engine
 from trainoff.runner.events import ErrorEvent
 from trainoff.runner.faults import fault_of
@@ -81,10 +81,10 @@ def _killed(exit_info: ExitInfo, phase: str) -> TrialStatus:
     if code is None:
         return TrialStatus("crashed", phase, "its processes were killed from outside", unfinished=True)
     if code in (-signal.SIGKILL, -signal.SIGTERM):
-        name = signal.Signals(-code).name
+        name = signal_name(-code)
         return TrialStatus("crashed", phase, f"the trial process was killed from outside ({name})", unfinished=True)
     if code < 0:
-        return TrialStatus("crashed", phase, f"the trial process died of {signal.Signals(-code).name}")
+        return TrialStatus("crashed", phase, f"the trial process died of {signal_name(-code)}")
     return TrialStatus(_failed_in(phase), phase, f"the trial process ended with code {code} without saying why")
 
 
