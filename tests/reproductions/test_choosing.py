@@ -52,8 +52,30 @@ def test_the_page_of_all_claims_is_generated_from_the_verdicts():
 
 
 def test_cited_pages_exist():
-    pages = {found[4] for line in advice() for found in CITED.finditer(line)}
-    assert [page for page in sorted(pages) if not (DOCS / page.partition("#")[0]).is_file()] == []
+    """Follow the relative links of every page, with their anchors."""
+    pages = [*DOCS.parent.glob("*.md"), *DOCS.glob("**/*.md")]
+    cited = [(page, link) for page in pages for link in re.findall(r"\]\(([^):\s]+)\)", prose(page))]
+    assert len(cited) > 100
+    assert [(page.name, link) for page, link in cited if not leads_somewhere(page, link)] == []
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Return whether the file exists and has a heading with the anchor, by GitHub's rule."""
+    name, _, anchor = link.partition("#")
+    path = page.parent / name if name else page
+    return path.exists() and (not anchor or anchor in anchors(path))
+
+
+def prose(page: Path) -> str:
+    """Return the text of a page without its blocks of code."""
+    return re.sub(r"^```.*?^```|^    .*?$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of headings: lower case, without punctuation, hyphens for spaces; repeated ones numbered."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    found = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    return {f"{each}-{before}" if (before := found[:place].count(each)) else each for place, each in enumerate(found)}
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)
