@@ -172,7 +172,7 @@ def test_one_node_count_is_not_enough():
 def test_work_that_grows_with_the_nodes_is_reported_as_indistinguishable():
     found = fit([Measurement(nodes, 1000.0 * nodes, (7.0 + 0.1 * nodes,)) for nodes in (1, 2, 4, 8)])
     assert "work" not in found.terms
-    assert any("divided among the nodes cannot be told from those constant" in each for each in found.remarks)
+    assert any("divided among the nodes cannot be distinguished from those constant" in each for each in found.remarks)
 
 
 def test_predictions_that_depend_on_the_models_shape_have_a_caution():

@@ -34,7 +34,7 @@ class WorkerTimes:
     """Shares of the training time, as the mean of all workers."""
 
     computing: float
-    communicating: float | None  # None if it cannot be told from waiting
+    communicating: float | None  # None if it cannot be distinguished from waiting
     waiting: float
     fed: float | None = None  # waiting for rows, in engines that push them to the workers
 

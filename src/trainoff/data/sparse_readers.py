@@ -1,4 +1,4 @@
-"""Readers of users' sparse files: click logs and svmlight files, told apart by name and first line."""
+"""Readers of users' sparse files: click logs and svmlight files, distinguished by name and first line."""
 
 from __future__ import annotations
 

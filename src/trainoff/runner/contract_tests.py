@@ -115,7 +115,7 @@ def _check_stop(record: Record) -> str | None:
     if record.status != "ok":
         return f"{record.status}: {record.reason}"
     seen = (record.samples_seen or 0) / ROWS
-    return None if seen <= 5 else f"trained {seen:.0f} epochs though it was told to stop after 3"
+    return None if seen <= 5 else f"trained {seen:.0f} epochs although it should have stopped after 3"
 
 
 def _check_divergence(record: Record) -> str | None:

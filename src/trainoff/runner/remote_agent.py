@@ -53,7 +53,7 @@ class AgentConfig:
 
 @dataclass
 class RemoteAgent:
-    """Executes the messages of the runner's machine until it is told to end or the connection is lost."""
+    """Executes the messages of the runner's machine until the end is asked for or the connection is lost."""
 
     config: AgentConfig
     stream: MessageStream

@@ -142,7 +142,7 @@ ROWS = Term("rows", "that grow with the rows but are not divided", lambda nodes,
 TERMS = (CONSTANT, WORK, LOG, NODES)  # in the order of preference
 FEWER_STEPS = (CONSTANT, WORK, TREE, NODES)  # if batches grow with the nodes
 ZERO_ON_ONE_NODE = (LOG, TREE)
-PARALLEL = 1 - 1e-9  # a cosine above which two columns cannot be told apart
+PARALLEL = 1 - 1e-9  # a cosine above which two columns cannot be distinguished
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def distinguishable_terms(measurements: Sequence[Measurement]) -> tuple[list[Ter
             # LOG goes rather than NODES: alone, it would predict no time at all on one node.
             out, kept = (terms[a], terms[b]) if terms[a] is LOG else (terms[b], terms[a])
             dropped[out.name] = (
-                f"Seconds {out.description} cannot be told from those {kept.description} by these runs "
+                f"Seconds {out.description} cannot be distinguished from those {kept.description} by these runs "
                 "and are left out."
             )
     return [term for term in terms if term.name not in dropped], list(dropped.values())

@@ -204,6 +204,6 @@ class Pipeline:
         for step in range(context.first_step(resume), context.job.order.steps + 1):
             loss, *computing = self._run(step, context.scalars(step))
             for worker, seconds in enumerate(computing):
-                self._seconds.add(worker, seconds, seconds)  # transfers cannot be told from waiting
+                self._seconds.add(worker, seconds, seconds)  # transfers cannot be distinguished from waiting
             context.step_done(step, loss)
         return self._seconds.report({})
