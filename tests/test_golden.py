@@ -1,4 +1,4 @@
-"""The output of every command on real records of an earlier version is that version's output."""
+"""The output of commands on real records of an earlier version is that version's output."""
 
 from __future__ import annotations
 
