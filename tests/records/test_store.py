@@ -11,6 +11,7 @@ import pytest
 
 from helpers.records import commit, record
 from helpers.running import HANGS_S, command, environment, only_record, study, trainoff
+from trainoff.engines.shared.watch import PHASES
 from trainoff.errors import TrainoffError
 from trainoff.records import METRICS, DamagedRecord, Record, Store, measured, scan, table, time_to_target
 from trainoff.runner.events import AnyEvent
@@ -174,15 +175,28 @@ def test_an_error_that_equals_its_target_has_reached_it():
     assert time_to_target([1.0, 2.0, 3.0], [measured(row)["error"] for row in rows], 0.3, METRICS["error"]) == 2.0
 
 
-def test_every_kind_of_event_is_documented():
+def rows_of(first: str, last: str) -> dict[str, str]:
+    """Return the tables between two headings of docs/records.md: the rest of each row by the name that it is about."""
     page = (DOCS / "records.md").read_text()
-    table = page[page.index("## events.jsonl") : page.index("## The table")]
-    listed = set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE))
-    kinds = {kind.__struct_config__.tag for kind in get_args(AnyEvent)}
-    assert listed == kinds - {"sample", "host-sample", "node"}, "samples have their own file"
+    part = page[page.index(f"\n{first}\n") : page.index(f"\n{last}\n")]
+    return dict(re.findall(r"^\| `([a-z0-9_-]+)` \| (.*) \|$", part, re.MULTILINE))
+
+
+KINDS = {kind.__struct_config__.tag: kind for kind in get_args(AnyEvent)}
+SAMPLES = {"sample", "host-sample", "node"}  # they have their own file
+
+
+def test_every_kind_of_event_is_documented():
+    assert rows_of("## events.jsonl", "## The table").keys() == KINDS.keys() - SAMPLES
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - SAMPLES))
+def test_every_field_of_an_event_is_documented(kind):
+    _, fields = rows_of("## events.jsonl", "## The table")[kind].split(" | ")
+    named, expected = set(re.findall("`([^`]+)`", fields)), set(KINDS[kind].__struct_fields__) - {"t"}
+    assert expected <= named
+    assert named - expected <= KINDS.keys() | set(PHASES), "these are named where a field is explained"
 
 
 def test_every_field_of_a_record_is_documented():
-    page = (DOCS / "records.md").read_text()
-    missing = [name for name in Record.__dataclass_fields__ if f"`{name}`" not in page]
-    assert missing == []
+    assert rows_of("### Identity", "### Fault").keys() == Record.__dataclass_fields__.keys()
