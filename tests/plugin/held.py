@@ -91,7 +91,7 @@ class Held:
         )
         if patient:
             be_patient()
-        super().open(replace(job, rates=rates), watch)  # type: ignore[misc]  # the engine's
+        super().open(replace(job, rates=rates), watch)  # type: ignore[misc]  # the engine beside this mix-in has it
 
 
 class HeldDaskAverage(Held, DaskAverage):

@@ -252,8 +252,8 @@ class Spool:
         folder = root() / "data"
         with write_errors():
             folder.mkdir(parents=True, exist_ok=True)
-            self._columns: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the spool)
-            self._values: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (as long as the spool)
+            self._columns: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # open as long as the spool
+            self._values: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # open as long as the spool
         self._counts: list[NDArray[np.int64]] = []
 
     def add(self, counts: NDArray[np.integer[Any]], columns: NDArray[np.int32], values: NDArray[np.float32]) -> None:

@@ -320,7 +320,7 @@ def connections(netlinks: Sequence[socket.socket] | None, between_nodes: bool) -
 def _any_connection() -> bool:
     """Return whether this network namespace has a TCP socket; a tenth of the cost of listing its connections."""
     try:
-        with open("/proc/net/sockstat", "rb") as ipv4, open("/proc/net/sockstat6", "rb") as ipv6:  # noqa: PTH123  # as above
+        with open("/proc/net/sockstat", "rb") as ipv4, open("/proc/net/sockstat6", "rb") as ipv6:  # noqa: PTH123  # a Path for each would be slower
             return b"TCP: inuse 0 " not in ipv4.read() or b"TCP6: inuse 0\n" not in ipv6.read()
     except OSError:
         return True

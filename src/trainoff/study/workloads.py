@@ -94,8 +94,8 @@ def _data(source: Source, name: str, data: str, datasets: set[str]) -> str:
         return data
     file, colon, options = data.rpartition(":") if "=" in data.rpartition(":")[2] else (data, "", "")
     for given, end in ((data, ""), (file, colon + options)):
-        path = os.path.abspath(source.path.parent / given)  # noqa: PTH100 (resolve() would follow links)
-        if given and os.path.exists(path):  # noqa: PTH110 (Path.exists raises for names that are too long)
+        path = os.path.abspath(source.path.parent / given)  # noqa: PTH100  # resolve() would follow links
+        if given and os.path.exists(path):  # noqa: PTH110  # Path.exists raises for names that are too long
             return path + end
     hint = suggest(data, sorted(datasets), "give a path from the study file's folder, or one of")
     raise source.error_at("workload", name, "data")(f"`data` is {show(data)}, which does not exist; {hint}")

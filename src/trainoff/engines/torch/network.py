@@ -101,7 +101,7 @@ def rows_of(x: Matrix, y: NDArray[np.integer[Any]], device: str) -> DenseRows | 
 def on_device(array: NDArray[Any], device: str) -> Tensor:
     """Return the array on a device, without torch's warning that mapped arrays are read-only."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)  # they are only read
         return torch.from_numpy(array).to(device)
 
 
