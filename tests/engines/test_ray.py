@@ -14,6 +14,7 @@ import pytest
 
 from helpers.running import (
     BEST,
+    EVERY,
     HANGS_S,
     assert_nothing_survives,
     assert_recovered,
@@ -140,7 +141,7 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_step(tmp_path, vic
     program = choice.choice(PROGRAMS[victim])
     record = run_and_kill(tmp_path, role, program, held_at=choice.randrange(51, 110), after=choice.uniform(0, 0.1))
     if victim == "worker":
-        assert_recovered(record, EPOCHS)
+        assert_recovered(record, EPOCHS, redone=EVERY)
         assert record["counts"].get("nodes_replaced", 0) == (program != TRAINER)
     else:
         assert record["status"] == "crashed"

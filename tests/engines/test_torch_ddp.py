@@ -6,6 +6,7 @@ import pytest
 
 from helpers.running import (
     BEST,
+    EVERY,
     assert_recovered,
     assert_targets_are_reached,
     kill_choice,
@@ -125,7 +126,7 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_step(tmp_path, vic
     mode = choice.choice(["sync", "local"])
     record = run_and_kill(tmp_path, role, mode=mode, held_at=choice.randrange(51, 110), after=choice.uniform(0, 0.1))
     if victim == "worker":
-        assert_recovered(record, EPOCHS)
+        assert_recovered(record, EPOCHS, redone=EVERY)
     else:
         assert record["status"] == "crashed"
         assert LOST[victim] in record["reason"]

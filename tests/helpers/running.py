@@ -26,6 +26,8 @@ from trainoff.reproductions.published import read_records
 PLUGIN = Path(__file__).parents[1] / "plugin"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HANGS_S = 300.0  # a limit that only ends a hang: everything takes less, on one busy core too
+REDONE = 9  # after the checkpoint of step 50 in a training that is held before step 60
+EVERY = 54  # steps at most between two checkpoints: the mode local writes them at the end of a round of six
 BEST = {"mnist-mlp": "0.98", "mnist-cnn": "0.985"}  # the best targets
 SMALL = """
 workload = "digits-mlp"
@@ -287,11 +289,11 @@ def assert_nothing_listens_outside(process: psutil.Process) -> None:
     assert [line.split(":")[1].strip() for line in listed.stdout.splitlines()] == ["lo"]
 
 
-def assert_recovered(record: dict[str, Any], epochs: int) -> None:
-    """Check that a training of 300 rows ended well after one restart from a checkpoint at most fifty steps old."""
+def assert_recovered(record: dict[str, Any], epochs: int, redone: int = REDONE) -> None:
+    """Check that a training of 300 rows ended well after one restart that cost at most `redone` steps."""
     assert record["status"] == "ok", record["reason"]
     assert record["counts"]["restarts"] == 1
-    assert 0 <= record["counts"]["steps_redone"] <= 100
+    assert 0 <= record["counts"]["steps_redone"] <= redone
     assert 0 < record["counts"]["recovery_s"] < record["train_s"]
     assert record["samples_seen"] == epochs * 300
 
