@@ -5,7 +5,7 @@ before they make a step, in one of two ways:
 
 - for a test: with $HELD, a folder, every process waits before step $HELD_AT until the test has made the file
   `released` there. A process that waits has made a file `at-ROLE`. Waiting processes are not taken for stuck, unless
-  $HELD_STUCK is set.
+  $HELD_STUCK is set. Afterwards a worker of tf-ps that has done its part of a step has a file `done-NUMBER`.
 - for a fault of the study: from step $HELD_AT on, a process makes one step in a tenth of a second, and does not make
   the last, until the trial's events report the fault.
 """
@@ -23,7 +23,7 @@ from trainoff.engines.dask import DaskAverage, DaskTorch
 from trainoff.engines.ray import RayTorch
 from trainoff.engines.shared import recovery
 from trainoff.engines.spark import SparkAverage, SparkTorch
-from trainoff.engines.tf_cluster import TfAllReduce, TfPs, ps_modes
+from trainoff.engines.tf_cluster import TfAllReduce, TfPs, ps_context, ps_modes
 from trainoff.engines.tf_on_spark import TfOnSpark
 from trainoff.engines.torch_ddp import TorchDdp
 
@@ -55,6 +55,7 @@ class HeldRates:
         start = time.monotonic()
         if self.folder:
             (self.folder / f"at-{os.environ.get('TRAINOFF_ROLE', os.getpid())}").touch()
+            report_parts(self.folder)
         while not self._released():
             time.sleep(0.02)
             if not self.folder and not last and time.monotonic() - start > 0.1:
@@ -74,6 +75,17 @@ def be_patient() -> None:
     """Let no worker of this process be taken for stuck."""
     for module in (recovery, ps_modes):
         module.STUCK_S = HANGS_S
+
+
+def report_parts(folder: Path) -> None:
+    """Let the coordinator of tf-ps make a file when a worker has done its part of a step."""
+    add = ps_context.WorkerSeconds.add
+
+    def add_and_report(self: Any, worker: int, *seconds: float) -> None:
+        (folder / f"done-{worker}").touch()
+        add(self, worker, *seconds)
+
+    ps_context.WorkerSeconds.add = add_and_report  # type: ignore[method-assign]  # only for this training
 
 
 class Held:
