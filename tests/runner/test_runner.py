@@ -7,10 +7,12 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import polars
+import psutil
 import pytest
 
 from helpers.running import (
@@ -261,19 +263,40 @@ def test_the_cache_may_be_deleted_during_a_trial(tmp_path, permits):
     assert only_record(out)["status"] == "ok"
 
 
+SUSPENDED = """
+import os, signal, sys
+from trainoff.cli import main
+from trainoff.runner.trial_process import TrialProcess
+
+read_events = TrialProcess._read_events
+
+
+def suspend_and_read_events(self, seconds):
+    TrialProcess._read_events = read_events
+    os.kill(os.getpid(), signal.SIGSTOP)
+    read_events(self, seconds)
+
+
+TrialProcess._read_events = suspend_and_read_events
+sys.exit(main(sys.argv[1:]))
+"""  # a runner that is suspended before it reads the first event, and before it first checks the time limit
+
+
 def test_a_suspended_runner_does_not_make_the_trial_time_out(tmp_path):
     """It is suspended from before the trial's first event until after its end, and for longer than its time limit."""
-    limit = 10  # much longer than it takes to suspend it
+    limit = 2
     path, out = study(tmp_path, "numpy", more=f"[limits]\ntimeout_s = {limit}"), tmp_path / "out"
-    run = subprocess.Popen(command("run", path, "--out", out), env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: survivors(tmp_path), run)
-    run.send_signal(signal.SIGSTOP)
-    over = time.monotonic() + limit + 0.5
+    runner = tmp_path / "runner.py"
+    runner.write_text(SUSPENDED)
+    argv = [sys.executable, "-P", str(runner), "run", str(path), "--out", str(out)]
+    run = subprocess.Popen(argv, env=environment(), stdout=subprocess.DEVNULL)
+    wait_until(lambda: psutil.Process(run.pid).status() == psutil.STATUS_STOPPED, run)
+    over = time.monotonic() + limit
     (pipe,) = out.glob("tiny/.staging/*/events")
     with pipe.open("rb+", buffering=0) as events:  # nothing reads the pipe: room for the events of a slow trial
         fcntl.fcntl(events, fcntl.F_SETPIPE_SZ, 2**20)
         wait_until(lambda: not survivors(tmp_path), run)
-    time.sleep(max(0.0, over - time.monotonic()))
+    time.sleep(max(0.0, over - time.monotonic()))  # until the limit is over
     run.send_signal(signal.SIGCONT)
     assert run.wait(HANGS_S) == 0
     assert only_record(out)["status"] == "ok"
