@@ -154,7 +154,7 @@ def wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + HANGS_S
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
+        time.sleep(0.01)  # a file, a process that is no child or a foreign thread does not notify
 
 
 def is_alive(pid: int) -> bool:
@@ -171,7 +171,8 @@ def wait_until(condition: Callable[[], object], run: subprocess.Popen[Any], seco
     while not condition():
         assert run.poll() is None, "the run ended first"
         assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(timeout=0.05)  # the condition does not notify
 
 
 def give_permits(permits: Path, count: int = 1) -> None:
@@ -264,7 +265,7 @@ def signal_after_checkpoint(
     path = study(folder, f"held-{engine}", more=CHECKPOINTED.format(mode=mode))
 
     def choose() -> psutil.Process:
-        time.sleep(after)
+        time.sleep(after)  # a random moment: the training is held
         return victim()
 
     return run_and_signal(folder, path, choose, number, held_at, lambda: is_held_after_checkpoint(folder))
