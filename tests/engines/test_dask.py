@@ -1,6 +1,5 @@
 """The engines on Dask in real trials: clusters that a trial starts, kills, memory limits, existing clusters."""
 
-import random
 import re
 import time
 
@@ -9,6 +8,7 @@ from distributed import Security
 
 from helpers.running import (
     assert_nothing_listens_outside,
+    kill_choice,
     members,
     only_record,
     records,
@@ -233,7 +233,7 @@ def test_without_a_network_namespace_everything_listens_on_loopback_only(tmp_pat
 @pytest.mark.parametrize("victim", ["worker-1", "scheduler", "driver"])
 def test_a_kill_at_a_random_moment(tmp_path, victim, attempt):
     """The moment counts from the start of the victim."""
-    moment = random.Random(attempt).uniform(0, 12)
+    moment = kill_choice(f"{victim} {attempt}").uniform(0, 12)
     start = []
 
     def is_due():
