@@ -7,6 +7,7 @@ import pytest
 from distributed import Security
 
 from helpers.running import (
+    LONG,
     assert_nothing_listens_outside,
     kill_choice,
     members,
@@ -61,15 +62,6 @@ learning_rate = 0.1
 candidates = 3
 """
 SEARCH = 'mode = "search"\nworkers = 2\ncandidates = 3\ndashboard = true'
-LONG = """workers = 2
-mode = "sync"
-optimizer = "sgd"
-batch_size = 50
-hidden = [400]
-snapshot_every = 100000
-[grid]
-epochs = [20]
-"""
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import re
 import polars
 import pytest
 
-from helpers.running import only_record, records, run_and_signal, study, survivors, trainoff
+from helpers.running import LONG, only_record, records, run_and_signal, study, survivors, trainoff
 from helpers.spark import ATTACH, find_jvm
 from trainoff import data
 from trainoff.models import Mlp, initial_weights, loss_and_gradient
@@ -42,15 +42,6 @@ mode = "search"
 candidates = 3
 [engine.spark-mllib]
 workers = 1
-"""
-LONG = """workers = 2
-mode = "sync"
-optimizer = "sgd"
-batch_size = 50
-hidden = [400]
-snapshot_every = 100000
-[grid]
-epochs = [20]
 """
 
 

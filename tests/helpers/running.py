@@ -47,6 +47,15 @@ checkpoint_every = 50
 [grid]
 epochs = [20]
 """  # the parameters of a long training with checkpoints
+LONG = """workers = 2
+mode = "sync"
+optimizer = "sgd"
+batch_size = 50
+hidden = [400]
+snapshot_every = 100000
+[grid]
+epochs = [20]
+"""  # the parameters of a long training without checkpoints
 
 
 def study(folder: Path, *engines: str, more: str = "", name: str = "tiny") -> Path:
