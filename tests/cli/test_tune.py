@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import running
 from helpers.running import HANGS_S, assert_nothing_survives, command, environment, trainoff, wait_until
 from trainoff import data, engines, study
 from trainoff.data.split import hold_out_validation
@@ -32,9 +33,7 @@ epochs = 30
 
 def write_study(folder: Path, *engines: str, text: str = TOO_SLOW) -> Path:
     """Write a study whose learning rate is too small to reach its target."""
-    path = folder / "slow.toml"
-    path.write_text(text.format(engines=", ".join(f'"{engine}"' for engine in engines)))
-    return path
+    return running.study(folder, *engines, name="slow", template=text)
 
 
 def tune(path: Path, *more: object, **env: str) -> subprocess.CompletedProcess[str]:

@@ -58,11 +58,11 @@ epochs = [20]
 """  # the parameters of a long training without checkpoints
 
 
-def study(folder: Path, *engines: str, more: str = "", name: str = "tiny") -> Path:
-    """Write a study file with a small workload; `more` continues its [params] table."""
+def study(folder: Path, *engines: str, more: str = "", name: str = "tiny", template: str = SMALL) -> Path:
+    """Write a study file, by default with a small workload; `more` continues its [params] table."""
     named = ", ".join(f'"{engine}"' for engine in engines)
     path = folder / f"{name}.toml"
-    path.write_text(SMALL.format(engines=named, more=more))
+    path.write_text(template.format(engines=named, more=more))
     return path
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from helpers.running import HANGS_S, command, environment
+from helpers.running import HANGS_S, SMALL, command, environment, study
 
 UNPACKED = Path(__file__).parents[2] / "build" / "openssh"  # where `make test` unpacks it
 HOME = "10.77.0.254"
@@ -86,13 +86,9 @@ class Machines:
 
     def study(self, folder: Path, *engines: str, cluster: str, more: str = "") -> Path:
         """Write a small study on hosts; `more` continues its [params] table."""
-        named = ", ".join(f'"{engine}"' for engine in engines)
-        path = folder / "far.toml"
-        path.write_text(
-            f'workload = "digits-mlp"\nengines = [{named}]\ntargets = [0.3]\n[cluster]\nkind = "hosts"\n'
-            f'ssh_config = "{self.config}"\n{cluster}\n[params]\nepochs = 2\ntrain_rows = 300\n{more}\n'
-        )
-        return path
+        hosts = f'[cluster]\nkind = "hosts"\nssh_config = "{self.config}"\n{cluster}\n'
+        template = SMALL.replace("[params]", f"{hosts}[params]")
+        return study(folder, *engines, more=more, name="far", template=template)
 
     def running(self) -> list[str]:
         """Return the machines' processes other than their sshd."""
