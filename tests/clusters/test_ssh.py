@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 
-from helpers.running import HANGS_S, environment, is_alive, records, wait_for, wait_until
+from helpers.running import HANGS_S, assert_soon_empty, environment, is_alive, records, wait_for, wait_until
 from helpers.sshd import Machines, machines
 from trainoff import engines
 from trainoff.clusters.ssh.client import Ssh
@@ -234,10 +234,7 @@ def lan(tmp_path_factory):
 
 def assert_nothing_is_left(lan: Machines) -> None:
     """Wait until the machines have no process and no file but datasets."""
-    deadline = time.monotonic() + HANGS_S
-    while (left := lan.running()) or (files := _scratch(lan)):
-        assert time.monotonic() < deadline, left or files
-        time.sleep(0.1)
+    assert_soon_empty(lambda: lan.running() or _scratch(lan))
 
 
 def _scratch(lan: Machines) -> list[str]:

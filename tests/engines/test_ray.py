@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from helpers.running import (
     BEST,
     EVERY,
-    HANGS_S,
     assert_nothing_survives,
     assert_recovered,
     assert_targets_are_reached,
@@ -28,6 +26,7 @@ from helpers.running import (
     study,
     survivors,
     trainoff,
+    wait_until,
 )
 from trainoff.clusters.local import free_ports
 
@@ -165,10 +164,7 @@ def existing():
     with log.open("w") as sink:
         argv = [sys.executable, "-m", "ray.scripts.scripts", *map(str, start), *options]
         head = subprocess.Popen(argv, env=environment(), stdout=sink, stderr=sink, start_new_session=True)
-    deadline = time.monotonic() + HANGS_S
-    while "Ray runtime started" not in log.read_text():
-        assert head.poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  # one thing
-        time.sleep(0.1)
+    wait_until(lambda: "Ray runtime started" in log.read_text(), head)
     yield log.read_text().split("--address='")[1].split("'")[0]
     assert head.poll() is None  # the trial must not stop it
     os.killpg(head.pid, signal.SIGKILL)

@@ -3,17 +3,17 @@
 import re
 import subprocess
 import sys
-import time
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
-from helpers.running import HANGS_S, only_record, study, trainoff
+from helpers.running import only_record, study, trainoff, wait_until
 from trainoff.engines.shared.storage import PART_ROWS, Storage
 from trainoff.errors import TrainoffError
 
 KINDS = ("parquet", "tfrecord")
+ADDRESS = r"http://127\.0\.0\.1:(\d+)\s"  # of the S3 server, in its log
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
@@ -115,12 +115,9 @@ def s3(tmp_path_factory):
             stderr=sink,
         )
     try:
-        deadline = time.monotonic() + HANGS_S
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())):
-            assert time.monotonic() < deadline, log.read_text()
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.1)
-        yield f"s3://bucket/rows?scheme=http&endpoint_override=127.0.0.1:{found[1]}&allow_bucket_creation=true"
+        wait_until(lambda: re.search(ADDRESS, log.read_text()), server)
+        (port, *_) = re.findall(ADDRESS, log.read_text())
+        yield f"s3://bucket/rows?scheme=http&endpoint_override=127.0.0.1:{port}&allow_bucket_creation=true"
     finally:
         server.kill()
         server.wait()

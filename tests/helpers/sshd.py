@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from helpers.running import HANGS_S, SMALL, command, environment, study
+from helpers.running import HANGS_S, SMALL, command, environment, study, wait_for
 
 UNPACKED = Path(__file__).parents[2] / "build" / "openssh"  # where `make test` unpacks it
 HOME = "10.77.0.254"
@@ -121,13 +120,6 @@ def _do(*arguments: object) -> None:
     subprocess.run([str(argument) for argument in arguments], check=True, capture_output=True)
 
 
-def _wait(condition: Any) -> None:
-    deadline = time.monotonic() + HANGS_S
-    while not condition():
-        assert time.monotonic() < deadline, "a machine did not start"
-        time.sleep(0.02)
-
-
 @contextmanager
 def machines(folder: Path, hidden: Path, python: str) -> Iterator[Machines]:
     """Run the machines until the `with` ends. The folder `hidden` is empty on them."""
@@ -138,7 +130,7 @@ def machines(folder: Path, hidden: Path, python: str) -> Iterator[Machines]:
     with ExitStack() as stack:
         holder = _start(stack, ["unshare", "--net", "--mount", "cat"])
         inside = ["nsenter", "-t", str(holder.pid), "-n"]
-        _wait(lambda: _network(holder.pid) != _network(os.getpid()))
+        wait_for(lambda: _network(holder.pid) != _network(os.getpid()))
         for arguments in ("set lo up", "add lan type bridge", "set lan up"):
             _do(*inside, "ip", "link", *arguments.split())
         _do(*inside, "ip", "address", "add", f"{HOME}/24", "dev", "lan")
@@ -147,14 +139,14 @@ def machines(folder: Path, hidden: Path, python: str) -> Iterator[Machines]:
             script = NODE.format(files=files, hidden=hidden, sshd=server, name=name)
             isolated = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
             node = _start(stack, [*inside, *isolated, "sh", "-c", script])
-            _wait(lambda node=node: psutil.Process(node.pid).children())
+            wait_for(lambda node=node: psutil.Process(node.pid).children())
             (first,) = psutil.Process(node.pid).children()
             _connect(inside, name, address, first.pid)
             assert node.stdin
             node.stdin.write(b"go\n")
             node.stdin.flush()
             found.nodes[name] = first.pid
-            _wait(lambda address=address: _accepts_connections(inside, address))
+            wait_for(lambda address=address: _accepts_connections(inside, address))
         yield found
 
 
