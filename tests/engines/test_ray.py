@@ -80,7 +80,7 @@ def test_the_terminal_shows_nothing_of_ray_but_the_dashboards_address(trained):
     assert "http://127.0.0.1:" in done.stdout
 
 
-def run_and_kill(folder, role, program="", number=signal.SIGKILL, held_at=60, after=0.0):
+def run_and_kill(folder, role, program="", number=signal.SIGKILL, held_at=60, after=0.0, replaced=False):
     """Return the record of a training with a signal to a process, `after` seconds after the first checkpoint."""
 
     def find():
@@ -88,7 +88,7 @@ def run_and_kill(folder, role, program="", number=signal.SIGKILL, held_at=60, af
         children = [each for each in first.children(recursive=True) if program and program in " ".join(each.cmdline())]
         return children[0] if program else first
 
-    return signal_after_checkpoint(folder, "ray-torch", find, number, "sync", held_at, after)
+    return signal_after_checkpoint(folder, "ray-torch", find, number, "sync", held_at, after, replaced)
 
 
 def test_ray_train_resumes_from_the_checkpoint(tmp_path):
@@ -138,7 +138,10 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_step(tmp_path, vic
     choice = kill_choice(f"{victim} {number}")
     role = choice.choice(["worker-0", "worker-1"]) if victim == "worker" else victim
     program = choice.choice(PROGRAMS[victim])
-    record = run_and_kill(tmp_path, role, program, held_at=choice.randrange(51, 110), after=choice.uniform(0, 0.1))
+    # Without its node a worker trains on for seconds, long enough to reach the end: so it is held until it is replaced.
+    replaced = victim == "worker"
+    moment = {"held_at": choice.randrange(51, 110), "after": choice.uniform(0, 0.1)}
+    record = run_and_kill(tmp_path, role, program, replaced=replaced, **moment)
     if victim == "worker":
         assert_recovered(record, EPOCHS, redone=EVERY)
         assert record["counts"].get("nodes_replaced", 0) == (program != TRAINER)

@@ -269,6 +269,7 @@ def signal_after_checkpoint(
     mode: str = "sync",
     held_at: int = 60,
     after: float = 0.0,
+    replaced: bool = False,
 ) -> dict[str, Any]:
     """Run a long training, send a signal to a process `after` seconds after a checkpoint, and return the record."""
     path = study(folder, f"held-{engine}", more=CHECKPOINTED.format(mode=mode))
@@ -277,7 +278,7 @@ def signal_after_checkpoint(
         time.sleep(after)  # a random moment: the training is held
         return victim()
 
-    return run_and_signal(folder, path, choose, number, held_at, lambda: is_held_after_checkpoint(folder))
+    return run_and_signal(folder, path, choose, number, held_at, lambda: is_held_after_checkpoint(folder), replaced)
 
 
 def is_held(folder: Path) -> bool:
